@@ -1,0 +1,72 @@
+"""The ``mprm`` command: finds the subcommand and loads only that one."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from mprm import __version__
+from mprm.errors import MprmError
+
+COMMANDS = {
+    "check": "find every problem in a corpus, with file and line",
+    "stats": "the paper's statistics tables, per source and overall",
+    "score": "one row a rollout: its label counts, R, mixture and BIS",
+    "select": "keep the rollouts that teach the most",
+    "convert": "turn a corpus into another format",
+    "lab": "the sample corpus that mprm ships",
+}
+
+HELP = f"""mprm {__version__}: choose the rollouts that teach a multimodal process reward model the most.
+
+Usage: mprm COMMAND [OPTIONS]
+
+Commands:
+{chr(10).join(f"  {name:<9}{summary}" for name, summary in COMMANDS.items())}
+
+Example:
+  mprm select annotations/*.jsonl --strategy bis --rho 0.10 --out bis10.jsonl
+
+"mprm COMMAND --help" tells more of each. Exit codes: 0 done; 1 bad data or a failed run; 2 wrong usage;
+3 (check) warnings only.
+"""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line and exit."""
+    arguments = sys.argv[1:] if argv is None else argv
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line; returns the exit code."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if arguments else 2
+    if arguments[0] in ("-V", "--version"):
+        print(f"mprm {__version__}")
+        return 0
+    name = arguments[0]
+    if name not in COMMANDS:
+        print(f"mprm: unknown command {name!r}; expected one of {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    try:
+        return int(importlib.import_module(f"mprm.cli.{name}").run(arguments[1:]))
+    except MprmError as error:
+        print(f"mprm {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"mprm {name}: interrupted; nothing half-written was left under a final name", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # the reader of our output went away, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print(f"mprm {name}: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    main()

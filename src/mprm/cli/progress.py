@@ -1,0 +1,64 @@
+"""A progress bar on stderr for whatever goes over a corpus's chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+from mprm.rollouts.chunks import Chunk
+
+SHOW_AFTER_S = 0.5
+"""Short work shows no bar."""
+REFRESH_S = 0.1
+
+
+@contextmanager
+def progress(title: str, n_bytes: int) -> Iterator[Callable[[Chunk], Any]]:
+    """A function to call after each chunk; the bar counts its bytes.
+
+    The bar is drawn by hand, not by a thread: workers are forked while it runs.
+    """
+    bar: Any = None
+    started = shown = monotonic()
+    done = 0
+
+    def advance(chunk: Chunk) -> None:
+        nonlocal bar, shown, done
+        done += chunk.stop - chunk.start if chunk.container != "parquet" else 0
+        now = monotonic()
+        if now - started < SHOW_AFTER_S or now - shown < REFRESH_S:
+            return
+        shown = now
+        if bar is None:
+            bar = _bar(title, n_bytes)
+        bar.update(bar.task_ids[0], completed=min(done, n_bytes), refresh=True)
+
+    try:
+        yield advance
+    finally:
+        if bar is not None:
+            bar.update(bar.task_ids[0], completed=n_bytes, refresh=True)
+            bar.stop()
+
+
+def _bar(title: str, n_bytes: int) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        auto_refresh=False,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    bar.start()
+    bar.add_task(title, total=n_bytes)
+    return bar

@@ -1,0 +1,214 @@
+"""``mprm select``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from mprm.cli.arguments import (
+    Engine,
+    Force,
+    InputFormat,
+    Json,
+    Paths,
+    Processes,
+    RayAddress,
+    SkipBad,
+    TextOnly,
+    as_json,
+    parsed,
+)
+from mprm.cli.progress import progress
+from mprm.errors import ConfigError
+from mprm.rollouts.convert_lines import TARGETS
+from mprm.rollouts.files import container_of
+
+if TYPE_CHECKING:
+    from mprm.selection.select import Selection, Subset, Written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectCommand:
+    """Keep, from each source of a corpus, the rollouts that teach the most."""
+
+    paths: Paths
+    out: Annotated[str | None, tyro.conf.arg(metavar="FILE", help="Where the one subset goes.")] = None
+    out_dir: Annotated[
+        str | None, tyro.conf.arg(metavar="DIR", help="Where the subsets go, one file for each strategy and rho.")
+    ] = None
+    strategy: tuple[Literal["bis", "random", "low-mc", "mixed", "reliable"], ...] = ("bis",)
+    """How to rank rollouts; several give several subsets from one scan."""
+    rho: tuple[float, ...] = (0.10,)
+    """Fraction kept from each source, in (0, 1]; several give several subsets."""
+    keep: Annotated[int | None, tyro.conf.arg(metavar="N", help="Number kept from each source, instead of rho.")] = None
+    source_rho: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="SOURCE=RHO", help="Fraction for single sources.")
+    ] = ()
+    alpha: float = 0.05
+    """BIS smoothing; larger lets in more single-label rollouts."""
+    tau: float = 0.0
+    """A step is positive when its score is strictly above it."""
+    seed: int = 0
+    """Seed of the random order."""
+    ties: Literal["hash", "file-order"] = "hash"
+    """Rollouts of equal rank: in seeded random order, or in file order as the paper's code."""
+    pool: bool = False
+    """Rank all sources together instead of each by itself."""
+    to: Annotated[
+        str | None,
+        tyro.conf.arg(metavar="FORMAT", help=f"Output format; lines are copied byte for byte without it. {', '.join(TARGETS)}."),
+    ] = None
+    by_source: bool = False
+    """Under --out-dir: one folder a subset, with one file a source."""
+    dry_run: bool = False
+    """Show what would be kept, and write nothing."""
+    format: InputFormat = None
+    text_only: TextOnly = False
+    skip_bad: SkipBad = False
+    force: Force = False
+    json: Json = False
+    engine: Engine = "local"
+    processes: Processes = None
+    ray_address: RayAddress = None
+
+    def __post_init__(self) -> None:
+        if (self.out is None) == (self.out_dir is None) and not self.dry_run:
+            raise ConfigError("name either --out FILE or --out-dir DIR (or --dry-run)")
+        n_subsets = len(self.strategy) * (len(self.rho) if self.keep is None else 1)
+        if self.out is not None and n_subsets > 1:
+            raise ConfigError(f"{n_subsets} subsets do not go into one file; name --out-dir instead of --out")
+        if self.out is not None and self.by_source:
+            raise ConfigError("--by-source writes a folder; name --out-dir instead of --out")
+
+
+def _source_rho(entries: tuple[str, ...]) -> dict[str, float]:
+    found = {}
+    for entry in entries:
+        name, _, rho = entry.rpartition("=")
+        try:
+            found[name] = float(rho)
+        except ValueError:
+            name = ""
+        if not name:
+            raise ConfigError(f"--source-rho takes SOURCE=RHO, such as ai2d=0.2; got {entry!r}")
+    return found
+
+
+def run(arguments: list[str]) -> int:
+    """Parse, call `mprm.select`, write, print."""
+    options = parsed(
+        SelectCommand,
+        arguments,
+        command="select",
+        example="mprm select annotations/*.jsonl --strategy bis --rho 0.10 --alpha 0.05 --seed 0 --out bis10.jsonl",
+    )
+    from mprm.rollouts.atomic_write import refuse_existing
+    from mprm.rollouts.corpus import open_corpus
+    from mprm.selection.select import select, selection_forbids
+
+    source_rho = _source_rho(options.source_rho)
+    if options.out is not None and not options.dry_run:
+        refuse_existing(options.out, force=options.force)
+    container = container_of(options.out) if options.out else "plain"
+    corpus = open_corpus(
+        options.paths,
+        format=options.format,
+        text_only=options.text_only,
+        forbids=selection_forbids(options.to, container),
+    )
+    with progress("reading", corpus.n_bytes) as on_chunk:
+        selection = select(
+            corpus,
+            strategy=options.strategy,
+            rho=options.rho,
+            keep=options.keep,
+            source_rho=source_rho,
+            alpha=options.alpha,
+            tau=options.tau,
+            seed=options.seed,
+            ties=options.ties,
+            pool=options.pool,
+            to=options.to,
+            container=container,
+            skip_bad=options.skip_bad,
+            engine=options.engine,
+            processes=options.processes,
+            ray_address=options.ray_address,
+            on_chunk=on_chunk,
+        )
+    written: list[Written] = []
+    if not options.dry_run:
+        with progress("writing", corpus.n_bytes * len(selection.subsets)) as on_chunk:
+            if options.out is not None:
+                written = [selection.write(options.out, force=options.force, on_chunk=on_chunk)]
+            else:
+                assert options.out_dir is not None
+                written = selection.write_all(
+                    options.out_dir, by_source=options.by_source, force=options.force, on_chunk=on_chunk
+                )
+    if options.json:
+        print(as_json(_summary(selection, written)))
+    else:
+        _print(selection, written)
+    return 0
+
+
+def _summary(selection: Selection, written: list[Written]) -> dict[str, object]:
+    from mprm.scores.statistics import total
+
+    return {
+        "read": selection.n_read,
+        "dropped": len(selection.dropped),
+        "corpus": {source: entry.as_dict() for source, entry in selection.statistics.items()},
+        "subsets": [
+            {
+                "name": subset.name,
+                "strategy": subset.strategy,
+                "rho": subset.rho,
+                "keep": subset.keep,
+                "kept": total(subset.statistics).n_rollouts,
+                "sources": selection.by_source(subset),
+                "statistics": {source: entry.as_dict() for source, entry in subset.statistics.items()},
+                "paths": next((list(w.paths) for w in written if w.subset is subset), []),
+                "manifest": next((w.manifest for w in written if w.subset is subset), None),
+            }
+            for subset in selection.subsets
+        ],
+    }
+
+
+def _print(selection: Selection, written: list[Written]) -> None:
+    from mprm.cli.tables import show
+    from mprm.scores.count_rows import IS_COMPILED
+
+    for subset in selection.subsets:
+        show(_table(selection, subset))
+    lines = [f"{selection.n_read:,} records read, {len(selection.dropped):,} dropped."]
+    for entry in written:
+        n_kept = sum(s.n_rollouts for s in entry.subset.statistics.values())
+        where = entry.paths[0] if len(entry.paths) == 1 else f"{len(entry.paths)} files"
+        lines.append(f"{n_kept:,} rollouts in {where}, manifest {entry.manifest}.")
+    if not written:
+        lines.append("Dry run: nothing was written.")
+    if not IS_COMPILED:
+        lines.append("mprm was installed without a C compiler: reading is several times slower than it could be.")
+    show(*lines)
+
+
+def _table(selection: Selection, subset: Subset) -> object:
+    """Kept of read, and the statistics of the subset beside the corpus's, by source and overall."""
+    from mprm.cli.tables import STATISTICS, rich_table
+    from mprm.scores.statistics import total
+
+    shown = [column for column in STATISTICS[1:] if column.head not in ("avg out of N", "never sampled")]
+    heads = ["source", "kept", "of", *(column.head for column in shown)]
+    rows = []
+    by_source = {**selection.by_source(subset)}
+    for source, counts in by_source.items():
+        kept, full = subset.statistics[source], selection.statistics[source]
+        rows.append([source, f"{counts['kept']:,}", f"{counts['read']:,}", *(f"{c.cell(kept)} ({c.cell(full)})" for c in shown)])
+    kept, full = total(subset.statistics), total(selection.statistics)
+    rows.append(["all", f"{kept.n_rollouts:,}", f"{selection.n_read:,}", *(f"{c.cell(kept)} ({c.cell(full)})" for c in shown)])
+    return rich_table(f"{subset.name}: the subset (the corpus in brackets)", heads, rows)

@@ -1,0 +1,71 @@
+"""``mprm stats``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+
+from mprm.cli.arguments import Engine, Paths, Processes, RayAddress, SkipBad, TextOnly, as_json, parsed
+from mprm.cli.progress import progress
+from mprm.rollouts.corpus import open_corpus
+from mprm.rollouts.formats import FORMATS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsCommand:
+    """Show the paper's statistics tables for a corpus: per source and overall."""
+
+    paths: Paths
+    by: Literal["source", "all"] = "source"
+    """One row a source and one for all, or only the last."""
+    format: Literal["table", "json", "markdown", "latex"] = "table"
+    """How to print."""
+    alpha: float = 0.05
+    """BIS smoothing, for the share of rollouts tied at it."""
+    tau: float = 0.0
+    """A step is positive when its score is strictly above it."""
+    input_format: Annotated[
+        str | None, tyro.conf.arg(metavar="NAME", help=f"Format of the input: {', '.join(FORMATS)}.")
+    ] = None
+    text_only: TextOnly = False
+    skip_bad: SkipBad = False
+    engine: Engine = "local"
+    processes: Processes = None
+    ray_address: RayAddress = None
+
+
+def run(arguments: list[str]) -> int:
+    """Parse, call `mprm.stats`, print."""
+    options = parsed(StatsCommand, arguments, command="stats", example="mprm stats annotations/*.jsonl --format markdown")
+    from mprm.scores.statistics import TOTAL, stats
+
+    corpus = open_corpus(options.paths, format=options.input_format, text_only=options.text_only)
+    with progress("counting", corpus.n_bytes) as on_chunk:
+        found = stats(
+            corpus,
+            alpha=options.alpha,
+            tau=options.tau,
+            skip_bad=options.skip_bad,
+            engine=options.engine,
+            processes=options.processes,
+            ray_address=options.ray_address,
+            on_chunk=on_chunk,
+        )
+    if options.by == "all":
+        found = {TOTAL: found[TOTAL]}
+    if options.format == "json":
+        print(as_json({name: entry.as_dict() for name, entry in found.items()}))
+        return 0
+    from mprm.cli.tables import STATISTICS, latex_table, markdown_table, rich_table, show, statistics_rows
+
+    heads = ["source", *(column.head for column in STATISTICS)]
+    rows = statistics_rows(found, STATISTICS)
+    if options.format == "markdown":
+        print(markdown_table(heads, rows))
+    elif options.format == "latex":
+        print(latex_table(heads, rows))
+    else:
+        show(rich_table("Statistics", heads, rows))
+    return 0

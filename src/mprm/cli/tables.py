@@ -1,0 +1,104 @@
+"""Tables of statistics, for the terminal, for Markdown, for LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mprm.scores.statistics import Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its head and how a row fills it."""
+
+    head: str
+    attribute: str
+    form: str = "{:,}"
+
+    def cell(self, statistics: Statistics) -> str:
+        """The text of one cell."""
+        value = getattr(statistics, self.attribute)
+        return "–" if value is None else self.form.format(value)
+
+
+STATISTICS = (
+    Column("rollouts", "n_rollouts"),
+    Column("steps", "n_steps"),
+    Column("steps/rollout", "steps_per_rollout", "{:.2f}"),
+    Column("words/step", "words_per_step", "{:.1f}"),
+    Column("error steps", "error_step_ratio", "{:.2%}"),
+    Column("avg MC", "mean_mc", "{:.4f}"),
+    Column("avg out of N", "mean_out_of_n", "{:.4f}"),
+    Column("mixed", "mixed_share", "{:.2%}"),
+    Column("tied at α", "tied_share", "{:.2%}"),
+    Column("never sampled", "n_unsampled"),
+)
+
+
+def rich_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, total_last: bool = True) -> Any:
+    """A table for the terminal: names left, numbers right, the total below a line."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left", no_wrap=not number, overflow="fold")
+    for number, row in enumerate(rows):
+        is_last = number == len(rows) - 1
+        table.add_row(
+            *(Text(cell) for cell in row),
+            style="bold" if is_last and total_last else None,
+            end_section=total_last and number == len(rows) - 2,
+        )
+    return table
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table in Markdown."""
+    lines = [list(heads), ["---"] + ["---:"] * (len(heads) - 1), *map(list, rows)]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def latex_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table in LaTeX, for booktabs."""
+    body = [" & ".join(map(_tex, row)) + r" \\" for row in rows]
+    if len(body) > 1:
+        body.insert(-1, r"\midrule")
+    return "\n".join(
+        [
+            rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
+            r"\toprule",
+            " & ".join(map(_tex, heads)) + r" \\",
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+    )
+
+
+def _tex(text: str) -> str:
+    for sign, command in (("\\", r"\textbackslash{}"), ("α", r"$\alpha$"), ("–", "--")):
+        text = text.replace(sign, command)
+    for sign in "&%#_":
+        text = text.replace(sign, "\\" + sign)
+    return text
+
+
+def statistics_rows(statistics: Mapping[str, Statistics], columns: Sequence[Column]) -> list[list[str]]:
+    """One row a source."""
+    return [[name, *(column.cell(entry) for column in columns)] for name, entry in statistics.items()]
+
+
+def show(*things: Any) -> None:
+    """Print tables and lines; wide enough for every column when the output is no terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=200)
+    for thing in things:
+        console.print(thing)

@@ -1,0 +1,29 @@
+"""Every exception that mprm raises on purpose.
+
+Each derives from `MprmError`, so that one ``except`` catches them all, and from the builtin
+that a caller who knows nothing of mprm would expect.
+"""
+
+
+class MprmError(Exception):
+    """Something the user can mend; the command line prints its text and no traceback."""
+
+
+class ConfigError(MprmError, ValueError):
+    """An option, or a combination of options, that makes no sense."""
+
+
+class DataError(MprmError, ValueError):
+    """A record or a file that cannot be used: says where, what was found and what was expected."""
+
+
+class InputNotFoundError(MprmError, FileNotFoundError):
+    """No input lies where the user pointed."""
+
+
+class OutputExistsError(MprmError, FileExistsError):
+    """The output is there already, and ``force`` was not given."""
+
+
+class MissingDependencyError(MprmError, ImportError):
+    """An optional package is needed and not installed."""

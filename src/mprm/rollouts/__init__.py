@@ -1,0 +1,1 @@
+"""What a rollout is; reading, checking and writing each format it comes in."""

@@ -1,0 +1,56 @@
+"""Writing files so that a half-written one never stands under its final name."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mprm.errors import OutputExistsError
+from mprm.rollouts.files import filesystem, is_url
+
+
+def refuse_existing(path: str, *, force: bool) -> None:
+    """Stop when the output is there already and must not be replaced."""
+    if force:
+        return
+    if is_url(path):
+        fs, inner = filesystem(path)
+        exists = fs.exists(inner)
+    else:
+        exists = Path(path).exists()
+    if exists:
+        raise OutputExistsError(f"{path} exists already; replace it with --force, or choose another --out")
+
+
+@contextmanager
+def atomic_write(path: str) -> Iterator[Path]:
+    """A temporary file that becomes ``path`` when the block ends well, and is removed when it does not.
+
+    It lies beside the final file, so that the last move is one rename; for a URL it lies on this
+    machine and is uploaded at the end.
+    """
+    if is_url(path):
+        with tempfile.TemporaryDirectory(prefix="mprm-") as folder:
+            local = Path(folder) / "output"
+            local.touch()
+            yield local
+            fs, inner = filesystem(path)
+            fs.makedirs(fs._parent(inner), exist_ok=True)
+            fs.put_file(str(local), inner)
+        return
+    final = Path(path).expanduser()
+    final.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{final.name}.", suffix=".tmp", dir=final.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)  # mkstemp makes files that only their owner can read
+        temporary.replace(final)
+    finally:
+        temporary.unlink(missing_ok=True)

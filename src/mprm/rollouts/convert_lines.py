@@ -1,0 +1,160 @@
+"""Turning some lines of a chunk into records of another format, or taking them as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import compress
+
+import msgspec
+
+from mprm.errors import ConfigError
+from mprm.rollouts.chunks import Chunk, lines_of, mapped
+from mprm.rollouts.corpus import CountedLines, rollouts_of
+from mprm.rollouts.files import Container
+from mprm.rollouts.format import Format
+from mprm.rollouts.formats import FORMATS, WRITABLE
+from mprm.rollouts.problem import ERRORS, Report
+from mprm.rollouts.read import Judgement
+from mprm.rollouts.rollout import Rollout
+
+TARGETS = (*WRITABLE, "parquet")
+"""What ``--to`` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What records are turned into."""
+
+    format: str | None
+    """Name of the output format; None leaves lines as they are."""
+    container: Container
+    tau: float = 0.0
+
+    @property
+    def keeps_lines(self) -> bool:
+        """Whether lines are copied byte for byte."""
+        return self.format is None and self.container != "parquet"
+
+
+def target_for(to: str | None, container: Container, tau: float) -> Target:
+    """The target that ``--to`` and the output's name ask for."""
+    if to is not None and to not in TARGETS:
+        raise ConfigError(f"unknown output format {to!r}; expected one of {', '.join(TARGETS)}")
+    if to == "parquet" or container == "parquet":
+        if to not in (None, "parquet", "visualprm-raw"):
+            raise ConfigError(f"Parquet holds records in v1.1-Raw columns; {to} goes into a .jsonl file")
+        return Target("visualprm-raw", "parquet", tau)
+    return Target(to, container, tau)
+
+
+def refuse_unholdable(formats: Iterable[tuple[str, Format]], target: Target) -> None:
+    """Stop when the target needs MC scores that a file does not have."""
+    if target.format is None or FORMATS[target.format].writes != "mc":
+        return
+    for path, fmt in formats:
+        if fmt.labels == "binary":
+            raise no_mc_scores(path, fmt, target.format)
+
+
+def no_mc_scores(path: str, fmt: Format, to: str) -> ConfigError:
+    """The error for labels that cannot become scores."""
+    binary = ", ".join(name for name in WRITABLE if FORMATS[name].writes == "binary")
+    return ConfigError(
+        f"{path}: {fmt.title} has binary labels and no MC scores, which {to} needs; it can become {binary}."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertTask:
+    """Some lines of a chunk, and what to make of them."""
+
+    chunk: Chunk
+    target: Target
+    judgement: Judgement
+    is_kept: bytes | None = None
+    """One byte a line, 1 for those to take; None takes all."""
+    spans: tuple[tuple[int, int], ...] = ()
+    """Instead of ``is_kept`` for a range: first byte and end of the runs of lines to take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What became of the lines."""
+
+    data: bytes
+    n_lines: int
+    """Lines of the chunk, or of what was taken of it."""
+    n_records: int
+    """Lines that are not blank."""
+    n_rollouts: int
+    problems: tuple[tuple[int, str, str], ...] = ()
+    """(line within the chunk, kind, text); not looked for when lines are copied as they are."""
+    bad_lines: dict[int, bytes] = field(default_factory=dict)
+    """The lines that could not be converted."""
+    has_soft: bool = False
+    """Whether any score lies between 0 and 1."""
+
+
+def convert_lines(task: ConvertTask) -> Converted:
+    """Take the lines, converted if that was asked for."""
+    lines = CountedLines(_taken(task))
+    if task.target.keeps_lines:
+        kept = [line if line.endswith(b"\n") else line + b"\n" for line in lines]
+        return Converted(b"".join(kept), lines.n_lines, lines.n_lines, len(kept))
+    problems: list[tuple[int, str, str]] = []
+    bad_lines: dict[int, bytes] = {}
+    has_soft = False
+
+    def report_at(number: int) -> Report:
+        def report(kind: str, text: str) -> None:
+            problems.append((number, kind, text))
+            if kind in ERRORS and number == lines.n_lines - 1:
+                bad_lines[number] = lines.current
+
+        return report
+
+    def watched() -> Iterator[tuple[Rollout, str | None]]:
+        nonlocal has_soft
+        for _, rollout in rollouts_of(lines, task.chunk, task.judgement, report_at):
+            has_soft = has_soft or any(0 < step.score < 1 for step in rollout.steps)
+            yield rollout, rollout.source or task.chunk.source
+
+    data, n_rollouts = _encoded(watched(), task.target)
+    return Converted(data, lines.n_lines, lines.n_lines - lines.n_blank, n_rollouts, tuple(problems), bad_lines, has_soft)
+
+
+def _taken(task: ConvertTask) -> Iterator[bytes]:
+    if task.is_kept is not None:
+        yield from compress(lines_of(task.chunk), task.is_kept)
+    elif task.spans:
+        with mapped(task.chunk) as data:
+            for start, end in task.spans:
+                yield from (line + b"\n" for line in data[start:end].split(b"\n") if line)
+    else:
+        yield from lines_of(task.chunk)
+
+
+def _encoded(rollouts: Iterable[tuple[Rollout, str | None]], target: Target) -> tuple[bytes, int]:
+    if target.container == "parquet":
+        return _arrow(rollouts)
+    assert target.format is not None
+    dump = FORMATS[target.format].dump
+    assert dump is not None
+    encode = msgspec.json.Encoder().encode
+    lines = [encode(dump(rollout, target.tau)) for rollout, _ in rollouts]
+    lines.append(b"")
+    return b"\n".join(lines), len(lines) - 1
+
+
+def _arrow(rollouts: Iterable[tuple[Rollout, str | None]]) -> tuple[bytes, int]:
+    import pyarrow as pa
+
+    from mprm.rollouts.frames import arrow_batches, arrow_schema
+
+    buffer, n_rollouts = pa.BufferOutputStream(), 0
+    with pa.ipc.new_stream(buffer, arrow_schema()) as stream:
+        for batch in arrow_batches(rollouts):
+            stream.write_batch(batch)
+            n_rollouts += batch.num_rows
+    return buffer.getvalue().to_pybytes(), n_rollouts

@@ -1,0 +1,147 @@
+"""The label counts of a whole corpus, on disk: all that ranking, selecting and statistics need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mprm.engines.engine import Engine
+from mprm.errors import ConfigError
+from mprm.rollouts.chunks import Chunk
+from mprm.rollouts.corpus import Corpus, bad_record
+from mprm.rollouts.dropped import Dropped
+from mprm.scores.count_labels import BadLine, CountTask, count_labels
+from mprm.scores.count_rows import BAD, BLANK, ROLLOUT, ROW
+
+Rows = NDArray[np.void]
+ROW_TYPE = np.dtype(
+    [(name, np.uint32) for name in ("n_steps", "n_pos", "n_words", "n_unsampled", "source", "kind", "n_mc", "unused")]
+    + [("sum_pos", np.float64), ("sum_all", np.float64), ("n_bytes", np.uint64)]
+)
+"""`count_rows.ROW` as numpy reads it."""
+assert ROW_TYPE.itemsize == ROW.size
+
+BLOCK_ROWS = 1 << 18
+"""Rows looked at together: bounds memory, whatever the corpus's size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The rows of one chunk."""
+
+    chunk: Chunk
+    first_row: int
+    n_rows: int
+    first_line: int
+    """Line number, from 1, of the chunk's first line in its file."""
+
+
+class LabelCounts:
+    """One row a line of the corpus, in canonical order; owns the temporary file they lie in."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.sources: list[str] = []
+        self.spans: dict[int, tuple[int, int]] = {}
+        """First row and end of the rows among which each source's lie, by the source's number."""
+        self._file: IO[bytes] = TemporaryFile(prefix="mprm-label-counts-")
+        self._n_rows = 0
+        self._rows: Rows | None = None
+
+    def add(self, chunk: Chunk, rows: Rows, first_line: int) -> None:
+        """Append a chunk's rows."""
+        self._file.write(rows.tobytes())
+        self.parts.append(Part(chunk, self._n_rows, len(rows), first_line))
+        numbers, first, n = np.unique(rows["source"], return_index=True, return_counts=True)
+        for number, start, n_rows in zip(numbers.tolist(), first.tolist(), n.tolist(), strict=True):
+            end = len(rows) if n_rows == len(rows) else int(np.flatnonzero(rows["source"] == number)[-1]) + 1
+            known = self.spans.get(number, (self._n_rows + start, 0))
+            self.spans[number] = (known[0], self._n_rows + end)
+        self._n_rows += len(rows)
+        self._rows = None
+
+    @property
+    def rows(self) -> Rows:
+        """All rows; they stay on disk and are read where they are looked at."""
+        if self._rows is None:
+            self._file.flush()
+            if self._n_rows:
+                self._rows = np.memmap(self._file, ROW_TYPE, "r", shape=(self._n_rows,))
+            else:
+                self._rows = np.empty(0, ROW_TYPE)
+        return self._rows
+
+    def blocks(self, source: int | None = None) -> Iterator[tuple[int, Rows]]:
+        """(number of the first row, rows), some at a time: all rows, or those among which a source's lie."""
+        first, end = (0, self._n_rows) if source is None else self.spans.get(source, (0, 0))
+        for start in range(first, end, BLOCK_ROWS):
+            yield start, self.rows[start : min(start + BLOCK_ROWS, end)]
+
+    def n_lines(self, kind: int) -> dict[str, int]:
+        """How many lines of that kind each source has."""
+        counts = np.zeros(len(self.sources), np.int64)
+        for _, rows in self.blocks():
+            counts += np.bincount(rows["source"][rows["kind"] == kind], minlength=len(self.sources))
+        return dict(zip(self.sources, counts.tolist(), strict=True))
+
+
+def count_corpus(
+    corpus: Corpus,
+    engine: Engine,
+    *,
+    tau: float = 0.0,
+    on_bad: Callable[[Dropped], Any] | None = None,
+    on_chunk: Callable[[Chunk], Any] | None = None,
+) -> LabelCounts:
+    """Read the corpus once and count the labels of every rollout.
+
+    Parameters
+    ----------
+    tau
+        A step is positive when its score is strictly above it.
+    on_bad
+        Called with each bad record; None stops at the first one with a `DataError`.
+    on_chunk
+        Called after each chunk, for progress.
+    """
+    for path, fmt in corpus.formats.items():
+        if fmt.many:
+            raise ConfigError(
+                f"{path}: {fmt.title} keeps several rollouts in one record, or one in several; convert it first:"
+                f" mprm convert {path} --to {'visualprm-raw' if fmt.labels == 'mc' else 'trl'} --out FILE.jsonl"
+            )
+    counts = LabelCounts()
+    numbers: dict[str, int] = {}
+    tasks = (CountTask(chunk, tau, corpus.judgement, on_bad is None) for chunk in corpus.chunks)
+    path, line = "", 1
+    for chunk, counted in zip(corpus.chunks, engine.map(count_labels, tasks), strict=True):
+        if chunk.path != path:
+            path, line = chunk.path, 1
+        for bad in counted.bad:
+            _drop(chunk, line, bad, on_bad)
+        rows = np.frombuffer(counted.rows, ROW_TYPE)
+        renumber = [numbers.setdefault(name, len(numbers)) for name in counted.sources]
+        if renumber != list(range(len(renumber))):
+            rows = rows.copy()
+            rows["source"] = np.array(renumber, np.uint32)[rows["source"]]
+        counts.add(chunk, rows, line)
+        line += len(rows)
+        if on_chunk is not None:
+            on_chunk(chunk)
+    counts.sources = list(numbers)
+    return counts
+
+
+def _drop(chunk: Chunk, first_line: int, bad: BadLine, on_bad: Callable[[Dropped], Any] | None) -> None:
+    line = first_line + bad.number
+    if on_bad is None:
+        raise bad_record(chunk.path, line, bad.text)
+    on_bad(Dropped(chunk.path, line, bad.source, bad.kind, bad.text, bad.line))
+
+
+__all__ = ["BAD", "BLANK", "ROLLOUT", "ROW_TYPE", "LabelCounts", "Part", "Rows", "count_corpus"]

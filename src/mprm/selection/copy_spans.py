@@ -1,0 +1,57 @@
+"""Copying runs of lines from one file into their place in another, byte for byte."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import xxhash
+
+from mprm.rollouts.chunks import Chunk, mapped
+
+WRITE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """What to copy where."""
+
+    chunk: Chunk
+    spans: tuple[tuple[int, int], ...]
+    """First byte and end of each run."""
+    out: str
+    offset: int
+    """Where in ``out`` the first run begins; the others follow it."""
+
+
+def copy_spans(task: CopyTask) -> None:
+    """Copy the runs; doing it twice changes nothing.
+
+    A last line without a line end gets none here: the writer leaves room for one.
+    """
+    with mapped(task.chunk) as data, open(task.out, "r+b", buffering=0) as out:  # noqa: PTH123
+        out.seek(task.offset)
+        gathered: list[bytes] = []
+        n_bytes = 0
+        for start, end in task.spans:
+            gathered.append(data[start:end])
+            n_bytes += end - start
+            if n_bytes >= WRITE_BYTES:
+                _write_all(out, b"".join(gathered))
+                gathered, n_bytes = [], 0
+        _write_all(out, b"".join(gathered))
+
+
+def _write_all(out: object, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[out.write(view) :]  # type: ignore[attr-defined]
+
+
+def hash_file(path: str) -> str:
+    """XXH3-128 of a local file, as ``xxhsum -H2`` prints it."""
+    digest = xxhash.xxh3_128()
+    with open(path, "rb", buffering=0) as handle:  # noqa: PTH123
+        buffer = memoryview(bytearray(1 << 18))
+        while n_bytes := handle.readinto(buffer):
+            digest.update(buffer[:n_bytes])
+    return digest.hexdigest()
