@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any, TypeVar
 
 import tyro
@@ -39,8 +40,8 @@ def parsed(config: type[Config], arguments: list[str], *, command: str, example:
         config,
         args=arguments,
         prog=f"mprm {command}",
-        description=f"{(config.__doc__ or '').strip()}\n\nExample:\n  {example}",
-        config=(tyro.conf.FlagConversionOff, tyro.conf.FlagCreatePairsOff)[1:],
+        description=f"{inspect.cleandoc(config.__doc__ or '')}\n\nExample:\n  {example}",
+        config=(tyro.conf.FlagCreatePairsOff,),
     )
 
 

@@ -194,7 +194,7 @@ def _print(selection: Selection, written: list[Written]) -> None:
         lines.append("Dry run: nothing was written.")
     if not IS_COMPILED:
         lines.append("mprm was installed without a C compiler: reading is several times slower than it could be.")
-    show(*lines)
+    print(*lines, sep="\n")
 
 
 def _table(selection: Selection, subset: Subset) -> object:

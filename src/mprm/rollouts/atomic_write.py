@@ -22,7 +22,7 @@ def refuse_existing(path: str, *, force: bool) -> None:
     else:
         exists = Path(path).exists()
     if exists:
-        raise OutputExistsError(f"{path} exists already; replace it with --force, or choose another --out")
+        raise OutputExistsError(f"{path} exists already; replace it with --force, or choose another name")
 
 
 @contextmanager

@@ -71,7 +71,8 @@ class ConvertTask:
 
     chunk: Chunk
     target: Target
-    judgement: Judgement
+    judgement: Judgement | None
+    """None for lines that were judged before."""
     is_kept: bytes | None = None
     """One byte a line, 1 for those to take; None takes all."""
     spans: tuple[tuple[int, int], ...] = ()
@@ -93,7 +94,7 @@ class Converted:
     bad_lines: dict[int, bytes] = field(default_factory=dict)
     """The lines that could not be converted."""
     has_soft: bool = False
-    """Whether any score lies between 0 and 1."""
+    """Whether any score lies between 0 and 1; looked at only where the format leaves it open."""
 
 
 def convert_lines(task: ConvertTask) -> Converted:
@@ -104,7 +105,7 @@ def convert_lines(task: ConvertTask) -> Converted:
         return Converted(b"".join(kept), lines.n_lines, lines.n_lines, len(kept))
     problems: list[tuple[int, str, str]] = []
     bad_lines: dict[int, bytes] = {}
-    has_soft = False
+    is_unknown, has_soft = FORMATS[task.chunk.format].labels == "either", False
 
     def report_at(number: int) -> Report:
         def report(kind: str, text: str) -> None:
@@ -117,7 +118,8 @@ def convert_lines(task: ConvertTask) -> Converted:
     def watched() -> Iterator[tuple[Rollout, str | None]]:
         nonlocal has_soft
         for _, rollout in rollouts_of(lines, task.chunk, task.judgement, report_at):
-            has_soft = has_soft or any(0 < step.score < 1 for step in rollout.steps)
+            if is_unknown and not has_soft:
+                has_soft = any(0 < step.score < 1 for step in rollout.steps)
             yield rollout, rollout.source or task.chunk.source
 
     data, n_rollouts = _encoded(watched(), task.target)

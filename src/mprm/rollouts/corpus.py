@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from mprm.errors import ConfigError, DataError
@@ -18,6 +17,7 @@ from mprm.rollouts.problem import CHECK_ONLY, ERRORS, Problems, Report
 from mprm.rollouts.read import Judgement, file_format, is_blank, judge_rollout, read_line, record_of
 from mprm.rollouts.rollout import Rollout
 from mprm.rollouts.source_ranges import source_ranges
+from mprm.rollouts.temporary import TemporaryFolder
 
 Paths = str | Path | Sequence[str | Path]
 """Files, globs, folders or URLs."""
@@ -43,7 +43,7 @@ class Corpus:
     chunks: tuple[Chunk, ...]
     """Every file's pieces, in canonical order."""
     judgement: Judgement = field(default_factory=Judgement)
-    _folder: TemporaryDirectory[str] | None = None
+    _folder: TemporaryFolder | None = None
     """Holds the file behind a corpus that was made from a frame."""
 
     @property
@@ -130,7 +130,7 @@ def bad_record(file: str, line: int, text: str) -> DataError:
 
 
 def rollouts_of(
-    lines: Iterable[bytes], chunk: Chunk, judgement: Judgement, report_at: Callable[[int], Report]
+    lines: Iterable[bytes], chunk: Chunk, judgement: Judgement | None, report_at: Callable[[int], Report]
 ) -> Iterator[tuple[int, Rollout]]:
     """(line within the chunk, rollout) of every usable record; problems go to ``report_at(line)``."""
     fmt = FORMATS[chunk.format]
@@ -148,6 +148,9 @@ def rollouts_of(
                 yield number, rollout
         return
     for number, line in enumerate(lines):
+        if judgement is None and fmt.quick is not None and (quick := fmt.quick(line)) is not None:
+            yield number, quick
+            continue
         if is_blank(line):
             continue
         problems = Problems()
@@ -190,8 +193,8 @@ def open_corpus(
     """
     folder = None
     if is_frame(paths):
-        folder = TemporaryDirectory(prefix="mprm-")
-        paths = write_frame(paths, Path(folder.name) / "frame.jsonl")
+        folder = TemporaryFolder()
+        paths = write_frame(paths, folder.path / "frame.jsonl")
     root = None if image_root is None else Path(image_root).expanduser()
     if root is not None and not root.is_dir():
         raise ConfigError(f"the image root {root} is not a folder")

@@ -6,13 +6,13 @@ import base64
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import msgspec
 
 from mprm.rollouts.atomic_write import atomic_write
 from mprm.rollouts.files import DATA_FILE
+from mprm.rollouts.temporary import temporary_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class DroppedRecords:
     def __init__(self) -> None:
         self.counts: dict[str, dict[str, int]] = {}
         """How many were dropped, by source and kind."""
-        self._file = TemporaryFile(prefix="mprm-dropped-")
+        self._file = temporary_file(self)
 
     def __call__(self, dropped: Dropped) -> None:
         kinds = self.counts.setdefault(dropped.source, {})

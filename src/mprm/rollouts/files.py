@@ -14,8 +14,10 @@ from mprm.errors import InputNotFoundError, MissingDependencyError
 Container = Literal["plain", "gz", "zst", "parquet"]
 SUFFIXES: dict[str, Container] = {".gz": "gz", ".zst": "zst", ".parquet": "parquet"}
 DATA_FILE = re.compile(r"\.(?:jsonl|ndjson|json)(?:\.gz|\.zst)?$|\.parquet$")
+"""Endings that are no part of a source's name."""
+IN_FOLDER = re.compile(r"\.(?:jsonl|ndjson)(?:\.gz|\.zst)?$|\.parquet$")
+"""Files that are taken from a folder; a .json file must be named itself, as it is seldom lines."""
 SHARD = re.compile(r"-\d{3,}-of-\d{3,}$")
-NOT_DATA = (".manifest.json", "dropped.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +120,5 @@ def _remote_matches(url: str) -> Iterable[tuple[str, int]]:
 
 
 def _is_data(name: str) -> bool:
-    return not name.startswith(".") and bool(DATA_FILE.search(name)) and not name.endswith(NOT_DATA)
+    is_dropped = name == "dropped.jsonl" or name.endswith(".dropped.jsonl")
+    return not name.startswith(".") and bool(IN_FOLDER.search(name)) and not is_dropped

@@ -55,7 +55,7 @@ def parse(record: Record, report: Report) -> tuple[Rollout, ...]:
 
 def training_text(rollout: Rollout) -> str:
     """Question and steps as the model is trained on them."""
-    process = "\n\n".join(step.text.strip() + PRM_TOKEN for step in rollout.steps)
+    process = "\n\n".join([step.text.strip() + PRM_TOKEN for step in rollout.steps])
     return f"{QUESTION} {rollout.question.strip()}{PROCESS} {process}"
 
 

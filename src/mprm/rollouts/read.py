@@ -78,22 +78,33 @@ def _slow_record(line: bytes, report: Report) -> Any:
     return record
 
 
-def read_line(line: bytes, fmt: Format, judgement: Judgement, report: Report) -> tuple[Rollout, ...]:
-    """The line's rollouts, judged."""
+def read_line(line: bytes, fmt: Format, judgement: Judgement | None, report: Report) -> tuple[Rollout, ...]:
+    """The line's rollouts, judged unless they have been already."""
+    if fmt.quick is not None and is_utf8(line) and (rollout := fmt.quick(line)) is not None:
+        judge_rollout(rollout, fmt, judgement, report)
+        return (rollout,)
     record = record_of(line, report)
-    return () if record is None else read_record(record, fmt, judgement, report)
-
-
-def read_record(record: Record, fmt: Format, judgement: Judgement, report: Report) -> tuple[Rollout, ...]:
-    """The record's rollouts, judged."""
+    if record is None:
+        return ()
     rollouts = fmt.parse(record, report)
     for rollout in rollouts:
         judge_rollout(rollout, fmt, judgement, report)
     return rollouts
 
 
-def judge_rollout(rollout: Rollout, fmt: Format, judgement: Judgement, report: Report) -> None:
-    """Report what is wrong with a rollout of this format."""
+def is_utf8(line: bytes) -> bool:
+    """Whether every byte of the line is, also in fields that a typed decoder skips."""
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def judge_rollout(rollout: Rollout, fmt: Format, judgement: Judgement | None, report: Report) -> None:
+    """Report what is wrong with a rollout of this format; nothing when there is no judgement to make."""
+    if judgement is None:
+        return
     judge(
         rollout,
         report,

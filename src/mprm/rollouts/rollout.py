@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+Score = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True, gc=False):
     """One reasoning step and what is known of its worth.
 
     ``score`` is the success rate of the continuations sampled after the step, in [0, 1]; a label
     set by hand or by threshold is 1.0 or 0.0. The counts behind it are None where the file has none.
+    The field names of v1.1-Raw are the ones in ``msgspec.field``, so that its steps decode to this.
     """
 
-    text: str
-    score: float
-    n_correct: int | None = None
-    n_total: int | None = None
+    text: str = msgspec.field(name="step")
+    score: Score
+    n_correct: Count | None = msgspec.field(default=None, name="num_mc_correct")
+    n_total: Count | None = msgspec.field(default=None, name="num_mc_total")
 
     @property
     def never_sampled(self) -> bool:
@@ -24,8 +29,7 @@ class Step:
         return self.n_total == 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
+class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     """A chain of steps that answers a question about some images."""
 
     question: str

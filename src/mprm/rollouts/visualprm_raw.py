@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from mprm.rollouts.fields import image_field, list_field, optional_text, score_value, shown
 from mprm.rollouts.format import Format, Record
 from mprm.rollouts.problem import Report
@@ -65,6 +67,39 @@ def parse(record: Record, report: Report) -> tuple[Rollout, ...]:
     )
 
 
+class _Record(msgspec.Struct, gc=False):
+    steps_with_score: tuple[Step, ...]
+    question: str | None = None
+    question_orig: str | None = None
+    image: str | list[str] | None = None
+    answer: str | None = None
+    source: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Record).decode
+
+
+def quick(line: bytes) -> Rollout | None:
+    """The rollout of a line in which every field is of its type; None for any other."""
+    try:
+        record = _decode(line)
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        return None
+    question = (record.question_orig or "").strip() or (record.question or "").strip()
+    image = record.image
+    images = () if not image else (image,) if isinstance(image, str) else tuple(image)
+    if not question or not all(images):
+        return None
+    return Rollout(
+        question=question,
+        steps=record.steps_with_score,
+        images=images,
+        prompt=record.question,
+        answer=record.answer,
+        source=record.source,
+    )
+
+
 def dump(rollout: Rollout, _tau: float) -> dict[str, Any]:
     """The rollout as a v1.1-Raw record; counts only where they are known."""
     record: dict[str, Any] = {}
@@ -100,6 +135,7 @@ VISUALPRM_RAW = Format(
     has_images=True,
     recognise=lambda record: "steps_with_score" in record and "source" not in record,
     parse=parse,
+    quick=quick,
     dump=dump,
     writes="mc",
 )
@@ -111,4 +147,5 @@ VL_PRM = Format(
     has_images=True,
     recognise=lambda record: "steps_with_score" in record and "source" in record,
     parse=parse,
+    quick=quick,
 )

@@ -380,26 +380,23 @@ static int image(Cursor *c, int *has_image) {
     return next == 0;
 }
 
-static int source(Cursor *c, PyObject *sources, Row *row) {
-    skip_space(c);
-    const unsigned char *start = c->p + 1;
-    Text text;
-    NEED(sources != Py_None && string(c, 0, &text) && text.n_bytes);
-    NEED(memchr(start, '\\', (size_t)text.n_bytes) == NULL);
-    PyObject *name = PyUnicode_DecodeUTF8((const char *)start, text.n_bytes, NULL);
+/* The number of a source, the next free one for a new name. */
+static int source_number(const unsigned char *start, Py_ssize_t length, PyObject *sources, Row *row) {
+    PyObject *name = PyUnicode_DecodeUTF8((const char *)start, length, NULL);
     PyObject *fresh = name ? PyLong_FromSsize_t(PyDict_GET_SIZE(sources)) : NULL;
-    PyObject *place = fresh ? PyDict_SetDefault(sources, name, fresh) : NULL;
-    if (place) row->source = (uint32_t)PyLong_AsUnsignedLong(place);
+    PyObject *number = fresh ? PyDict_SetDefault(sources, name, fresh) : NULL;
+    if (number) row->source = (uint32_t)PyLong_AsUnsignedLong(number);
     Py_XDECREF(name);
     Py_XDECREF(fresh);
-    if (!place) PyErr_Clear();
-    return place != NULL;
+    if (!number) PyErr_Clear();
+    return number != NULL;
 }
 
 static int record(Cursor *c, int needs_image, double tau, PyObject *sources, Row *row) {
     enum { STEPS = 1, QUESTION = 2, IMAGE = 4, SOURCE = 8 };
     int seen = 0, has_image = 0, next = 1;
-    Text text;
+    const unsigned char *source = NULL;
+    Text text, source_text = {0, 0};
     NEED(take(c, '{'));
     while (next == 1) {
         const unsigned char *name;
@@ -412,14 +409,20 @@ static int record(Cursor *c, int needs_image, double tau, PyObject *sources, Row
         if (field == STEPS) NEED(steps(c, tau, row));
         else if (field == QUESTION) NEED(string(c, 1, &text) && text.n_words);
         else if (field == IMAGE) NEED(image(c, &has_image));
-        else if (field == SOURCE) NEED(source(c, sources, row));
+        else if (field == SOURCE) {
+            NEED(sources != Py_None);
+            skip_space(c);
+            source = c->p + 1;
+            NEED(string(c, 0, &source_text) && source_text.n_bytes);
+            NEED(memchr(source, '\\', (size_t)source_text.n_bytes) == NULL);
+        }
         else NEED(any_value(c, 0));
         next = more(c, '}');
     }
     NEED(next == 0);
     skip_space(c);
     NEED(c->p == c->end && (seen & STEPS) && (seen & QUESTION) && (has_image || !needs_image));
-    return sources == Py_None || (seen & SOURCE);
+    return sources == Py_None || (source && source_number(source, source_text.n_bytes, sources, row));
 }
 
 static int holds(const unsigned char *p, const unsigned char *end, const char *mark, Py_ssize_t length) {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from mprm.errors import ConfigError
 from mprm.rollouts.chunks import Chunk
 from mprm.rollouts.corpus import Corpus, bad_record
 from mprm.rollouts.dropped import Dropped
+from mprm.rollouts.temporary import temporary_file
 from mprm.scores.count_labels import BadLine, CountTask, count_labels
 from mprm.scores.count_rows import BAD, BLANK, ROLLOUT, ROW
 
@@ -49,19 +49,19 @@ class LabelCounts:
         self.sources: list[str] = []
         self.spans: dict[int, tuple[int, int]] = {}
         """First row and end of the rows among which each source's lie, by the source's number."""
-        self._file: IO[bytes] = TemporaryFile(prefix="mprm-label-counts-")
+        self._file = temporary_file(self)
         self._n_rows = 0
         self._rows: Rows | None = None
 
-    def add(self, chunk: Chunk, rows: Rows, first_line: int) -> None:
-        """Append a chunk's rows."""
+    def add(self, chunk: Chunk, rows: Rows, first_line: int, sources: list[int]) -> None:
+        """Append a chunk's rows, which are of these sources."""
         self._file.write(rows.tobytes())
         self.parts.append(Part(chunk, self._n_rows, len(rows), first_line))
-        numbers, first, n = np.unique(rows["source"], return_index=True, return_counts=True)
-        for number, start, n_rows in zip(numbers.tolist(), first.tolist(), n.tolist(), strict=True):
-            end = len(rows) if n_rows == len(rows) else int(np.flatnonzero(rows["source"] == number)[-1]) + 1
-            known = self.spans.get(number, (self._n_rows + start, 0))
-            self.spans[number] = (known[0], self._n_rows + end)
+        for number in sources:
+            places = np.flatnonzero(rows["source"] == number) if len(sources) > 1 else np.arange(len(rows))
+            if len(places):
+                first, _ = self.spans.get(number, (self._n_rows + int(places[0]), 0))
+                self.spans[number] = (first, self._n_rows + int(places[-1]) + 1)
         self._n_rows += len(rows)
         self._rows = None
 
@@ -129,7 +129,7 @@ def count_corpus(
         if renumber != list(range(len(renumber))):
             rows = rows.copy()
             rows["source"] = np.array(renumber, np.uint32)[rows["source"]]
-        counts.add(chunk, rows, line)
+        counts.add(chunk, rows, line, renumber)
         line += len(rows)
         if on_chunk is not None:
             on_chunk(chunk)

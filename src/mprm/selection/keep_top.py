@@ -91,11 +91,11 @@ def _keep_of_group(
     n = n_keep(None if group is None else counts.sources[group], blocks.n_rollouts)
     if n == 0:
         return
-    cut, n_tied, n_of_tied = nth_smallest(lambda: (block.rank for block in blocks), n)
+    cut, n_tied, n_of_tied = nth_smallest(lambda: blocks.each(lambda block: block.rank), n)
     cut_key = np.uint64(cut)
     last = np.uint64(0)
     if n_of_tied < n_tied:
-        value, _, _ = nth_smallest(lambda: (block.order()[block.rank == cut_key] for block in blocks), n_of_tied)
+        value, _, _ = nth_smallest(lambda: blocks.each(lambda block: block.order()[block.rank == cut_key]), n_of_tied)
         last = np.uint64(value)
     for block in blocks:
         good = block.rank < cut_key
@@ -116,6 +116,10 @@ class _GroupBlocks:
 
     def __iter__(self) -> Iterator[_Block]:
         return iter(self._cached) if self._cached is not None else self._made()
+
+    def each(self, keys: Callable[[_Block], Keys]) -> list[Keys] | Iterator[Keys]:
+        """Something of each block: a list where the blocks are at hand."""
+        return list(map(keys, self._cached)) if self._cached is not None else map(keys, self._made())
 
     def _is_member(self, rows: Rows) -> NDArray[np.bool_]:
         members: NDArray[np.bool_] = rows["kind"] == ROLLOUT

@@ -210,7 +210,7 @@ class Selection:
         with atomic_write(out) as temporary:
             in_place = self._is_local and not is_url(out)
             write_pieces(
-                pieces, temporary, self._target, self.corpus, self._engine, in_place=in_place, on_chunk=on_chunk
+                pieces, temporary, self._target, self._engine, in_place=in_place, on_chunk=on_chunk
             )
             n_bytes, digest = temporary.stat().st_size, hash_file(str(temporary))
         entry: dict[str, Any] = {"n_bytes": n_bytes, "xxh3_128": digest, "n_rollouts": sum(p.n_kept for p in pieces)}

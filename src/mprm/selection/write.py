@@ -85,7 +85,6 @@ def write_pieces(
     pieces: list[Piece],
     temporary: Path,
     target: Target,
-    corpus: Corpus,
     engine: Engine,
     *,
     in_place: bool,
@@ -104,7 +103,7 @@ def write_pieces(
     sink = open_sink(temporary, target.container)
     try:
         tasks = (
-            ConvertTask(piece.part.chunk, target, corpus.judgement, piece.is_kept, piece.spans) for piece in pieces
+            ConvertTask(piece.part.chunk, target, None, piece.is_kept, piece.spans) for piece in pieces
         )
         for piece, converted in zip(pieces, engine.map(convert_lines, tasks), strict=True):
             _refuse_surprise(piece, converted)

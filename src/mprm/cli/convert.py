@@ -1,0 +1,75 @@
+"""``mprm convert``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import tyro
+
+from mprm.cli.arguments import (
+    Engine,
+    Force,
+    InputFormat,
+    Json,
+    Paths,
+    Processes,
+    RayAddress,
+    SkipBad,
+    TextOnly,
+    as_json,
+    parsed,
+)
+from mprm.cli.progress import progress
+from mprm.rollouts.convert_lines import TARGETS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertCommand:
+    """Turn a corpus into another format; what the format cannot hold is refused."""
+
+    paths: Paths
+    out: Annotated[str, tyro.conf.arg(metavar="FILE", help="Output; .gz, .zst and .parquet by its name.")]
+    to: Annotated[str | None, tyro.conf.arg(metavar="FORMAT", help=f"{', '.join(TARGETS)}.")] = None
+    tau: float = 0.0
+    """Where the output has binary labels: positive when the score is strictly above it."""
+    format: InputFormat = None
+    text_only: TextOnly = False
+    skip_bad: SkipBad = False
+    force: Force = False
+    json: Json = False
+    engine: Engine = "local"
+    processes: Processes = None
+    ray_address: RayAddress = None
+
+
+def run(arguments: list[str]) -> int:
+    """Parse, call `mprm.convert`, print."""
+    options = parsed(ConvertCommand, arguments, command="convert", example="mprm convert bis10.jsonl --to trl --out bis10_trl.jsonl")
+    from mprm.rollouts.convert import convert
+    from mprm.rollouts.files import corpus_files
+
+    with progress("converting", sum(file.n_bytes for file in corpus_files(options.paths))) as on_chunk:
+        summary = convert(
+            options.paths,
+            options.out,
+            to=options.to,
+            tau=options.tau,
+            format=options.format,
+            text_only=options.text_only,
+            skip_bad=options.skip_bad,
+            force=options.force,
+            engine=options.engine,
+            processes=options.processes,
+            ray_address=options.ray_address,
+            on_chunk=on_chunk,
+        )
+    if options.json:
+        print(as_json(asdict(summary)))
+        return 0
+    print(f"{summary.n_records:,} records read, {summary.n_rollouts:,} rollouts in {summary.out}.")
+    if summary.n_dropped:
+        print(f"{summary.n_dropped:,} bad records dropped, each with its reason in {summary.dropped_to}.")
+    for kind, n in summary.warnings.items():
+        print(f"{n:,} warnings of {kind}: see mprm check.")
+    return 0

@@ -1,0 +1,40 @@
+"""``mprm lab``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+
+from mprm.cli.arguments import Force, parsed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabCommand:
+    """Write the sample corpus that mprm ships: 3,000 made-up rollouts of eight sources, without images."""
+
+    what: Annotated[Literal["corpus"], tyro.conf.Positional]
+    """What to write."""
+    folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """Folder to write to; made if it is not there."""
+    force: Force = False
+
+
+def run(arguments: list[str]) -> int:
+    """Parse, call `write_sample`, print."""
+    options = parsed(LabCommand, arguments, command="lab", example="mprm lab corpus demo\n  mprm stats demo")
+    import shlex
+
+    from mprm.lab.sample_corpus import write_sample
+    from mprm.rollouts.files import source_name
+    from mprm.scores.statistics import TOTAL, stats
+
+    paths = write_sample(options.folder, force=options.force)
+    found = stats(paths)
+    for path in paths:
+        entry = found[source_name(str(path))]
+        print(f"{path}: {entry.n_rollouts:,} rollouts, {entry.n_steps:,} steps")
+    print(f"{len(paths)} files: {found[TOTAL].n_rollouts:,} rollouts, {found[TOTAL].n_steps:,} steps")
+    print(f"Next: mprm stats {shlex.quote(options.folder)}")
+    return 0

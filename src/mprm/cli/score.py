@@ -1,0 +1,54 @@
+"""``mprm score``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from mprm.cli.arguments import Engine, Force, InputFormat, Paths, Processes, RayAddress, SkipBad, TextOnly, parsed
+from mprm.cli.progress import progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreCommand:
+    """Write one row a rollout: source, line, n, n_pos, p_pos, mixture, R, mean MC and BIS."""
+
+    paths: Paths
+    out: Annotated[str, tyro.conf.arg(metavar="FILE", help="A .parquet, .csv or .jsonl file.")]
+    alpha: float = 0.05
+    """BIS smoothing."""
+    tau: float = 0.0
+    """A step is positive when its score is strictly above it."""
+    format: InputFormat = None
+    text_only: TextOnly = False
+    skip_bad: SkipBad = False
+    force: Force = False
+    engine: Engine = "local"
+    processes: Processes = None
+    ray_address: RayAddress = None
+
+
+def run(arguments: list[str]) -> int:
+    """Parse, call `mprm.score`, print."""
+    options = parsed(ScoreCommand, arguments, command="score", example="mprm score annotations/*.jsonl --out scores.parquet")
+    from mprm.rollouts.corpus import open_corpus
+    from mprm.scores.score import score
+
+    corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
+    with progress("scoring", corpus.n_bytes) as on_chunk:
+        n_rollouts = score(
+            corpus,
+            options.out,
+            alpha=options.alpha,
+            tau=options.tau,
+            skip_bad=options.skip_bad,
+            force=options.force,
+            engine=options.engine,
+            processes=options.processes,
+            ray_address=options.ray_address,
+            on_chunk=on_chunk,
+        )
+    print(f"{n_rollouts:,} rollouts scored in {options.out}.")
+    return 0

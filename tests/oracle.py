@@ -1,0 +1,52 @@
+"""The strategies in ten lines each: what the fast code must agree with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mprm.scores.random_order import random_order
+
+
+def labels(scores: list[float], tau: float = 0.0) -> list[int]:
+    return [int(score > tau) for score in scores]
+
+
+def bis(scores: list[float], alpha: float, tau: float = 0.0) -> float:
+    positive = [score for score in scores if score > tau]
+    p_pos = len(positive) / len(scores)
+    total = 0.0
+    for score in positive:
+        total += score
+    R = total / len(positive) if positive else 1.0
+    return (p_pos * (1 - p_pos) + alpha) * R
+
+
+def reliability(scores: list[float], tau: float = 0.0) -> float:
+    positive = [score for score in scores if score > tau]
+    return sum(positive) / len(positive) if positive else 1.0
+
+
+def shuffled(source: str, n: int, seed: int) -> list[int]:
+    """All rollouts of a source in the seeded random order."""
+    order = random_order(seed, source, np.arange(n, dtype=np.uint64))
+    return sorted(range(n), key=lambda i: int(order[i]))
+
+
+def chosen(
+    strategy: str, source: str, rollouts: list[list[float]], k: int, *, alpha: float, tau: float, seed: int, by_file: bool
+) -> list[int]:
+    """Which rollouts of a source a strategy keeps, in file order."""
+    random = shuffled(source, len(rollouts), seed)
+    order = list(range(len(rollouts))) if by_file else random
+    if strategy == "bis":
+        best = sorted(order, key=lambda i: -bis(rollouts[i], alpha, tau))
+    elif strategy == "random":
+        best = random
+    elif strategy == "low-mc":
+        best = sorted(order, key=lambda i: sum(rollouts[i]) / len(rollouts[i]))
+    elif strategy == "mixed":
+        # mixed ones at random; when they are too few, others at random
+        best = sorted(random, key=lambda i: len(set(labels(rollouts[i], tau))) == 1)
+    elif strategy == "reliable":
+        best = sorted(order, key=lambda i: -reliability(rollouts[i], tau))
+    return sorted(best[:k])

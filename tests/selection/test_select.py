@@ -1,0 +1,262 @@
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import mprm
+from mprm.cli.main import run
+from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
+from mprm.rollouts.dropped import dropped_path
+from mprm.scores.statistics import total
+from tests.conftest import raw_record, write_jsonl
+
+
+def lines(path: str | Path) -> list[bytes]:
+    return Path(path).read_bytes().splitlines(keepends=True)
+
+
+def test_kept_lines_are_copied_byte_for_byte(corpus, tmp_path: Path) -> None:
+    folder = corpus(ai2d=[[1.0, 0.0], [1.0], [0.5, 0.0, 0.0]])
+    file = folder / "ai2d.jsonl"
+    odd_spacing = file.read_bytes().replace(b'{"image"', b'{  "image"', 1)
+    file.write_bytes(odd_spacing)
+    mprm.select(file, rho=0.4).write(str(tmp_path / "out.jsonl"))
+    assert lines(tmp_path / "out.jsonl") == odd_spacing.splitlines(keepends=True)[:1]
+
+
+def test_a_last_line_without_line_end_gets_one(corpus, tmp_path: Path) -> None:
+    folder = corpus(a=[[1.0], [1.0, 0.0]], b=[[1.0, 0.0]])
+    file = folder / "a.jsonl"
+    file.write_bytes(file.read_bytes().rstrip(b"\n"))
+    mprm.select(folder, rho=0.5).write(str(tmp_path / "out.jsonl"))
+    kept = lines(tmp_path / "out.jsonl")
+    assert len(kept) == 2
+    assert all(line.endswith(b"}\n") for line in kept)
+    assert [json.loads(line)["image"] for line in kept] == ["images/1.png", "images/0.png"]
+
+
+def test_read_is_kept_and_left_and_dropped(corpus, tmp_path: Path) -> None:
+    folder = corpus(ai2d=[[1.0, 0.0]] * 10, geos=[[1.0]] * 5)
+    bad = [b"{", json.dumps(raw_record([1.5])).encode(), json.dumps(raw_record([])).encode(), b"\xff\xfe"]
+    file = folder / "ai2d.jsonl"
+    file.write_bytes(file.read_bytes() + b"\n\n" + b"\n".join(bad) + b"\n")
+    selection = mprm.select(folder, rho=0.3, skip_bad=True)
+    written = selection.write(str(tmp_path / "out.jsonl"))
+    by_source = selection.by_source(selection.subsets[0])
+    assert by_source["ai2d"] == {
+        "read": 14, "kept": 3, "left": 7, "dropped": 4,
+        "reasons": {"not_json": 1, "score_out_of_range": 1, "no_steps": 1, "not_utf8": 1},
+    }
+    assert selection.n_read == 19
+    dropped = [json.loads(line) for line in lines(dropped_path(written.paths[0]))]
+    assert [entry["line"] for entry in dropped] == [13, 14, 15, 16]
+    assert dropped[0]["record"] == "{"
+    assert dropped[3]["record_base64"] == "//4K"
+    assert "expected 0 to 1" in dropped[1]["reason"]
+
+
+def test_a_bad_record_stops_the_run_with_its_place(corpus, tmp_path: Path) -> None:
+    folder = corpus(ai2d=[[1.0]] * 3)
+    file = folder / "ai2d.jsonl"
+    file.write_bytes(file.read_bytes() + json.dumps(raw_record([1.0, 1.25])).encode() + b"\n")
+    with pytest.raises(DataError, match=r"ai2d\.jsonl:4: step 1 has score 1\.25; expected 0 to 1"):
+        mprm.select(folder)
+    assert run(["select", str(folder), "--out", str(tmp_path / "out.jsonl")]) == 1
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_bad_records_are_judged_before_selection(corpus, tmp_path: Path) -> None:
+    # the best record of all has an empty step: it must not use up a place
+    best = raw_record([1.0, 0.0])
+    best["steps_with_score"][1]["step"] = "  "
+    folder = corpus(ai2d=[[1.0, 0.0], [1.0], [1.0], [1.0]])
+    file = folder / "ai2d.jsonl"
+    file.write_bytes(json.dumps(best).encode() + b"\n" + file.read_bytes())
+    selection = mprm.select(folder, rho=0.25, skip_bad=True)
+    selection.write(str(tmp_path / "out.jsonl"))
+    assert lines(tmp_path / "out.jsonl") == lines(file)[1:2]
+
+
+def test_several_strategies_and_ratios_come_from_one_scan(random_corpus: Path, tmp_path: Path) -> None:
+    code = run(["select", str(random_corpus), "--strategy", "bis", "random", "--rho", "0.05", "0.25", "--out-dir", str(tmp_path / "s")])
+    assert code == 0
+    names = {f"{strategy}-{rho}.jsonl" for strategy in ("bis", "random") for rho in (0.05, 0.25)}
+    assert names <= {path.name for path in (tmp_path / "s").iterdir()}
+    for name in names:
+        strategy, rho = name.removesuffix(".jsonl").split("-")
+        mprm.select(random_corpus, strategy=strategy, rho=float(rho)).write(str(tmp_path / "one.jsonl"), force=True)
+        assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "s" / name).read_bytes()
+
+
+def test_one_file_a_source(random_corpus: Path, tmp_path: Path) -> None:
+    selection = mprm.select(random_corpus, rho=0.3)
+    (written,) = selection.write_all(str(tmp_path / "s"), by_source=True)
+    whole = selection.write(str(tmp_path / "whole.jsonl"))
+    assert [Path(path).name for path in written.paths] == ["ai2d.jsonl", "geos.jsonl", "vqav2.jsonl"]
+    assert b"".join(Path(path).read_bytes() for path in written.paths) == Path(whole.paths[0]).read_bytes()
+
+
+def test_sources_survive_in_one_file(random_corpus: Path, tmp_path: Path) -> None:
+    selection = mprm.select(random_corpus, rho=0.5)
+    selection.write(str(tmp_path / "half.jsonl"))
+    again = mprm.stats(tmp_path / "half.jsonl")
+    kept = selection.subsets[0].statistics
+    assert {name: again[name] for name in kept} == kept
+    with (tmp_path / "half.jsonl").open("ab") as out:
+        out.write(lines(random_corpus / "geos.jsonl")[0])
+    assert set(mprm.stats(tmp_path / "half.jsonl")) == {"half", "all"}  # the manifest fits no more
+
+
+def test_keep_and_overrides_and_pool(random_corpus: Path) -> None:
+    def kept(**options) -> dict[str, int]:
+        selection = mprm.select(random_corpus, **options)
+        return {name: entry.n_rollouts for name, entry in selection.subsets[0].statistics.items()}
+
+    assert kept(keep=5) == {"ai2d": 5, "geos": 1, "vqav2": 5}
+    assert kept(rho=0.1, source_rho={"vqav2": 1.0}) == {"ai2d": 9, "geos": 1, "vqav2": 40}
+    assert sum(kept(rho=0.1, pool=True).values()) == 13
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"rho": 0}, {"rho": 1.5}, {"rho": float("nan")}, {"alpha": -1}, {"alpha": float("nan")}, {"tau": 1}, {"keep": 0}, {"strategy": "best"}, {"rho": [0.1, 0.1]}, {"source_rho": {"x": 0.1}}, {"to": "word"}],
+)
+def test_senseless_options_are_refused(random_corpus: Path, options) -> None:
+    with pytest.raises(ConfigError):
+        mprm.select(random_corpus, **options)
+
+
+def test_existing_output_is_not_replaced_unless_forced(random_corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_text("mine")
+    with pytest.raises(OutputExistsError):
+        mprm.select(random_corpus).write(str(out))
+    assert out.read_text() == "mine"
+    mprm.select(random_corpus).write(str(out), force=True)
+    assert out.read_text() != "mine"
+
+
+def test_no_input_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputNotFoundError, match=r"nothing/\*\.jsonl"):
+        mprm.select(str(tmp_path / "nothing/*.jsonl"))
+    with pytest.raises(InputNotFoundError, match="the folder holds no"):
+        mprm.select(tmp_path)
+
+
+def test_the_manifest_tells_the_whole_story(random_corpus: Path, tmp_path: Path) -> None:
+    import xxhash
+
+    out = tmp_path / "out.jsonl"
+    written = mprm.select(random_corpus, rho=0.25, seed=3).write(str(out))
+    manifest = json.loads(Path(written.manifest).read_text())
+    assert manifest["config"]["rho"] == 0.25
+    assert manifest["config"]["seed"] == 3
+    assert manifest["output"]["xxh3_128"] == xxhash.xxh3_128_hexdigest(out.read_bytes())
+    assert manifest["output"]["n_bytes"] == out.stat().st_size
+    for entry in manifest["inputs"]:
+        assert entry["xxh3_128"] == xxhash.xxh3_128_hexdigest(Path(entry["path"]).read_bytes())
+    for counts in manifest["sources"].values():
+        assert counts["read"] == counts["kept"] + counts["left"] + counts["dropped"]
+    first = Path(written.manifest).read_bytes()
+    mprm.select(random_corpus, rho=0.25, seed=3).write(str(out), force=True)
+    assert Path(written.manifest).read_bytes() == first
+
+
+def test_a_dry_run_writes_nothing_and_tells_the_same_counts(random_corpus: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert run(["select", str(random_corpus), "--rho", "0.25", "--dry-run", "--json"]) == 0
+    dry = json.loads(capsys.readouterr().out)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert run(["select", str(random_corpus), "--rho", "0.25", "--out", "out.jsonl", "--json"]) == 0
+    wet = json.loads(capsys.readouterr().out)
+    assert dry["subsets"][0]["sources"] == wet["subsets"][0]["sources"]
+    assert wet["subsets"][0]["kept"] == len(lines("out.jsonl"))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.zst"])
+def test_packed_files_give_the_same_subset(random_corpus: Path, tmp_path: Path, suffix: str) -> None:
+    import zstandard
+
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    for file in random_corpus.glob("*.jsonl"):
+        pack = gzip.compress if suffix.endswith("gz") else zstandard.ZstdCompressor().compress
+        (packed / (file.stem + suffix)).write_bytes(pack(file.read_bytes()))
+    mprm.select(random_corpus, rho=0.3).write(str(tmp_path / "plain.jsonl"))
+    mprm.select(packed, rho=0.3).write(str(tmp_path / "unpacked.jsonl"))
+    assert (tmp_path / "plain.jsonl").read_bytes() == (tmp_path / "unpacked.jsonl").read_bytes()
+    written = mprm.select(packed, rho=0.3, container=suffix.rpartition(".")[2]).write(str(tmp_path / f"out{suffix}"))
+    statistics = mprm.stats(written.paths[0])["all"]
+    assert statistics.n_rollouts == len(lines(tmp_path / "plain.jsonl"))
+
+
+def test_parquet_gives_the_same_subset(random_corpus: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "packed"
+    for file in random_corpus.glob("*.jsonl"):
+        mprm.convert(file, str(packed / f"{file.stem}.parquet"))
+    plain = mprm.select(random_corpus, rho=0.3)
+    parquet = mprm.select(packed, rho=0.3)
+    assert plain.by_source(plain.subsets[0]) == parquet.by_source(parquet.subsets[0])
+    plain.write(str(tmp_path / "plain.jsonl"))
+    parquet.write(str(tmp_path / "parquet.jsonl"))
+    images = [[json.loads(line)["image"] for line in lines(tmp_path / f"{name}.jsonl")] for name in ("plain", "parquet")]
+    assert [[image] for image in images[0]] == images[1]
+
+
+def test_urls_are_read_and_written(random_corpus: Path, tmp_path: Path) -> None:
+    mprm.select(random_corpus, rho=0.3).write(str(tmp_path / "local.jsonl"))
+    selection = mprm.select(f"file://{random_corpus}/*.jsonl", rho=0.3)
+    selection.write(f"file://{tmp_path}/far/url.jsonl")
+    assert (tmp_path / "far" / "url.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for file in random_corpus.glob("*.jsonl"):
+        memory.pipe_file(f"/corpus/{file.name}", file.read_bytes())
+    mprm.select("memory://corpus/*.jsonl", rho=0.3, processes=1).write(str(tmp_path / "memory.jsonl"))
+    assert (tmp_path / "memory.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
+
+
+def test_the_source_field_groups_where_the_record_has_one(tmp_path: Path) -> None:
+    records = [raw_record([1.0, 0.0], number=i, source=f"s{i % 2}") for i in range(10)]
+    file = write_jsonl(tmp_path / "vl.jsonl", records)
+    selection = mprm.select(file, rho=0.2)
+    assert {name: entry.n_rollouts for name, entry in selection.statistics.items()} == {"s0": 5, "s1": 5}
+    selection.write(str(tmp_path / "out.jsonl"))
+    assert {json.loads(line)["source"] for line in lines(tmp_path / "out.jsonl")} == {"s0", "s1"}
+
+
+def test_the_subset_is_what_the_printed_table_says(random_corpus: Path, tmp_path: Path, capsys) -> None:
+    assert run(["select", str(random_corpus), "--rho", "0.25", "--out", str(tmp_path / "out.jsonl")]) == 0
+    printed = capsys.readouterr().out
+    statistics = mprm.stats(tmp_path / "out.jsonl")
+    assert f"{statistics['all'].n_rollouts} rollouts in" in printed
+    assert f"{statistics['ai2d'].error_step_ratio:.2%}" in printed
+    full = mprm.stats(random_corpus)["ai2d"]
+    assert f"({full.words_per_step:.1f})" in printed
+
+
+def test_a_killed_run_leaves_nothing_under_the_final_name(corpus, tmp_path: Path) -> None:
+    folder = corpus(**{f"s{i}": [[1.0, 0.0]] * 3000 for i in range(4)})
+    out = tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "mprm.cli.main", "select", str(folder), "--rho", "0.9", "--out", str(out), "--to", "mm-prm", "--force"]
+    expected = None
+    for delay in (0.2, 0.4, 0.6, 0.8, 1.0, None):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        if delay is None:
+            assert process.wait() == 0
+            expected = total(mprm.select(folder, rho=0.9).subsets[0].statistics).n_rollouts
+        else:
+            time.sleep(delay)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if out.exists():
+            assert len(lines(out)) == 10800
+    assert expected == 10800
