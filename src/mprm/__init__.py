@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from mprm.scores.balanced_information import mixture, positive_fraction, reliability
     from mprm.scores.score import score
     from mprm.scores.statistics import Statistics, stats
-    from mprm.selection.select import Selection, select
+    from mprm.selection.select import select
+    from mprm.selection.selection import Selection
 
 _HOME = {
     "MprmError": ("mprm.errors", "MprmError"),
@@ -34,7 +35,7 @@ _HOME = {
     "score": ("mprm.scores.score", "score"),
     "Statistics": ("mprm.scores.statistics", "Statistics"),
     "stats": ("mprm.scores.statistics", "stats"),
-    "Selection": ("mprm.selection.select", "Selection"),
+    "Selection": ("mprm.selection.selection", "Selection"),
     "select": ("mprm.selection.select", "select"),
 }
 

@@ -26,7 +26,7 @@ from mprm.rollouts.convert_lines import TARGETS
 from mprm.rollouts.files import container_of
 
 if TYPE_CHECKING:
-    from mprm.selection.select import Selection, Subset, Written
+    from mprm.selection.selection import Selection, Subset, Written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ class Engine(Protocol):
     """Maps a function over items, somewhere."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """The results in the order of the items, as they become ready; a few items are under way at a time."""
+        """The results in the order of the items; the first few items are set to work at once, others as these end."""
         ...
 
 

@@ -8,10 +8,12 @@ import os
 import signal
 import sys
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 
 from mprm.engines.engine import Item, Result
 from mprm.errors import MprmError
@@ -31,37 +33,54 @@ class InlineEngine:
 
 
 class ProcessEngine:
-    """Works in a pool of processes."""
+    """Works in a pool of processes, which lives as long as the engine."""
 
     def __init__(self, processes: int) -> None:
         self.processes = processes
+        self._pool: ProcessPoolExecutor | None = None
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """See `Engine.map`."""
-        # fork on Linux: workers start in milliseconds, share the parent's memory, and a script that
-        # calls mprm needs no __main__ guard. They only decode and copy, so no lock that another
-        # thread may have held at the fork is ever asked for.
-        method = "fork" if sys.platform == "linux" else "spawn"
-        pool = ProcessPoolExecutor(
-            self.processes, mp_context=multiprocessing.get_context(method), initializer=_prepare_worker
-        )
-        pending: deque[Future[Result]] = deque()
+        rest = iter(items)
+        pending = deque(self._submit(function, item) for item in islice(rest, 4 * self.processes))
+        return self._results(function, rest, pending)
+
+    def _submit(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:
+        if self._pool is None:
+            # fork on Linux: workers start in milliseconds, share the parent's memory, and a script that
+            # calls mprm needs no __main__ guard. They only decode and copy, so no lock that another
+            # thread may have held at the fork is ever asked for.
+            method = "fork" if sys.platform == "linux" else "spawn"
+            context = multiprocessing.get_context(method)
+            self._pool = ProcessPoolExecutor(self.processes, mp_context=context, initializer=_prepare_worker)
+            weakref.finalize(self, self._pool.shutdown, wait=True, cancel_futures=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+            try:
+                return self._pool.submit(function, item)
+            except BrokenProcessPool as error:
+                raise _worker_died() from error
+
+    def _results(
+        self, function: Callable[[Item], Result], rest: Iterator[Item], pending: deque[Future[Result]]
+    ) -> Iterator[Result]:
         try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-                for item in items:
-                    pending.append(pool.submit(function, item))
-                    if len(pending) > 4 * self.processes:
-                        yield pending.popleft().result()
             while pending:
-                yield pending.popleft().result()
+                result = pending.popleft().result()
+                pending.extend(self._submit(function, item) for item in islice(rest, 1))
+                yield result
         except BrokenProcessPool as error:
-            raise MprmError(
-                "a worker process died: it was killed, or the machine ran out of memory. Nothing was written;"
-                " run again, with fewer --processes if memory is short."
-            ) from error
+            raise _worker_died() from error
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            for future in pending:
+                future.cancel()
+
+
+def _worker_died() -> MprmError:
+    return MprmError(
+        "a worker process died: it was killed, or the machine ran out of memory. Nothing was written;"
+        " run again, with fewer --processes if memory is short."
+    )
 
 
 def _prepare_worker() -> None:

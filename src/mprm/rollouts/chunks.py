@@ -19,7 +19,7 @@ import msgspec
 from mprm.errors import DataError
 from mprm.rollouts.files import Container, CorpusFile, is_url
 
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)

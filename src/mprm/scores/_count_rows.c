@@ -23,7 +23,7 @@ enum { ROLLOUT = 0, BLANK = 1, ODD = 2 };
 enum { MAX_DEPTH = 32 };
 
 typedef struct {
-    const unsigned char *p, *end; /* the rest of the line */
+    const unsigned char *p, *end; /* the rest of the data */
 } Cursor;
 
 typedef struct {
@@ -45,8 +45,9 @@ static const unsigned char BITS[256] = {B6(0), B6(1), B6(1), B6(2)};
 #define FAIL return 0
 #define NEED(condition) do { if (!(condition)) FAIL; } while (0)
 
+/* A line end is no space here: a record ends with its line. */
 static inline void skip_space(Cursor *c) {
-    while (c->p < c->end && (*c->p == ' ' || *c->p == '\n' || *c->p == '\r' || *c->p == '\t')) c->p++;
+    while (c->p < c->end && (*c->p == ' ' || *c->p == '\r' || *c->p == '\t')) c->p++;
 }
 
 static inline int take(Cursor *c, unsigned char wanted) {
@@ -421,7 +422,7 @@ static int record(Cursor *c, int needs_image, double tau, PyObject *sources, Row
     }
     NEED(next == 0);
     skip_space(c);
-    NEED(c->p == c->end && (seen & STEPS) && (seen & QUESTION) && (has_image || !needs_image));
+    NEED((c->p == c->end || *c->p == '\n') && (seen & STEPS) && (seen & QUESTION) && (has_image || !needs_image));
     return sources == Py_None || (source && source_number(source, source_text.n_bytes, sources, row));
 }
 
@@ -452,14 +453,15 @@ static PyObject *count_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     }
     while (place < stop && place < data.len) {
         const unsigned char *line = start + place;
-        const unsigned char *newline = memchr(line, '\n', (size_t)(end - line));
-        const unsigned char *line_end = newline ? newline + 1 : end;
         Row row = {0};
-        Cursor c = {line, line_end};
+        Cursor c = {line, end};
         skip_space(&c);
-        if (c.p == c.end) row.kind = BLANK;
-        else if (!record(&c, needs_image, tau, sources, &row) ||
-                 (mark_length && holds(line, line_end, mark, mark_length))) {
+        int is_blank = c.p == end || *c.p == '\n';
+        int is_good = !is_blank && record(&c, needs_image, tau, sources, &row);
+        const unsigned char *newline = is_good || is_blank ? c.p : memchr(line, '\n', (size_t)(end - line));
+        const unsigned char *line_end = newline && newline < end ? newline + 1 : end;
+        if (is_blank) row.kind = BLANK;
+        else if (!is_good || (mark_length && holds(line, line_end, mark, mark_length))) {
             memset(&row, 0, sizeof row);
             row.kind = ODD;
             PyObject *where = Py_BuildValue("nnn", n_rows, place, (Py_ssize_t)(line_end - start));

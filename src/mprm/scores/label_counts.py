@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mprm.engines.engine import Engine
-from mprm.errors import ConfigError
 from mprm.rollouts.chunks import Chunk
 from mprm.rollouts.corpus import Corpus, bad_record
 from mprm.rollouts.dropped import Dropped
 from mprm.rollouts.temporary import temporary_file
-from mprm.scores.count_labels import BadLine, CountTask, count_labels
+from mprm.scores.count_labels import BadLine, Counted, start_counting
 from mprm.scores.count_rows import BAD, BLANK, ROLLOUT, ROW
 
 Rows = NDArray[np.void]
@@ -109,17 +108,22 @@ def count_corpus(
     on_chunk
         Called after each chunk, for progress.
     """
-    for path, fmt in corpus.formats.items():
-        if fmt.many:
-            raise ConfigError(
-                f"{path}: {fmt.title} keeps several rollouts in one record, or one in several; convert it first:"
-                f" mprm convert {path} --to {'visualprm-raw' if fmt.labels == 'mc' else 'trl'} --out FILE.jsonl"
-            )
+    counting = start_counting(corpus, engine, tau=tau, stop_at_bad=on_bad is None)
+    return gather_counts(corpus, counting, on_bad=on_bad, on_chunk=on_chunk)
+
+
+def gather_counts(
+    corpus: Corpus,
+    counting: Iterator[Counted],
+    *,
+    on_bad: Callable[[Dropped], Any] | None,
+    on_chunk: Callable[[Chunk], Any] | None,
+) -> LabelCounts:
+    """Put the label counts of all chunks together as they come; see `count_corpus`."""
     counts = LabelCounts()
     numbers: dict[str, int] = {}
-    tasks = (CountTask(chunk, tau, corpus.judgement, on_bad is None) for chunk in corpus.chunks)
     path, line = "", 1
-    for chunk, counted in zip(corpus.chunks, engine.map(count_labels, tasks), strict=True):
+    for chunk, counted in zip(corpus.chunks, counting, strict=True):
         if chunk.path != path:
             path, line = chunk.path, 1
         for bad in counted.bad:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +12,8 @@ from numpy.typing import NDArray
 from mprm.scores.label_counts import BLANK, BLOCK_ROWS, ROLLOUT, LabelCounts, Rows
 from mprm.scores.random_order import random_order
 from mprm.scores.rank import STRATEGIES
+from mprm.selection.config import Ties
 from mprm.selection.nth_smallest import Keys, nth_smallest, sort_key
-
-Ties = Literal["hash", "file-order"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
