@@ -1,6 +1,6 @@
 """Selection as one writes it in an afternoon: json.loads, one process, a sort. The yardstick.
 
-    python benchmarks/plain_select.py OUT RHO verbatim|mm-prm FILE...
+python benchmarks/plain_select.py OUT RHO verbatim|mm-prm FILE...
 """
 
 import json

@@ -101,7 +101,17 @@ def same_json(left: Path, right: Path) -> bool:
 
 def measure(files: list[str], work: Path, rho: float, rounds: int, plain: bool) -> dict:
     """Seconds and memory of each way, best of the rounds, ways taking turns."""
-    mprm = [sys.executable, "-m", "mprm.cli.main", "select", *files, "--rho", str(rho), "--ties", "file-order"]
+    mprm = [
+        sys.executable,
+        "-m",
+        "mprm.cli.main",
+        "select",
+        *files,
+        "--rho",
+        str(rho),
+        "--ties",
+        "file-order",
+    ]
     script = [sys.executable, str(HERE / "plain_select.py")]
     ways = {
         "mprm_verbatim": [*mprm, "--out", str(work / "mprm_verbatim.jsonl")],
@@ -122,7 +132,11 @@ def measure(files: list[str], work: Path, rho: float, rounds: int, plain: bool) 
                 seconds[name].append(round(took, 3))
             else:
                 memory[name] = round(peak / 2**20, 1)
-    found = {"n_bytes": sum(os.path.getsize(file) for file in files), "seconds": seconds, "memory_mib": memory}
+    found = {
+        "n_bytes": sum(os.path.getsize(file) for file in files),
+        "seconds": seconds,
+        "memory_mib": memory,
+    }
     found["best_s"] = {name: min(taken) for name, taken in seconds.items()}
     if plain:
         verbatim = (work / "plain_verbatim.jsonl").read_bytes() == (work / "mprm_verbatim.jsonl").read_bytes()

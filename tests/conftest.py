@@ -17,7 +17,12 @@ SHARED = Path(__file__).parents[2] / "shared"
 def raw_record(scores: list[float], *, n_mc: int = 16, number: int = 0, **fields: Any) -> dict[str, Any]:
     """A v1.1-Raw record with these scores."""
     steps = [
-        {"step": f"Step {j} of {number}.", "score": s, "num_mc_correct": round(s * n_mc), "num_mc_total": n_mc}
+        {
+            "step": f"Step {j} of {number}.",
+            "score": s,
+            "num_mc_correct": round(s * n_mc),
+            "num_mc_total": n_mc,
+        }
         for j, s in enumerate(scores)
     ]
     record = {

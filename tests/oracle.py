@@ -33,7 +33,15 @@ def shuffled(source: str, n: int, seed: int) -> list[int]:
 
 
 def chosen(
-    strategy: str, source: str, rollouts: list[list[float]], k: int, *, alpha: float, tau: float, seed: int, by_file: bool
+    strategy: str,
+    source: str,
+    rollouts: list[list[float]],
+    k: int,
+    *,
+    alpha: float,
+    tau: float,
+    seed: int,
+    by_file: bool,
 ) -> list[int]:
     """Which rollouts of a source a strategy keeps, in file order."""
     random = shuffled(source, len(rollouts), seed)

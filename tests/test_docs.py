@@ -46,7 +46,7 @@ def commands(document: Path) -> list[str]:
 def arguments(command: str) -> list[str]:
     """What a shell makes of the command, up to a pipe or redirection."""
     words = takewhile(lambda word: word not in {"|", ">", "&&", ";"}, shlex.split(command, comments=True)[1:])
-    return [name for word in words for name in sorted(glob.glob(word)) or [word]]  # noqa: PTH207
+    return [name for word in words for name in sorted(glob.glob(word)) or [word]]
 
 
 @pytest.fixture

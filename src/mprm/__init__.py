@@ -39,7 +39,25 @@ _HOME = {
     "select": ("mprm.selection.select", "select"),
 }
 
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+__all__ = [
+    "Corpus",
+    "MprmError",
+    "Rollout",
+    "Selection",
+    "Statistics",
+    "Step",
+    "__version__",
+    "bis",
+    "check",
+    "convert",
+    "mixture",
+    "open_corpus",
+    "positive_fraction",
+    "reliability",
+    "score",
+    "select",
+    "stats",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ from mprm.lab.sample_corpus import SOURCES, Source, draw_records, generate, samp
 from mprm.lab.sample_scores import N_MC
 from mprm.rollouts.corpus import open_corpus
 from mprm.rollouts.judge import judge
-from mprm.scores.statistics import Statistics, stats
+from mprm.scores.statistics import CorpusStatistics, stats
 
 Record = dict[str, Any]
 NAMES = [source.name for source in SOURCES]
@@ -34,7 +34,7 @@ def records(folder: Path) -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def statistics(folder: Path) -> dict[str, Statistics]:
+def statistics(folder: Path) -> CorpusStatistics:
     return stats(folder, processes=1)
 
 
@@ -63,36 +63,36 @@ def test_another_seed_makes_other_records_with_the_same_averages(records: list[R
     source = SOURCES[4]
     made = list(draw_records(source, 4711))
     assert not {record["response"] for record in made} & {record["response"] for record in records}
-    found = stats(made, processes=1)["all"]
+    found = stats(made, processes=1).total
     assert found.mean_mc == pytest.approx(source.mean_mc, abs=0.01)
     assert found.steps_per_rollout == pytest.approx(source.steps_per_rollout, rel=0.03)
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=NAMES)
-def test_each_source_has_the_published_averages(statistics: dict[str, Statistics], source: Source) -> None:
-    found = statistics[source.name]
+def test_each_source_has_the_published_averages(statistics: CorpusStatistics, source: Source) -> None:
+    found = statistics.sources[source.name]
     assert found.mean_mc == pytest.approx(source.mean_mc, abs=0.01)
     assert found.steps_per_rollout == pytest.approx(source.steps_per_rollout, rel=0.03)
     assert found.n_mc == 16
 
 
-def test_sources_have_their_published_shares_of_rollouts(statistics: dict[str, Statistics]) -> None:
+def test_sources_have_their_published_shares_of_rollouts(statistics: CorpusStatistics) -> None:
     # 28147 + 28049 + 12345 + 11756 + 7765 + 23461 + 34523 + 18887 = 164933 rollouts
-    assert statistics["all"].n_rollouts == pytest.approx(3000, abs=10)
+    assert statistics.total.n_rollouts == pytest.approx(3000, abs=10)
     for source in SOURCES:
-        assert statistics[source.name].n_rollouts == pytest.approx(3000 * source.n_published / 164933, abs=1)
+        assert statistics.sources[source.name].n_rollouts == pytest.approx(3000 * source.n_published / 164933, abs=1)
 
 
-def test_the_whole_corpus_has_the_published_averages(statistics: dict[str, Statistics]) -> None:
-    found = statistics["all"]
+def test_the_whole_corpus_has_the_published_averages(statistics: CorpusStatistics) -> None:
+    found = statistics.total
     assert found.error_step_ratio == pytest.approx(0.036, abs=0.001)
     assert found.mixed_share == pytest.approx(0.077, abs=0.002)
     assert found.words_per_step == pytest.approx(27.8, abs=0.5)
 
 
-def test_sources_that_fail_more_have_more_error_steps(statistics: dict[str, Statistics]) -> None:
+def test_sources_that_fail_more_have_more_error_steps(statistics: CorpusStatistics) -> None:
     by_failure = sorted(SOURCES, key=lambda source: -source.mean_mc)
-    ratios = [statistics[source.name].error_step_ratio for source in by_failure]
+    ratios = [statistics.sources[source.name].error_step_ratio for source in by_failure]
     assert ratios == sorted(ratios)
 
 

@@ -70,7 +70,9 @@ ODD_LINES = [
     json.dumps(raw_record([1.0]) | {"steps_with_score": [{"step": "a", "score": "1"}]}).encode(),
     json.dumps(raw_record([1.0]) | {"steps_with_score": [{"step": "a", "score": None}]}).encode(),
     json.dumps(raw_record([1.0]) | {"steps_with_score": [{"step": "a", "score": float("nan")}]}).encode(),
-    json.dumps(raw_record([0.5]) | {"steps_with_score": [{"step": "a", "score": 1, "num_mc_correct": 1, "num_mc_total": 2}]}).encode(),
+    json.dumps(
+        raw_record([0.5]) | {"steps_with_score": [{"step": "a", "score": 1, "num_mc_correct": 1, "num_mc_total": 2}]}
+    ).encode(),
     json.dumps(raw_record([1.0]) | {"source": "x"}).encode(),
     json.dumps(raw_record([1.0])).encode()[:-1],
     json.dumps(raw_record([1.0])).encode() + b" x",
@@ -97,10 +99,25 @@ def test_blank_lines_and_line_ends_are_told_apart() -> None:
 
 
 def test_the_score_is_the_nearest_double() -> None:
-    texts = ["0.1", "0.3333333333333333", "0.33333333333333331", "1e-3", "1E0", "0.5e0", "1", "0", "0.07692307692307693", "5e-324"]
+    texts = [
+        "0.1",
+        "0.3333333333333333",
+        "0.33333333333333331",
+        "1e-3",
+        "1E0",
+        "0.5e0",
+        "1",
+        "0",
+        "0.07692307692307693",
+        "5e-324",
+    ]
     for text in texts:
-        line = json.dumps(raw_record([1.0]) | {"steps_with_score": [{"step": "a", "score": 9}]}).replace("9", text).encode()
-        line = line.replace(b"num_mc_sequences\": 16", b"x\": 1")
+        line = (
+            json.dumps(raw_record([1.0]) | {"steps_with_score": [{"step": "a", "score": 9}]})
+            .replace("9", text)
+            .encode()
+        )
+        line = line.replace(b'num_mc_sequences": 16', b'x": 1')
         (rows, odd), right, _, _ = both(line)
         assert odd == []
         assert ROW.unpack(rows)[8] == float(text)
@@ -111,7 +128,11 @@ words = st.text(max_size=30)
 steps = st.lists(
     st.fixed_dictionaries(
         {"step": words, "score": st.sampled_from([0, 1, 0.5, 0.0625, 1 / 3, 1.5, -0.5])},
-        optional={"num_mc_total": st.sampled_from([0, 16, None]), "num_mc_correct": st.sampled_from([0, 8, 16, None]), "x": words},
+        optional={
+            "num_mc_total": st.sampled_from([0, 16, None]),
+            "num_mc_correct": st.sampled_from([0, 8, 16, None]),
+            "x": words,
+        },
     ),
     max_size=5,
 )
@@ -120,13 +141,23 @@ records = st.fixed_dictionaries(
     optional={
         "image": st.one_of(st.none(), words, st.lists(words, max_size=2)),
         "source": st.one_of(words, st.integers()),
-        "more": st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | words, lambda c: st.lists(c) | st.dictionaries(words, c), max_leaves=5),
+        "more": st.recursive(
+            st.none() | st.booleans() | st.floats(allow_nan=False) | words,
+            lambda c: st.lists(c) | st.dictionaries(words, c),
+            max_leaves=5,
+        ),
     },
 )
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(records, max_size=4), st.booleans(), st.booleans(), st.booleans(), st.sampled_from([0.0, 0.0625, 0.5]))
+@given(
+    st.lists(records, max_size=4),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([0.0, 0.0625, 0.5]),
+)
 def test_what_the_compiled_counter_lets_pass_is_what_python_reads(items, ascii_, needs_image, sources, tau) -> None:
     lines = [json.dumps(item, ensure_ascii=ascii_).encode("utf-8", "surrogatepass") + b"\n" for item in items]
     left, right, ours, theirs = both(b"".join(lines), needs_image=needs_image, tau=tau, sources=sources)

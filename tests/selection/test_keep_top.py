@@ -19,7 +19,11 @@ from tests import oracle
 from tests.conftest import raw_record, write_jsonl
 
 n_mc = st.sampled_from([16, 12, 8, 5])
-rollouts = n_mc.flatmap(lambda n: st.lists(st.lists(st.integers(0, n).map(lambda k: k / n), min_size=1, max_size=6), min_size=1, max_size=30))
+rollouts = n_mc.flatmap(
+    lambda n: st.lists(
+        st.lists(st.integers(0, n).map(lambda k: k / n), min_size=1, max_size=6), min_size=1, max_size=30
+    )
+)
 sources = st.dictionaries(st.sampled_from(["ai2d", "geos", "vqav2", "a b"]), rollouts, min_size=1, max_size=3)
 quiet = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -52,15 +56,25 @@ def kept_lines(selection: mprm.Selection, number: int = 0) -> dict[str, list[int
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("ties", ["hash", "file-order"])
 @quiet
-@given(found=sources, rho=st.floats(0.01, 1), alpha=st.sampled_from([0.0, 0.05, 0.2]), tau=st.sampled_from([0.0, 1 / 16, 0.5]), seed=st.integers(0, 99))
-def test_every_strategy_keeps_what_its_definition_says(tmp_path: Path, strategy, ties, found, rho, alpha, tau, seed) -> None:
+@given(
+    found=sources,
+    rho=st.floats(0.01, 1),
+    alpha=st.sampled_from([0.0, 0.05, 0.2]),
+    tau=st.sampled_from([0.0, 1 / 16, 0.5]),
+    seed=st.integers(0, 99),
+)
+def test_every_strategy_keeps_what_its_definition_says(
+    tmp_path: Path, strategy, ties, found, rho, alpha, tau, seed
+) -> None:
     folder = written(tmp_path, found)
     selection = mprm.select(folder, strategy=strategy, rho=rho, alpha=alpha, tau=tau, seed=seed, ties=ties)
     for source, lines in kept_lines(selection).items():
         scores = found[source]
         k = max(1, int(len(scores) * rho))
         assert len(lines) == k
-        expected = oracle.chosen(strategy, source, scores, k, alpha=alpha, tau=tau, seed=seed, by_file=ties == "file-order")
+        expected = oracle.chosen(
+            strategy, source, scores, k, alpha=alpha, tau=tau, seed=seed, by_file=ties == "file-order"
+        )
         assert lines == expected
 
 
@@ -70,7 +84,11 @@ def test_small_blocks_and_chunks_and_processes_change_nothing(tmp_path: Path, fo
     folder = written(tmp_path, found)
     corpus = open_corpus(folder)
     whole = count_corpus(corpus, InlineEngine())
-    pieces = [c for f in corpus.files for c in mprm.rollouts.chunks.chunks_of(f, format_name="visualprm-raw", chunk_bytes=300)]
+    pieces = [
+        c
+        for f in corpus.files
+        for c in mprm.rollouts.chunks.chunks_of(f, format_name="visualprm-raw", chunk_bytes=300)
+    ]
     cut = count_corpus(type(corpus)(corpus.files, corpus.formats, tuple(pieces)), InlineEngine())
     assert bytes(whole.rows.tobytes()) == cut.rows.tobytes()
     ranking = Ranking(strategy="bis", alpha=0.05, seed=seed, ties="hash")
@@ -91,7 +109,9 @@ def test_small_blocks_and_chunks_and_processes_change_nothing(tmp_path: Path, fo
 
 def test_processes_count_as_one_does(random_corpus: Path) -> None:
     corpus = open_corpus(random_corpus)
-    assert count_corpus(corpus, ProcessEngine(3)).rows.tobytes() == count_corpus(corpus, InlineEngine()).rows.tobytes()
+    assert (
+        count_corpus(corpus, ProcessEngine(3)).rows.tobytes() == count_corpus(corpus, InlineEngine()).rows.tobytes()
+    )
 
 
 def test_the_order_of_the_files_changes_nothing(random_corpus: Path, tmp_path: Path) -> None:
@@ -122,7 +142,9 @@ def test_random_subsets_grow_into_each_other(random_corpus: Path) -> None:
 
 def test_seeds_give_different_random_subsets_of_even_spread(corpus) -> None:
     folder = corpus(ai2d=[[1.0]] * 400)
-    chosen = [set(kept_lines(mprm.select(folder, strategy="random", rho=0.25, seed=seed))["ai2d"]) for seed in range(40)]
+    chosen = [
+        set(kept_lines(mprm.select(folder, strategy="random", rho=0.25, seed=seed))["ai2d"]) for seed in range(40)
+    ]
     assert len({frozenset(c) for c in chosen}) == 40
     times = np.array([sum(i in c for c in chosen) for i in range(400)])
     # each rollout is kept Binomial(40, 1/4) times: mean 10, variance 7.5; over 400 the mean of squares has s.e. 0.53

@@ -16,7 +16,8 @@ PLAIN = Path(__file__).parents[2] / "benchmarks" / "plain_select.py"
 
 def reference(folder: Path, out: Path, rho: float, form: str = "verbatim") -> bytes:
     subprocess.run(
-        [sys.executable, str(PLAIN), str(out), str(rho), form, *sorted(map(str, folder.glob("*.jsonl")))], check=True
+        [sys.executable, str(PLAIN), str(out), str(rho), form, *sorted(map(str, folder.glob("*.jsonl")))],
+        check=True,
     )
     return out.read_bytes()
 
@@ -37,7 +38,11 @@ def test_on_a_corpus_of_the_papers_shape(tmp_path: Path, rho: float) -> None:
     if not generator.exists():
         pytest.skip("the corpus generator does not lie beside this checkout")
     folder = tmp_path / "corpus"
-    subprocess.run([sys.executable, str(generator), "--out", str(folder), "--scale", "0.01"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, str(generator), "--out", str(folder), "--scale", "0.01"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     assert_same(folder, tmp_path, rho)
 
 
@@ -47,12 +52,17 @@ def test_with_other_numbers_of_continuations(tmp_path: Path, n_mc: int, rho: flo
     rng = random.Random(n_mc)
     for source in ("a", "b"):
         scores = [random_scores(rng, n_mc) for _ in range(400)]
-        write_jsonl(tmp_path / "c" / f"{source}.jsonl", [raw_record(s, n_mc=n_mc, number=i) for i, s in enumerate(scores)])
+        write_jsonl(
+            tmp_path / "c" / f"{source}.jsonl",
+            [raw_record(s, n_mc=n_mc, number=i) for i, s in enumerate(scores)],
+        )
     assert_same(tmp_path / "c", tmp_path, rho)
 
 
 def test_on_sources_of_one_rollout_and_of_one_label(corpus, tmp_path: Path) -> None:
-    folder = corpus(one=[[0.5]], positive=[[1.0, 1.0]] * 50, negative=[[0.0]] * 50, ties=[[1.0, 0.0], [0.0, 1.0]] * 25)
+    folder = corpus(
+        one=[[0.5]], positive=[[1.0, 1.0]] * 50, negative=[[0.0]] * 50, ties=[[1.0, 0.0], [0.0, 1.0]] * 25
+    )
     for rho in (0.01, 0.1, 0.99, 1.0):
         assert_same(folder, tmp_path, rho)
 

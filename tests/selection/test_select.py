@@ -50,7 +50,10 @@ def test_read_is_kept_and_left_and_dropped(corpus, tmp_path: Path) -> None:
     written = selection.write(str(tmp_path / "out.jsonl"))
     by_source = selection.by_source(selection.subsets[0])
     assert by_source["ai2d"] == {
-        "read": 14, "kept": 3, "left": 7, "dropped": 4,
+        "read": 14,
+        "kept": 3,
+        "left": 7,
+        "dropped": 4,
         "reasons": {"not_json": 1, "score_out_of_range": 1, "no_steps": 1, "not_utf8": 1},
     }
     assert selection.n_read == 19
@@ -84,7 +87,20 @@ def test_bad_records_are_judged_before_selection(corpus, tmp_path: Path) -> None
 
 
 def test_several_strategies_and_ratios_come_from_one_scan(random_corpus: Path, tmp_path: Path) -> None:
-    code = run(["select", str(random_corpus), "--strategy", "bis", "random", "--rho", "0.05", "0.25", "--out-dir", str(tmp_path / "s")])
+    code = run(
+        [
+            "select",
+            str(random_corpus),
+            "--strategy",
+            "bis",
+            "random",
+            "--rho",
+            "0.05",
+            "0.25",
+            "--out-dir",
+            str(tmp_path / "s"),
+        ]
+    )
     assert code == 0
     names = {f"{strategy}-{rho}.jsonl" for strategy in ("bis", "random") for rho in (0.05, 0.25)}
     assert names <= {path.name for path in (tmp_path / "s").iterdir()}
@@ -105,12 +121,10 @@ def test_one_file_a_source(random_corpus: Path, tmp_path: Path) -> None:
 def test_sources_survive_in_one_file(random_corpus: Path, tmp_path: Path) -> None:
     selection = mprm.select(random_corpus, rho=0.5)
     selection.write(str(tmp_path / "half.jsonl"))
-    again = mprm.stats(tmp_path / "half.jsonl")
-    kept = selection.subsets[0].statistics
-    assert {name: again[name] for name in kept} == kept
+    assert mprm.stats(tmp_path / "half.jsonl").sources == selection.subsets[0].statistics
     with (tmp_path / "half.jsonl").open("ab") as out:
         out.write(lines(random_corpus / "geos.jsonl")[0])
-    assert set(mprm.stats(tmp_path / "half.jsonl")) == {"half", "all"}  # the manifest fits no more
+    assert set(mprm.stats(tmp_path / "half.jsonl").sources) == {"half"}  # the manifest fits no more
 
 
 def test_keep_and_overrides_and_pool(random_corpus: Path) -> None:
@@ -125,7 +139,19 @@ def test_keep_and_overrides_and_pool(random_corpus: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"rho": 0}, {"rho": 1.5}, {"rho": float("nan")}, {"alpha": -1}, {"alpha": float("nan")}, {"tau": 1}, {"keep": 0}, {"strategy": "best"}, {"rho": [0.1, 0.1]}, {"source_rho": {"x": 0.1}}, {"to": "word"}],
+    [
+        {"rho": 0},
+        {"rho": 1.5},
+        {"rho": float("nan")},
+        {"alpha": -1},
+        {"alpha": float("nan")},
+        {"tau": 1},
+        {"keep": 0},
+        {"strategy": "best"},
+        {"rho": [0.1, 0.1]},
+        {"source_rho": {"x": 0.1}},
+        {"to": "word"},
+    ],
 )
 def test_senseless_options_are_refused(random_corpus: Path, options) -> None:
     with pytest.raises(ConfigError):
@@ -168,7 +194,9 @@ def test_the_manifest_tells_the_whole_story(random_corpus: Path, tmp_path: Path)
     assert Path(written.manifest).read_bytes() == first
 
 
-def test_a_dry_run_writes_nothing_and_tells_the_same_counts(random_corpus: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_a_dry_run_writes_nothing_and_tells_the_same_counts(
+    random_corpus: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     assert run(["select", str(random_corpus), "--rho", "0.25", "--dry-run", "--json"]) == 0
@@ -192,8 +220,8 @@ def test_packed_files_give_the_same_subset(random_corpus: Path, tmp_path: Path, 
     mprm.select(random_corpus, rho=0.3).write(str(tmp_path / "plain.jsonl"))
     mprm.select(packed, rho=0.3).write(str(tmp_path / "unpacked.jsonl"))
     assert (tmp_path / "plain.jsonl").read_bytes() == (tmp_path / "unpacked.jsonl").read_bytes()
-    written = mprm.select(packed, rho=0.3, container=suffix.rpartition(".")[2]).write(str(tmp_path / f"out{suffix}"))
-    statistics = mprm.stats(written.paths[0])["all"]
+    written = mprm.select(packed, rho=0.3).write(str(tmp_path / f"out{suffix}"))
+    statistics = mprm.stats(written.paths[0]).total
     assert statistics.n_rollouts == len(lines(tmp_path / "plain.jsonl"))
 
 
@@ -206,7 +234,9 @@ def test_parquet_gives_the_same_subset(random_corpus: Path, tmp_path: Path) -> N
     assert plain.by_source(plain.subsets[0]) == parquet.by_source(parquet.subsets[0])
     plain.write(str(tmp_path / "plain.jsonl"))
     parquet.write(str(tmp_path / "parquet.jsonl"))
-    images = [[json.loads(line)["image"] for line in lines(tmp_path / f"{name}.jsonl")] for name in ("plain", "parquet")]
+    images = [
+        [json.loads(line)["image"] for line in lines(tmp_path / f"{name}.jsonl")] for name in ("plain", "parquet")
+    ]
     assert [[image] for image in images[0]] == images[1]
 
 
@@ -237,19 +267,34 @@ def test_the_subset_is_what_the_printed_table_says(random_corpus: Path, tmp_path
     assert run(["select", str(random_corpus), "--rho", "0.25", "--out", str(tmp_path / "out.jsonl")]) == 0
     printed = capsys.readouterr().out
     statistics = mprm.stats(tmp_path / "out.jsonl")
-    assert f"{statistics['all'].n_rollouts} rollouts in" in printed
-    assert f"{statistics['ai2d'].error_step_ratio:.2%}" in printed
-    full = mprm.stats(random_corpus)["ai2d"]
+    assert f"{statistics.total.n_rollouts} rollouts in" in printed
+    assert f"{statistics.sources['ai2d'].error_step_ratio:.2%}" in printed
+    full = mprm.stats(random_corpus).sources["ai2d"]
     assert f"({full.words_per_step:.1f})" in printed
 
 
 def test_a_killed_run_leaves_nothing_under_the_final_name(corpus, tmp_path: Path) -> None:
     folder = corpus(**{f"s{i}": [[1.0, 0.0]] * 3000 for i in range(4)})
     out = tmp_path / "out.jsonl"
-    command = [sys.executable, "-m", "mprm.cli.main", "select", str(folder), "--rho", "0.9", "--out", str(out), "--to", "mm-prm", "--force"]
+    command = [
+        sys.executable,
+        "-m",
+        "mprm.cli.main",
+        "select",
+        str(folder),
+        "--rho",
+        "0.9",
+        "--out",
+        str(out),
+        "--to",
+        "mm-prm",
+        "--force",
+    ]
     expected = None
     for delay in (0.2, 0.4, 0.6, 0.8, 1.0, None):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
         if delay is None:
             assert process.wait() == 0
             expected = total(mprm.select(folder, rho=0.9).subsets[0].statistics).n_rollouts

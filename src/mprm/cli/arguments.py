@@ -10,7 +10,11 @@ import tyro
 from mprm.engines.engine import EngineName
 from mprm.rollouts.formats import FORMATS
 
-Paths = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="INPUT [INPUT ...]")]
+Paths = Annotated[
+    tuple[str, ...],
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="INPUT [INPUT ...]", help="Files, globs, folders or URLs of rollouts."),
+]
 """Files, globs, folders or URLs of rollouts."""
 
 InputFormat = Annotated[
@@ -23,7 +27,9 @@ InputFormat = Annotated[
 ]
 Engine = Annotated[EngineName, tyro.conf.arg(help="Where the work runs: on this machine's cores, or on Ray.")]
 Processes = Annotated[int | None, tyro.conf.arg(metavar="N", help="Worker processes; all cores by default.")]
-RayAddress = Annotated[str | None, tyro.conf.arg(metavar="ADDRESS", help="Ray cluster to join; a local one by default.")]
+RayAddress = Annotated[
+    str | None, tyro.conf.arg(metavar="ADDRESS", help="Ray cluster to join; a local one by default.")
+]
 TextOnly = Annotated[bool, tyro.conf.arg(help="Accept records without an image.")]
 SkipBad = Annotated[
     bool, tyro.conf.arg(help="Drop bad records, each with its reason, instead of stopping at the first.")

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from mprm.cli.arguments import Engine, InputFormat, Json, Paths, Processes, RayAddress, TextOnly, as_json, parsed
+from mprm.cli.arguments import (
+    Engine,
+    InputFormat,
+    Json,
+    Paths,
+    Processes,
+    RayAddress,
+    TextOnly,
+    as_json,
+    parsed,
+)
 from mprm.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -23,7 +33,8 @@ class CheckCommand:
 
     paths: Paths
     image_root: Annotated[
-        str | None, tyro.conf.arg(metavar="DIR", help="Folder that must hold every image; else they are not looked for.")
+        str | None,
+        tyro.conf.arg(metavar="DIR", help="Folder that must hold every image; else they are not looked for."),
     ] = None
     all: bool = False
     """List every problem, not only the first few of each kind."""
@@ -38,7 +49,10 @@ class CheckCommand:
 def run(arguments: list[str]) -> int:
     """Parse, call `mprm.check`, print."""
     options = parsed(
-        CheckCommand, arguments, command="check", example="mprm check annotations/*.jsonl --image-root images/"
+        CheckCommand,
+        arguments,
+        command="check",
+        example="mprm check annotations/*.jsonl --image-root images/",
     )
     from mprm.rollouts.check import check
     from mprm.rollouts.files import corpus_files

@@ -45,7 +45,12 @@ class ConvertCommand:
 
 def run(arguments: list[str]) -> int:
     """Parse, call `mprm.convert`, print."""
-    options = parsed(ConvertCommand, arguments, command="convert", example="mprm convert bis10.jsonl --to trl --out bis10_trl.jsonl")
+    options = parsed(
+        ConvertCommand,
+        arguments,
+        command="convert",
+        example="mprm convert bis10.jsonl --to trl --out bis10_trl.jsonl",
+    )
     from mprm.rollouts.convert import convert
     from mprm.rollouts.files import corpus_files
 

@@ -28,13 +28,13 @@ def run(arguments: list[str]) -> int:
 
     from mprm.lab.sample_corpus import write_sample
     from mprm.rollouts.files import source_name
-    from mprm.scores.statistics import TOTAL, stats
+    from mprm.scores.statistics import stats
 
     paths = write_sample(options.folder, force=options.force)
     found = stats(paths)
     for path in paths:
-        entry = found[source_name(str(path))]
+        entry = found.sources[source_name(str(path))]
         print(f"{path}: {entry.n_rollouts:,} rollouts, {entry.n_steps:,} steps")
-    print(f"{len(paths)} files: {found[TOTAL].n_rollouts:,} rollouts, {found[TOTAL].n_steps:,} steps")
+    print(f"{len(paths)} files: {found.total.n_rollouts:,} rollouts, {found.total.n_steps:,} steps")
     print(f"Next: mprm stats {shlex.quote(options.folder)}")
     return 0

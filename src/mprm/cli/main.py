@@ -7,7 +7,7 @@ import os
 import sys
 
 from mprm import __version__
-from mprm.errors import MprmError
+from mprm.errors import ConfigError, MprmError
 
 COMMANDS = {
     "check": "find every problem in a corpus, with file and line",
@@ -55,7 +55,7 @@ def run(arguments: list[str]) -> int:
         return int(importlib.import_module(f"mprm.cli.{name}").run(arguments[1:]))
     except MprmError as error:
         print(f"mprm {name}: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         print(f"mprm {name}: interrupted; nothing half-written was left under a final name", file=sys.stderr)
         return 130

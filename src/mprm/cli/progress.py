@@ -45,7 +45,14 @@ def progress(title: str, n_bytes: int) -> Iterator[Callable[[Chunk], Any]]:
 
 def _bar(title: str, n_bytes: int) -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
     console = Console(stderr=True)
     bar = Progress(

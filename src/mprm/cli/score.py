@@ -7,7 +7,17 @@ from typing import Annotated
 
 import tyro
 
-from mprm.cli.arguments import Engine, Force, InputFormat, Paths, Processes, RayAddress, SkipBad, TextOnly, parsed
+from mprm.cli.arguments import (
+    Engine,
+    Force,
+    InputFormat,
+    Paths,
+    Processes,
+    RayAddress,
+    SkipBad,
+    TextOnly,
+    parsed,
+)
 from mprm.cli.progress import progress
 
 
@@ -32,13 +42,18 @@ class ScoreCommand:
 
 def run(arguments: list[str]) -> int:
     """Parse, call `mprm.score`, print."""
-    options = parsed(ScoreCommand, arguments, command="score", example="mprm score annotations/*.jsonl --out scores.parquet")
+    options = parsed(
+        ScoreCommand,
+        arguments,
+        command="score",
+        example="mprm score annotations/*.jsonl --out scores.parquet",
+    )
     from mprm.rollouts.corpus import open_corpus
     from mprm.scores.score import score
 
     corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
     with progress("scoring", corpus.n_bytes) as on_chunk:
-        n_rollouts = score(
+        summary = score(
             corpus,
             options.out,
             alpha=options.alpha,
@@ -50,5 +65,7 @@ def run(arguments: list[str]) -> int:
             ray_address=options.ray_address,
             on_chunk=on_chunk,
         )
-    print(f"{n_rollouts:,} rollouts scored in {options.out}.")
+    print(f"{summary.n_rollouts:,} rollouts scored in {options.out}.")
+    if summary.n_dropped:
+        print(f"{summary.n_dropped:,} bad records dropped, each with its reason in {summary.dropped_to}.")
     return 0

@@ -22,8 +22,9 @@ from mprm.cli.arguments import (
 )
 from mprm.cli.progress import progress
 from mprm.errors import ConfigError
-from mprm.rollouts.convert_lines import TARGETS
+from mprm.rollouts.convert_lines import TARGETS, target_for
 from mprm.rollouts.files import container_of
+from mprm.selection.config import SelectConfig
 
 if TYPE_CHECKING:
     from mprm.selection.selection import Selection, Subset, Written
@@ -36,13 +37,21 @@ class SelectCommand:
     paths: Paths
     out: Annotated[str | None, tyro.conf.arg(metavar="FILE", help="Where the one subset goes.")] = None
     out_dir: Annotated[
-        str | None, tyro.conf.arg(metavar="DIR", help="Where the subsets go, one file for each strategy and rho.")
+        str | None,
+        tyro.conf.arg(metavar="DIR", help="Where the subsets go, one file for each strategy and rho."),
     ] = None
     strategy: tuple[Literal["bis", "random", "low-mc", "mixed", "reliable"], ...] = ("bis",)
     """How to rank rollouts; several give several subsets from one scan."""
-    rho: tuple[float, ...] = (0.10,)
-    """Fraction kept from each source, in (0, 1]; several give several subsets."""
-    keep: Annotated[int | None, tyro.conf.arg(metavar="N", help="Number kept from each source, instead of rho.")] = None
+    rho: Annotated[
+        tuple[float, ...],
+        tyro.conf.arg(
+            help="Fraction kept from each source, in (0, 1]; several give several subsets. (default: 0.1)",
+            help_behavior_hint="",
+        ),
+    ] = ()
+    keep: Annotated[int | None, tyro.conf.arg(metavar="N", help="Number kept from each source, instead of rho.")] = (
+        None
+    )
     source_rho: Annotated[
         tuple[str, ...], tyro.conf.arg(metavar="SOURCE=RHO", help="Fraction for single sources.")
     ] = ()
@@ -58,7 +67,10 @@ class SelectCommand:
     """Rank all sources together instead of each by itself."""
     to: Annotated[
         str | None,
-        tyro.conf.arg(metavar="FORMAT", help=f"Output format; lines are copied byte for byte without it. {', '.join(TARGETS)}."),
+        tyro.conf.arg(
+            metavar="FORMAT",
+            help=f"Output format; lines are copied byte for byte without it. {', '.join(TARGETS)}.",
+        ),
     ] = None
     by_source: bool = False
     """Under --out-dir: one folder a subset, with one file a source."""
@@ -73,14 +85,23 @@ class SelectCommand:
     processes: Processes = None
     ray_address: RayAddress = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Stop when the options do not go together, before anything is read."""
         if (self.out is None) == (self.out_dir is None) and not self.dry_run:
             raise ConfigError("name either --out FILE or --out-dir DIR (or --dry-run)")
-        n_subsets = len(self.strategy) * (len(self.rho) if self.keep is None else 1)
+        n_subsets = len(self.strategy) * max(1, len(self.rho))
         if self.out is not None and n_subsets > 1:
             raise ConfigError(f"{n_subsets} subsets do not go into one file; name --out-dir instead of --out")
         if self.out is not None and self.by_source:
             raise ConfigError("--by-source writes a folder; name --out-dir instead of --out")
+        SelectConfig(
+            strategy=self.strategy,
+            rho=self.rho,
+            keep=self.keep,
+            alpha=self.alpha,
+            tau=self.tau,
+            seed=self.seed,
+        )
 
 
 def _source_rho(entries: tuple[str, ...]) -> dict[str, float]:
@@ -104,20 +125,16 @@ def run(arguments: list[str]) -> int:
         command="select",
         example="mprm select annotations/*.jsonl --strategy bis --rho 0.10 --alpha 0.05 --seed 0 --out bis10.jsonl",
     )
+    options.check()
     from mprm.rollouts.atomic_write import refuse_existing
     from mprm.rollouts.corpus import open_corpus
-    from mprm.selection.select import select, selection_forbids
+    from mprm.selection.select import select
 
     source_rho = _source_rho(options.source_rho)
     if options.out is not None and not options.dry_run:
         refuse_existing(options.out, force=options.force)
-    container = container_of(options.out) if options.out else "plain"
-    corpus = open_corpus(
-        options.paths,
-        format=options.format,
-        text_only=options.text_only,
-        forbids=selection_forbids(options.to, container),
-    )
+        target_for(options.to, container_of(options.out), options.tau)
+    corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
     with progress("reading", corpus.n_bytes) as on_chunk:
         selection = select(
             corpus,
@@ -131,7 +148,6 @@ def run(arguments: list[str]) -> int:
             ties=options.ties,
             pool=options.pool,
             to=options.to,
-            container=container,
             skip_bad=options.skip_bad,
             engine=options.engine,
             processes=options.processes,
@@ -208,7 +224,21 @@ def _table(selection: Selection, subset: Subset) -> object:
     by_source = {**selection.by_source(subset)}
     for source, counts in by_source.items():
         kept, full = subset.statistics[source], selection.statistics[source]
-        rows.append([source, f"{counts['kept']:,}", f"{counts['read']:,}", *(f"{c.cell(kept)} ({c.cell(full)})" for c in shown)])
+        rows.append(
+            [
+                source,
+                f"{counts['kept']:,}",
+                f"{counts['read']:,}",
+                *(f"{c.cell(kept)} ({c.cell(full)})" for c in shown),
+            ]
+        )
     kept, full = total(subset.statistics), total(selection.statistics)
-    rows.append(["all", f"{kept.n_rollouts:,}", f"{selection.n_read:,}", *(f"{c.cell(kept)} ({c.cell(full)})" for c in shown)])
+    rows.append(
+        [
+            "all",
+            f"{kept.n_rollouts:,}",
+            f"{selection.n_read:,}",
+            *(f"{c.cell(kept)} ({c.cell(full)})" for c in shown),
+        ]
+    )
     return rich_table(f"{subset.name}: the subset (the corpus in brackets)", heads, rows)

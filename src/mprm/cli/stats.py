@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -38,8 +39,10 @@ class StatsCommand:
 
 def run(arguments: list[str]) -> int:
     """Parse, call `mprm.stats`, print."""
-    options = parsed(StatsCommand, arguments, command="stats", example="mprm stats annotations/*.jsonl --format markdown")
-    from mprm.scores.statistics import TOTAL, stats
+    options = parsed(
+        StatsCommand, arguments, command="stats", example="mprm stats annotations/*.jsonl --format markdown"
+    )
+    from mprm.scores.statistics import stats
 
     corpus = open_corpus(options.paths, format=options.input_format, text_only=options.text_only)
     with progress("counting", corpus.n_bytes) as on_chunk:
@@ -53,15 +56,20 @@ def run(arguments: list[str]) -> int:
             ray_address=options.ray_address,
             on_chunk=on_chunk,
         )
-    if options.by == "all":
-        found = {TOTAL: found[TOTAL]}
+    if found.n_dropped:
+        print(
+            f"mprm stats: {found.n_dropped:,} bad records were left out; mprm check lists them",
+            file=sys.stderr,
+        )
+    sources = found.sources if options.by == "source" else {}
     if options.format == "json":
-        print(as_json({name: entry.as_dict() for name, entry in found.items()}))
+        by_source = {name: entry.as_dict() for name, entry in sources.items()}
+        print(as_json({"sources": by_source, "all": found.total.as_dict(), "dropped": found.n_dropped}))
         return 0
     from mprm.cli.tables import STATISTICS, latex_table, markdown_table, rich_table, show, statistics_rows
 
     heads = ["source", *(column.head for column in STATISTICS)]
-    rows = statistics_rows(found, STATISTICS)
+    rows = [*statistics_rows(sources, STATISTICS), *statistics_rows({"all": found.total}, STATISTICS)]
     if options.format == "markdown":
         print(markdown_table(heads, rows))
     elif options.format == "latex":

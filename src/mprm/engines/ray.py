@@ -29,7 +29,12 @@ class RayEngine:
         ray = self._ray
         if not ray.is_initialized():
             try:
-                ray.init(self._address, log_to_driver=False, logging_level="ERROR", include_dashboard=False if self._address is None else None)
+                ray.init(
+                    self._address,
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                    include_dashboard=False if self._address is None else None,
+                )
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise MprmError(f"no Ray cluster answers at {self._address}: {error}") from error
         task = ray.remote(function).options(max_retries=RETRIES)

@@ -80,9 +80,7 @@ def write_sample(folder: str | Path, *, force: bool = False) -> list[Path]:
     OutputExistsError
         One of the files is there already, and ``force`` was not given.
     """
-    targets = {
-        packed: Path(folder).expanduser() / packed.name.removesuffix(".zst") for packed in sample_files()
-    }
+    targets = {packed: Path(folder).expanduser() / packed.name.removesuffix(".zst") for packed in sample_files()}
     for target in targets.values():
         refuse_existing(str(target), force=force)
     for packed, target in targets.items():

@@ -86,7 +86,7 @@ def check(
     paths: Any,
     *,
     image_root: str | Path | None = None,
-    format: str | None = None,  # noqa: A002 - the word users know from --format
+    format: str | None = None,
     text_only: bool = False,
     engine: EngineName = "local",
     processes: int | None = None,

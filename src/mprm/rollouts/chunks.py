@@ -12,7 +12,7 @@ import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import msgspec
 
@@ -142,12 +142,12 @@ def _opened(path: str, container: Container = "plain") -> Iterator[IO[bytes]]:
             import gzip
 
             with gzip.open(handle) as unpacked:
-                yield unpacked
+                yield cast(IO[bytes], unpacked)
         elif container == "zst":
             import zstandard
 
             reader = zstandard.ZstdDecompressor().stream_reader(handle, read_across_frames=True)
-            with io.BufferedReader(reader, 1 << 18) as unpacked:  # type: ignore[type-var]
+            with io.BufferedReader(reader, 1 << 18) as unpacked:
                 yield unpacked
         else:
             yield handle

@@ -13,17 +13,21 @@ from mprm.rollouts.chunks import Chunk
 from mprm.rollouts.convert_lines import (
     Converted,
     ConvertTask,
+    Target,
+    check_tau,
     convert_lines,
     no_mc_scores,
+    output_forbids,
     refuse_unholdable,
     target_for,
 )
 from mprm.rollouts.corpus import Corpus, bad_record, open_corpus
 from mprm.rollouts.dropped import Dropped, DroppedRecords, dropped_path
 from mprm.rollouts.files import container_of
-from mprm.rollouts.formats import FORMATS
-from mprm.rollouts.problem import CHECK_ONLY, ERRORS, WARNINGS
+from mprm.rollouts.manifest import InputHashes, hash_file, refuse_input_as_output, write_manifest
+from mprm.rollouts.problem import CHECK_ONLY, WARNINGS
 from mprm.rollouts.sink import Sink, open_sink
+from mprm.rollouts.source_ranges import bytes_by_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class ConvertSummary:
     """What a conversion read, wrote and left out."""
 
     out: str
+    manifest: str
     n_records: int
     n_rollouts: int
     n_dropped: int
@@ -45,7 +50,7 @@ def convert(
     *,
     to: str | None = None,
     tau: float = 0.0,
-    format: str | None = None,  # noqa: A002 - the word users know from --format
+    format: str | None = None,
     text_only: bool = False,
     skip_bad: bool = False,
     force: bool = False,
@@ -67,14 +72,17 @@ def convert(
     skip_bad
         Write bad records to ``OUT.dropped.jsonl`` instead of stopping at the first.
     """
-    target = target_for(to, container_of(str(out)), tau)
+    out = str(out)
+    check_tau(tau)
+    target = target_for(to, container_of(out), tau)
     if target.format is None:
         raise ConfigError("name the output format with --to")
-    out = str(out)
     refuse_existing(out, force=force)
-    corpus = open_corpus(paths, format=format, text_only=text_only, forbids=FORMATS[target.format].forbids)
+    corpus = open_corpus(paths, format=format, text_only=text_only, forbids=output_forbids(target.format))
     refuse_unholdable(corpus.formats.items(), target)
+    refuse_input_as_output(corpus, [out])
     worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
+    hashes = InputHashes(corpus, worker)
     dropped = DroppedRecords()
     progress = _Progress(corpus, dropped if skip_bad else None)
     tasks = (ConvertTask(chunk, target, corpus.judgement) for chunk in corpus.chunks)
@@ -88,13 +96,35 @@ def convert(
                     on_chunk(chunk)
         finally:
             sink.close()
-        progress.refuse_hard_labels(target.format)
-    dropped_to = None
-    if len(dropped):
-        dropped_to = dropped_path(out)
-        dropped.write(dropped_to)
+        progress.refuse_hard_labels(target)
+        dropped_to = None
+        if len(dropped):
+            dropped_to = dropped_path(out)
+            refuse_existing(dropped_to, force=force)
+            dropped.write(dropped_to)
+        manifest = write_manifest(
+            out,
+            command="convert",
+            config={
+                "to": target.format,
+                "tau": tau,
+                "skip_bad": skip_bad,
+                "text_only": corpus.judgement.text_only,
+            },
+            inputs=hashes.entries(),
+            sources={
+                source: {"dropped": sum(kinds.values()), "reasons": kinds} for source, kinds in dropped.counts.items()
+            },
+            output={
+                "path": out,
+                "n_bytes": temporary.stat().st_size,
+                "xxh3_128": hash_file(str(temporary)),
+                "n_rollouts": progress.n_rollouts,
+                "source_bytes": bytes_by_source(progress.sizes) if target.container == "plain" else None,
+            },
+        )
     return ConvertSummary(
-        out, progress.n_records, progress.n_rollouts, len(dropped), progress.warnings, dropped_to
+        out, manifest, progress.n_records, progress.n_rollouts, len(dropped), progress.warnings, dropped_to
     )
 
 
@@ -104,6 +134,8 @@ class _Progress:
     def __init__(self, corpus: Corpus, dropped: DroppedRecords | None) -> None:
         self.n_records = self.n_rollouts = 0
         self.warnings: dict[str, int] = {}
+        self.sizes: list[tuple[str, int]] = []
+        """(source, bytes written) of each chunk."""
         self._corpus, self._dropped = corpus, dropped
         self._path, self._line = "", 1
         self._soft: dict[str, bool] = {}
@@ -113,27 +145,27 @@ class _Progress:
             self._path, self._line = chunk.path, 1
         told: set[int] = set()
         for number, kind, text in converted.problems:
-            if kind in WARNINGS or kind in CHECK_ONLY:
-                self.warnings[kind] = self.warnings.get(kind, 0) + (kind in WARNINGS)
-            elif number not in told:
-                assert kind in ERRORS
+            if kind in WARNINGS:
+                self.warnings[kind] = self.warnings.get(kind, 0) + 1
+            elif kind not in CHECK_ONLY and number not in told:
                 told.add(number)
                 self._drop(chunk, self._line + number, kind, text, converted.bad_lines.get(number, b""))
         self._line += converted.n_lines
+        self.sizes.append((chunk.source, len(converted.data)))
         self.n_records += converted.n_records
         self.n_rollouts += converted.n_rollouts
         self._soft[chunk.path] = self._soft.get(chunk.path, False) or converted.has_soft
 
     def _drop(self, chunk: Chunk, line: int, kind: str, text: str, record: bytes) -> None:
         if self._dropped is None:
-            raise bad_record(chunk.path, line, text)
+            raise bad_record(chunk.path, line, kind, text)
         self._dropped(Dropped(chunk.path, line, chunk.source, kind, text, record))
 
-    def refuse_hard_labels(self, to: str) -> None:
+    def refuse_hard_labels(self, target: Target) -> None:
         """Stop when MC scores were asked for and a file turned out to hold only 0 and 1."""
-        if FORMATS[to].writes != "mc":
+        if not target.needs_mc:
             return
         for path, fmt in self._corpus.formats.items():
             if fmt.labels == "either" and not self._soft.get(path, False):
-                error = no_mc_scores(path, fmt, to)
-                raise ConfigError(f"{error} (Every score in it is 0 or 1; if they are MC scores, say --format {fmt.name}-soft.)")
+                assert target.format is not None
+                raise no_mc_scores(path, fmt, target.format)

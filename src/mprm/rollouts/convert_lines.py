@@ -32,6 +32,11 @@ class Target:
     tau: float = 0.0
 
     @property
+    def needs_mc(self) -> bool:
+        """Whether the records must have MC scores."""
+        return self.format is not None and FORMATS[self.format].writes == "mc"
+
+    @property
     def keeps_lines(self) -> bool:
         """Whether lines are copied byte for byte."""
         return self.format is None and self.container != "parquet"
@@ -42,26 +47,45 @@ def target_for(to: str | None, container: Container, tau: float) -> Target:
     if to is not None and to not in TARGETS:
         raise ConfigError(f"unknown output format {to!r}; expected one of {', '.join(TARGETS)}")
     if to == "parquet" or container == "parquet":
+        if container != "parquet":
+            raise ConfigError("Parquet output goes into a file whose name ends in .parquet")
         if to not in (None, "parquet", "visualprm-raw"):
             raise ConfigError(f"Parquet holds records in v1.1-Raw columns; {to} goes into a .jsonl file")
         return Target("visualprm-raw", "parquet", tau)
     return Target(to, container, tau)
 
 
+def output_forbids(to: str | None) -> str | None:
+    """Text that no rollout may hold, because the output format ends a step with it."""
+    return FORMATS[to].forbids if to in FORMATS else None
+
+
+def check_tau(tau: float) -> None:
+    """Stop when no score could be above tau, or every one is."""
+    if not 0 <= tau < 1:
+        raise ConfigError(f"tau must be in [0, 1), got {tau}")
+
+
 def refuse_unholdable(formats: Iterable[tuple[str, Format]], target: Target) -> None:
     """Stop when the target needs MC scores that a file does not have."""
-    if target.format is None or FORMATS[target.format].writes != "mc":
+    if not target.needs_mc:
         return
     for path, fmt in formats:
         if fmt.labels == "binary":
+            assert target.format is not None
             raise no_mc_scores(path, fmt, target.format)
 
 
 def no_mc_scores(path: str, fmt: Format, to: str) -> ConfigError:
     """The error for labels that cannot become scores."""
     binary = ", ".join(name for name in WRITABLE if FORMATS[name].writes == "binary")
+    unsure = (
+        f" (Every score in it is 0 or 1; if they are MC scores, say --format {fmt.name}-soft.)"
+        if fmt.labels == "either"
+        else ""
+    )
     return ConfigError(
-        f"{path}: {fmt.title} has binary labels and no MC scores, which {to} needs; it can become {binary}."
+        f"{path}: {fmt.title} has binary labels and no MC scores, which {to} needs; it can become {binary}.{unsure}"
     )
 
 
@@ -123,7 +147,9 @@ def convert_lines(task: ConvertTask) -> Converted:
             yield rollout, rollout.source or task.chunk.source
 
     data, n_rollouts = _encoded(watched(), task.target)
-    return Converted(data, lines.n_lines, lines.n_lines - lines.n_blank, n_rollouts, tuple(problems), bad_lines, has_soft)
+    return Converted(
+        data, lines.n_lines, lines.n_lines - lines.n_blank, n_rollouts, tuple(problems), bad_lines, has_soft
+    )
 
 
 def _taken(task: ConvertTask) -> Iterator[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,13 @@ class Corpus:
     chunks: tuple[Chunk, ...]
     """Every file's pieces, in canonical order."""
     judgement: Judgement = field(default_factory=Judgement)
-    _folder: TemporaryFolder | None = None
+    _frame: TemporaryFolder | None = None
     """Holds the file behind a corpus that was made from a frame."""
+
+    @property
+    def is_frame(self) -> bool:
+        """Whether the corpus was made from a table in memory."""
+        return self._frame is not None
 
     @property
     def n_bytes(self) -> int:
@@ -116,17 +121,17 @@ class _Stop:
     def __call__(self, number: int) -> Report:
         def report(kind: str, text: str) -> None:
             if kind in ERRORS and kind not in CHECK_ONLY:
-                raise bad_record(self._file, self._first_line + number, text)
+                raise bad_record(self._file, self._first_line + number, kind, text)
 
         return report
 
 
-def bad_record(file: str, line: int, text: str) -> DataError:
+def bad_record(file: str, line: int, kind: str, text: str) -> DataError:
     """The error for a record that cannot be used."""
-    return DataError(
-        f'{file}:{line}: {text}. List all bad records with "mprm check {file}",'
-        " or leave them out with --skip-bad."
-    )
+    # a check knows nothing of the output, and so nothing of what the output cannot hold
+    look = "" if kind == "separator_in_text" else f'List all bad records with "mprm check {file}", or '
+    remedy = f"{look}leave them out with --skip-bad."
+    return DataError(f"{file}:{line}: {text}. {remedy[0].upper()}{remedy[1:]}")
 
 
 def rollouts_of(
@@ -164,7 +169,7 @@ def rollouts_of(
 def open_corpus(
     paths: Paths | Any,
     *,
-    format: str | None = None,  # noqa: A002 - the word users know from --format
+    format: str | None = None,
     text_only: bool = False,
     image_root: str | Path | None = None,
     forbids: str | None = None,
@@ -175,7 +180,7 @@ def open_corpus(
     ----------
     paths
         Files, globs, folders or URLs of rollouts; or a pandas or polars frame, a Hugging Face
-        `Dataset`, a pyarrow table, or a list of dicts.
+        `Dataset`, a pyarrow table, or a list of dicts; or a corpus, to be judged by more than it was.
     format
         Name of the format, where it must not be guessed from the first record.
     text_only
@@ -191,13 +196,13 @@ def open_corpus(
     >>> [rollout.scores for rollout in corpus]
     [(1.0,)]
     """
+    if isinstance(paths, Corpus):
+        return _judged_by(paths, format, text_only, image_root, forbids)
     folder = None
     if is_frame(paths):
         folder = TemporaryFolder()
         paths = write_frame(paths, folder.path / "frame.jsonl")
-    root = None if image_root is None else Path(image_root).expanduser()
-    if root is not None and not root.is_dir():
-        raise ConfigError(f"the image root {root} is not a folder")
+    root = _folder(image_root)
     files = tuple(corpus_files(paths))
     formats: dict[str, Format] = {}
     chunks: list[Chunk] = []
@@ -212,7 +217,37 @@ def open_corpus(
             for piece in pieces
             for part in source_ranges(file, piece)
         ]
-    return Corpus(files, formats, tuple(chunks), Judgement(text_only=text_only, image_root=root, forbids=forbids), folder)
+    return Corpus(
+        files,
+        formats,
+        tuple(chunks),
+        Judgement(text_only=text_only, image_root=root, forbids=forbids),
+        folder,
+    )
+
+
+def _folder(path: str | Path | None) -> Path | None:
+    root = None if path is None else Path(path).expanduser()
+    if root is not None and not root.is_dir():
+        raise ConfigError(f"the image root {root} is not a folder")
+    return root
+
+
+def _judged_by(
+    corpus: Corpus,
+    format_name: str | None,
+    text_only: bool,
+    image_root: str | Path | None,
+    forbids: str | None,
+) -> Corpus:
+    if format_name is not None and any(fmt.name != format_name for fmt in corpus.formats.values()):
+        raise ConfigError(f"the corpus was opened in another format than {format_name}; open its files again")
+    judgement = Judgement(
+        text_only=text_only or corpus.judgement.text_only,
+        image_root=_folder(image_root) or corpus.judgement.image_root,
+        forbids=forbids or corpus.judgement.forbids,
+    )
+    return replace(corpus, judgement=judgement)
 
 
 def _whole(pieces: list[Chunk]) -> Chunk:

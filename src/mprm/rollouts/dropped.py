@@ -51,6 +51,7 @@ class DroppedRecords:
         self._file = temporary_file(self)
 
     def __call__(self, dropped: Dropped) -> None:
+        """Take one more."""
         kinds = self.counts.setdefault(dropped.source, {})
         kinds[dropped.kind] = kinds.get(dropped.kind, 0) + 1
         self._file.write(msgspec.json.encode(dropped.as_dict()) + b"\n")

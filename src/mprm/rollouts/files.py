@@ -82,7 +82,9 @@ def corpus_files(paths: str | Path | Sequence[str | Path]) -> list[CorpusFile]:
     for path in map(str, typed):
         matches = list(_remote_matches(path) if is_url(path) else _local_matches(path))
         if not matches:
-            raise InputNotFoundError(f"{path}: no such file; expected .jsonl, .jsonl.gz, .jsonl.zst or .parquet files")
+            raise InputNotFoundError(
+                f"{path}: no such file; expected .jsonl, .jsonl.gz, .jsonl.zst or .parquet files"
+            )
         for match, n_bytes in matches:
             identity = match if is_url(match) else str(Path(match).resolve())
             found.setdefault(identity, CorpusFile(match, source_name(match), container_of(match), n_bytes))
@@ -97,12 +99,14 @@ def _local_matches(path: str) -> Iterable[tuple[str, int]]:
             raise InputNotFoundError(f"{path}: the folder holds no .jsonl, .jsonl.gz, .jsonl.zst or .parquet files")
     else:
         # a name that exists is meant as it stands, even if it holds * or [
-        inside = [str(here)] if here.exists() else sorted(glob.glob(str(here), recursive=True))
+        inside = [str(here)] if here.exists() else sorted(glob.glob(str(here), recursive=True))  # noqa: PTH207 - any pattern
     for match in inside:
         if Path(match).is_dir():
             yield from _local_matches(match)
         elif not Path(match).is_file():
-            raise InputNotFoundError(f"{match}: is no regular file; mprm reads its input twice, so save it to a file first")
+            raise InputNotFoundError(
+                f"{match}: is no regular file; mprm reads its input twice, so save it to a file first"
+            )
         else:
             yield match, Path(match).stat().st_size
 

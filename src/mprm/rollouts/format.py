@@ -39,5 +39,7 @@ class Format:
     """Text that a step or question must not hold, because this format ends a step with it."""
     many: bool = False
     """Whether one record holds several rollouts, or one rollout several records."""
-    regroup: Callable[[Iterable[tuple[int, Record]], Callable[[int], Report]], Iterator[tuple[int, Rollout]]] | None = None
+    regroup: (
+        Callable[[Iterable[tuple[int, Record]], Callable[[int], Report]], Iterator[tuple[int, Rollout]]] | None
+    ) = None
     """Reads rollouts that are spread over rows: (row, record) in, (row, rollout) out."""

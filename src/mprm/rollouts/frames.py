@@ -78,7 +78,7 @@ def write_frame(frame: Any, path: Path) -> Path:
                         f"row {number}: the image has bytes but no path; save the images to files"
                         " and put their paths into the image column"
                     )
-                row = {**row, "image": image["path"]}  # noqa: PLW2901
+                row = {**row, "image": image["path"]}
             out.write(encode(row) + b"\n")
     return path
 

@@ -68,10 +68,10 @@ def _judge_tokens(rollout: Rollout, report: Report, forbids: str | None) -> None
     places = [("the question", rollout.question)]
     places += [(f"step {number}", step.text) for number, step in enumerate(rollout.steps)]
     for place, text in places:
-        if "<" not in text:
-            continue
         if forbids is not None and forbids in text:
             report("separator_in_text", f"{place} holds {forbids!r}, which ends a step in the output format")
+        if "<" not in text:
+            continue
         found = MODEL_TOKEN.search(text) or (None if place == "the question" else IMAGE_MARK.search(text))
         if found:
             report("special_token", f"{place} holds the literal token {found.group()!r}")

@@ -42,7 +42,10 @@ def _read_prefixes(question: str, prefixes: list[Any], scores: dict[Path, float]
         text = entry.get("solution_prefix") if isinstance(entry, dict) else None
         value = score_value(entry.get("mc_value"), f"prefix {number}", report) if isinstance(entry, dict) else None
         if not isinstance(text, str) or value is None or not text.startswith(question):
-            report("wrong_type", f"prefix {number} is {shown(entry)}; expected a text that begins with the question")
+            report(
+                "wrong_type",
+                f"prefix {number} is {shown(entry)}; expected a text that begins with the question",
+            )
             continue
         values.setdefault(text[len(question) :].strip(), value)
     values.pop("", None)  # the question itself: its value is no step's
@@ -63,7 +66,9 @@ def _read_tree(root: dict[str, Any], scores: dict[Path, float], report: Report) 
     while todo:
         node, above = todo.pop()
         text = node.get("text") if isinstance(node, dict) else None
-        value = score_value(node.get("mc_value"), f"node {shown(text, 30)}", report) if isinstance(node, dict) else None
+        value = (
+            score_value(node.get("mc_value"), f"node {shown(text, 30)}", report) if isinstance(node, dict) else None
+        )
         if not isinstance(text, str) or value is None:
             report("wrong_type", f"a node is {shown(node)}; expected text, mc_value and children")
             continue

@@ -22,7 +22,10 @@ def parse(record: Record, report: Report) -> tuple[Rollout, ...]:
         return ()
     *pieces, rest = text.split(MARK)
     if not pieces or rest.strip():
-        report("labels_and_steps_differ", f'"input" does not end with {MARK!r}; expected the mark after every step')
+        report(
+            "labels_and_steps_differ",
+            f'"input" does not end with {MARK!r}; expected the mark after every step',
+        )
         return ()
     scores, place = [], 0
     for number, piece in enumerate(pieces):
@@ -46,8 +49,8 @@ MATH_SHEPHERD = Format(
     title="Math-Shepherd",
     labels="binary",
     has_images=False,
-    recognise=lambda record: isinstance(record.get("input"), str)
-    and isinstance(record.get("label"), str)
-    and MARK in record["input"],
+    recognise=lambda record: (
+        isinstance(record.get("input"), str) and isinstance(record.get("label"), str) and MARK in record["input"]
+    ),
     parse=parse,
 )

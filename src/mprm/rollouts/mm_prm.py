@@ -16,9 +16,8 @@ QUESTION, PROCESS = "Question:", "\nProcess:"
 def recognise(record: Record) -> bool:
     """A conversation whose second turn is a list of numbers."""
     conversation = record.get("conversations")
-    return (
-        isinstance(conversation, list)
-        and any(isinstance(turn, dict) and isinstance(turn.get("value"), list) for turn in conversation)
+    return isinstance(conversation, list) and any(
+        isinstance(turn, dict) and isinstance(turn.get("value"), list) for turn in conversation
     )
 
 
@@ -34,7 +33,10 @@ def parse(record: Record, report: Report) -> tuple[Rollout, ...]:
         return ()
     *texts, rest = human.split(PRM_TOKEN)
     if rest.strip():
-        report("labels_and_steps_differ", f"text after the last {PRM_TOKEN}: {shown(rest.strip())}; expected none")
+        report(
+            "labels_and_steps_differ",
+            f"text after the last {PRM_TOKEN}: {shown(rest.strip())}; expected none",
+        )
         return ()
     question = ""
     if texts:

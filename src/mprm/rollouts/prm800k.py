@@ -39,9 +39,7 @@ def parse(record: Record, report: Report) -> tuple[Rollout, ...]:
     answer = optional_text(question, "ground_truth_answer", report)
     if not scores:
         report("no_steps", "no completion of the record is rated; expected at least one")
-    return tuple(
-        Rollout(question=problem, steps=steps_, answer=answer) for steps_ in leaf_paths(scores).values()
-    )
+    return tuple(Rollout(question=problem, steps=steps_, answer=answer) for steps_ in leaf_paths(scores).values())
 
 
 def _next_path(

@@ -67,6 +67,7 @@ class Problems:
         self.found: list[tuple[str, str]] = []
 
     def __call__(self, kind: str, text: str) -> None:
+        """Take one more."""
         self.found.append((kind, text))
 
     def first_error(self) -> tuple[str, str] | None:

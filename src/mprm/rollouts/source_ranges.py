@@ -6,7 +6,7 @@ manifest beside it says where each begins, so that sources survive being put int
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,9 +17,21 @@ from mprm.rollouts.files import CorpusFile
 MANIFEST_SUFFIX = ".manifest.json"
 
 
+def bytes_by_source(parts: Iterable[tuple[str, int]]) -> dict[str, int] | None:
+    """Bytes of each source in a file, in order, from its parts; None where sources are interleaved."""
+    found: dict[str, int] = {}
+    last = None
+    for source, n_bytes in parts:
+        if source != last and source in found:
+            return None
+        last = source
+        found[source] = found.get(source, 0) + n_bytes
+    return found
+
+
 class _Output(msgspec.Struct):
     n_bytes: int
-    source_bytes: dict[str, int]
+    source_bytes: dict[str, int] | None = None
 
 
 class _Manifest(msgspec.Struct):
@@ -48,7 +60,7 @@ def _source_ends(file: CorpusFile) -> list[tuple[str, int]]:
     except (OSError, ValueError, msgspec.MsgspecError):
         return []
     output = manifest.output
-    if output.n_bytes != file.n_bytes or sum(output.source_bytes.values()) != file.n_bytes:
+    if not output.source_bytes or not output.n_bytes == sum(output.source_bytes.values()) == file.n_bytes:
         return []  # the file was changed after mprm wrote it
     ends, end = [], 0
     for source, n_bytes in output.source_bytes.items():

@@ -32,9 +32,7 @@ def _row(record: Record, report: Report) -> tuple[str, Path, float | None] | Non
     return question, (*before, text), RATINGS[rating]
 
 
-def regroup(
-    rows: Iterable[tuple[int, Record]], report_at: Callable[[int], Report]
-) -> Iterator[tuple[int, Rollout]]:
+def regroup(rows: Iterable[tuple[int, Record]], report_at: Callable[[int], Report]) -> Iterator[tuple[int, Rollout]]:
     """The rollouts of a file whose rows stand together by question."""
     question: str | None = None
     scores: dict[Path, float] = {}

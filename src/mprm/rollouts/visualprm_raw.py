@@ -47,7 +47,9 @@ def parse(record: Record, report: Report) -> tuple[Rollout, ...]:
     prompt = optional_text(record, "question", report)
     original = optional_text(record, "question_orig", report)
     question = next((text.strip() for text in (original, prompt) if text and text.strip()), None)
-    if question is None:
+    if question is None and (original is not None or prompt is not None):
+        report("empty_question", '"question" and "question_orig" are empty; expected text in one of them')
+    elif question is None:
         report("missing_field", 'neither "question" nor "question_orig" holds text; expected one of them')
     images = image_field(record, report)
     if entries is None or question is None:

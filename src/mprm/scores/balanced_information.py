@@ -88,4 +88,3 @@ def balanced_information(scores: Iterable[float], *, alpha: float = 0.05, tau: f
     p_pos = positive_fraction(values, tau=tau)
     R = reliability(values, tau=tau)
     return (p_pos * (1 - p_pos) + alpha) * R
-

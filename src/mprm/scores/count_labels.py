@@ -10,6 +10,7 @@ from itertools import accumulate
 from mprm.engines.engine import Engine
 from mprm.errors import ConfigError
 from mprm.rollouts.chunks import Chunk, lines_of, mapped, range_start
+from mprm.rollouts.convert_lines import check_tau
 from mprm.rollouts.corpus import Corpus
 from mprm.rollouts.format import Format
 from mprm.rollouts.formats import FORMATS
@@ -57,11 +58,13 @@ class Counted:
 
 def start_counting(corpus: Corpus, engine: Engine, *, tau: float, stop_at_bad: bool) -> Iterator[Counted]:
     """Set the engine to work on every chunk; the label counts come in the chunks' order."""
+    check_tau(tau)
     for path, fmt in corpus.formats.items():
         if fmt.many:
             raise ConfigError(
                 f"{path}: {fmt.title} keeps several rollouts in one record, or one in several; convert it first:"
-                f" mprm convert {path} --to {'visualprm-raw' if fmt.labels == 'mc' else 'trl'} --out FILE.jsonl"
+                f" mprm convert {path} --to {'visualprm-raw' if fmt.labels == 'mc' else 'trl'} --out FILE.jsonl,"
+                " and read that with --text-only"
             )
     return engine.map(count_labels, (CountTask(chunk, tau, corpus.judgement, stop_at_bad) for chunk in corpus.chunks))
 

@@ -45,7 +45,9 @@ def pack_row(
             sum_pos += score
     n_words = sum([len(text.split()) for text in texts])
     n_mc = max([n_total or 0 for n_total in n_totals], default=0)
-    return ROW.pack(len(scores), n_pos, n_words, n_totals.count(0), source, ROLLOUT, n_mc, 0, sum_pos, sum_all, n_bytes)
+    return ROW.pack(
+        len(scores), n_pos, n_words, n_totals.count(0), source, ROLLOUT, n_mc, 0, sum_pos, sum_all, n_bytes
+    )
 
 
 class _Step(msgspec.Struct, gc=False):
@@ -129,7 +131,7 @@ def _row(line: bytes, decode: Any, needs_image: bool, tau: float, sources: dict[
     if (
         not steps
         or not all(map(str.strip, texts))
-        or not all([step.is_consistent for step in steps])
+        or not all(step.is_consistent for step in steps)
         or not record.question.strip()
         or (needs_image and not image)
         or (isinstance(image, list) and not (image and all(image)))
@@ -143,7 +145,7 @@ def _row(line: bytes, decode: Any, needs_image: bool, tau: float, sources: dict[
 
 
 try:
-    from mprm.scores._count_rows import count_rows
+    from mprm.scores._count_rows import count_rows as count_rows
 except ImportError:  # installed without a compiler: the same rows, several times slower
     count_rows = count_rows_python
     IS_COMPILED = False

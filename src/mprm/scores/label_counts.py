@@ -144,7 +144,7 @@ def gather_counts(
 def _drop(chunk: Chunk, first_line: int, bad: BadLine, on_bad: Callable[[Dropped], Any] | None) -> None:
     line = first_line + bad.number
     if on_bad is None:
-        raise bad_record(chunk.path, line, bad.text)
+        raise bad_record(chunk.path, line, bad.kind, bad.text)
     on_bad(Dropped(chunk.path, line, bad.source, bad.kind, bad.text, bad.line))
 
 

@@ -25,7 +25,8 @@ def p_pos_of(rows: Rows) -> FloatArray:
 
 def R_of(rows: Rows) -> FloatArray:  # noqa: N802 - the paper's symbol
     """Mean score of each rollout's positive steps, 1 where there are none; shape (N,)."""
-    return np.divide(rows["sum_pos"], rows["n_pos"], out=np.ones(len(rows)), where=rows["n_pos"] > 0)
+    R: FloatArray = np.divide(rows["sum_pos"], rows["n_pos"], out=np.ones(len(rows)), where=rows["n_pos"] > 0)
+    return R
 
 
 def mean_mc_of(rows: Rows) -> FloatArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from mprm.engines.engine import EngineName, make_engine
 from mprm.errors import ConfigError
 from mprm.rollouts.atomic_write import atomic_write, refuse_existing
 from mprm.rollouts.chunks import Chunk
-from mprm.rollouts.corpus import Corpus, open_corpus
+from mprm.rollouts.corpus import open_corpus
 from mprm.rollouts.dropped import DroppedRecords, dropped_path
+from mprm.rollouts.manifest import InputHashes, hash_file, refuse_input_as_output, write_manifest
 from mprm.scores.label_counts import ROLLOUT, LabelCounts, count_corpus
 from mprm.scores.rank import R_of, mean_mc_of, p_pos_of, rank_bis
 
@@ -93,13 +95,22 @@ WRITERS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ScoreSummary:
+    """How many rollouts were scored and how many records left out."""
+
+    n_rollouts: int
+    n_dropped: int
+    dropped_to: str | None
+
+
 def score(
     paths: Any,
     out: str,
     *,
     alpha: float = 0.05,
     tau: float = 0.0,
-    format: str | None = None,  # noqa: A002 - the word users know from --format
+    format: str | None = None,
     text_only: bool = False,
     skip_bad: bool = False,
     force: bool = False,
@@ -107,15 +118,15 @@ def score(
     processes: int | None = None,
     ray_address: str | None = None,
     on_chunk: Callable[[Chunk], Any] | None = None,
-) -> int:
-    """Write the scores of every rollout to ``out``; returns how many there are.
+) -> ScoreSummary:
+    """Write the scores of every rollout to ``out``.
 
     Columns: source, file, line, n, n_pos, p_pos, mixture, R, mean_mc, bis.
 
     Parameters
     ----------
     paths
-        Whatever `mprm.open_corpus` takes, or a `Corpus`.
+        Whatever `mprm.open_corpus` takes.
     out
         A .parquet, .csv or .jsonl file.
     alpha, tau
@@ -130,15 +141,40 @@ def score(
     if not 0 <= alpha < float("inf"):
         raise ConfigError(f"alpha must be 0 or more, got {alpha}")
     refuse_existing(out, force=force)
-    corpus = paths if isinstance(paths, Corpus) else open_corpus(paths, format=format, text_only=text_only)
+    corpus = open_corpus(paths, format=format, text_only=text_only)
+    refuse_input_as_output(corpus, [out])
     worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
     dropped = DroppedRecords()
     counts = count_corpus(corpus, worker, tau=tau, on_bad=dropped if skip_bad else None, on_chunk=on_chunk)
-    n_rollouts = 0
-    with atomic_write(out) as temporary, writer(temporary) as table:
-        for batch in score_batches(counts, alpha=alpha):
-            table.write_batch(batch)
-            n_rollouts += batch.num_rows
-    if len(dropped):
-        dropped.write(dropped_path(out))
-    return n_rollouts
+    hashes = InputHashes(corpus, worker)
+    n_rollouts, dropped_to = 0, None
+    with atomic_write(out) as temporary:
+        with writer(temporary) as table:
+            for batch in score_batches(counts, alpha=alpha):
+                table.write_batch(batch)
+                n_rollouts += batch.num_rows
+        if len(dropped):
+            dropped_to = dropped_path(out)
+            refuse_existing(dropped_to, force=force)
+            dropped.write(dropped_to)
+        write_manifest(
+            out,
+            command="score",
+            config={
+                "alpha": alpha,
+                "tau": tau,
+                "skip_bad": skip_bad,
+                "text_only": corpus.judgement.text_only,
+            },
+            inputs=hashes.entries(),
+            sources={
+                source: {"dropped": sum(kinds.values()), "reasons": kinds} for source, kinds in dropped.counts.items()
+            },
+            output={
+                "path": out,
+                "n_bytes": temporary.stat().st_size,
+                "xxh3_128": hash_file(str(temporary)),
+                "n_rollouts": n_rollouts,
+            },
+        )
+    return ScoreSummary(n_rollouts, len(dropped), dropped_to)

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from mprm.engines.engine import EngineName, make_engine
 from mprm.rollouts.chunks import Chunk
-from mprm.rollouts.corpus import Corpus, open_corpus
+from mprm.rollouts.corpus import open_corpus
+from mprm.rollouts.dropped import DroppedRecords
 from mprm.scores.label_counts import ROLLOUT, LabelCounts, Rows, count_corpus
 from mprm.scores.rank import is_mixed, rank_bis
-
-TOTAL = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +121,18 @@ def statistics_by_source(
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class CorpusStatistics:
+    """Statistics of a corpus."""
+
+    sources: dict[str, Statistics]
+    """Of each source."""
+    total: Statistics
+    """Of all together."""
+    n_dropped: int
+    """Bad records that were left out."""
+
+
 def total(statistics: dict[str, Statistics]) -> Statistics:
     """The sum over sources."""
     return sum(statistics.values(), Statistics())
@@ -132,20 +143,20 @@ def stats(
     *,
     alpha: float = 0.05,
     tau: float = 0.0,
-    format: str | None = None,  # noqa: A002 - the word users know from --format
+    format: str | None = None,
     text_only: bool = False,
     skip_bad: bool = False,
     engine: EngineName = "local",
     processes: int | None = None,
     ray_address: str | None = None,
     on_chunk: Callable[[Chunk], Any] | None = None,
-) -> dict[str, Statistics]:
-    """Statistics of each source of a corpus, and under ``"all"`` of all together.
+) -> CorpusStatistics:
+    """Statistics of a corpus: of each source, and of all together.
 
     Parameters
     ----------
     paths
-        Whatever `mprm.open_corpus` takes, or a `Corpus`.
+        Whatever `mprm.open_corpus` takes.
     alpha
         Smoothing of BIS, for the share of tied rollouts.
     tau
@@ -155,12 +166,12 @@ def stats(
 
     Examples
     --------
-    >>> stats([{"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}])["all"].error_step_ratio
+    >>> stats([{"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}]).total.error_step_ratio
     0.5
     """
-    corpus = paths if isinstance(paths, Corpus) else open_corpus(paths, format=format, text_only=text_only)
+    corpus = open_corpus(paths, format=format, text_only=text_only)
     worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
-    on_bad = (lambda _bad: None) if skip_bad else None
-    counts = count_corpus(corpus, worker, tau=tau, on_bad=on_bad, on_chunk=on_chunk)
+    dropped = DroppedRecords()
+    counts = count_corpus(corpus, worker, tau=tau, on_bad=dropped if skip_bad else None, on_chunk=on_chunk)
     found = statistics_by_source(counts, alpha=alpha)
-    return {**found, TOTAL: total(found)}
+    return CorpusStatistics(found, total(found), len(dropped))

@@ -10,6 +10,7 @@ from mprm.errors import ConfigError
 
 StrategyName = Literal["bis", "random", "low-mc", "mixed", "reliable"]
 """The strategies; `mprm.scores.rank.STRATEGIES` says how each ranks."""
+DEFAULT_RHO = 0.10
 Ties = Literal["hash", "file-order"]
 
 
@@ -19,8 +20,8 @@ class SelectConfig:
 
     strategy: tuple[StrategyName, ...] = ("bis",)
     """How to rank rollouts; several give several subsets from one scan."""
-    rho: tuple[float, ...] = (0.10,)
-    """Fraction kept from each source, in (0, 1]; several give several subsets."""
+    rho: tuple[float, ...] = ()
+    """Fraction kept from each source, in (0, 1]; several give several subsets. A tenth by default."""
     keep: int | None = None
     """Number kept from each source, instead of a fraction."""
     source_rho: Mapping[str, float] = field(default_factory=dict)
@@ -40,11 +41,15 @@ class SelectConfig:
         for name in self.strategy:
             if name not in get_args(StrategyName):
                 raise ConfigError(f"unknown strategy {name!r}; expected one of {', '.join(get_args(StrategyName))}")
-        for what, rho in [("rho", rho) for rho in self.rho] + [(f"rho of {s}", r) for s, r in self.source_rho.items()]:
+        for what, rho in [("rho", rho) for rho in self.rho] + [
+            (f"rho of {s}", r) for s, r in self.source_rho.items()
+        ]:
             if not 0 < rho <= 1:
                 raise ConfigError(f"{what} must be in (0, 1], got {rho}")
-        if not self.strategy or not self.rho:
-            raise ConfigError("name at least one strategy and one rho")
+        if not self.strategy:
+            raise ConfigError("name at least one strategy")
+        if self.keep is not None and (self.rho or self.source_rho):
+            raise ConfigError("keep and rho both say how many to keep; name one of them")
         if len(set(self.strategy)) < len(self.strategy) or len(set(self.rho)) < len(self.rho):
             raise ConfigError("a strategy or rho is named twice")
         if self.keep is not None and self.keep < 1:
@@ -55,6 +60,11 @@ class SelectConfig:
             raise ConfigError(f"tau must be in [0, 1), got {self.tau}")
         if self.pool and self.source_rho:
             raise ConfigError("source_rho has no meaning when sources are pooled")
+
+    @property
+    def sizes(self) -> tuple[float | None, ...]:
+        """The fractions to keep; one None where a number is kept instead."""
+        return (None,) if self.keep is not None else self.rho or (DEFAULT_RHO,)
 
     def n_keep(self, rho: float | None, source: str | None, n_rollouts: int) -> int:
         """How many of a source's rollouts to keep: ``max(1, int(n * rho))``, and none of none."""

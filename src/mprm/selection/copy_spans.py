@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import xxhash
-
 from mprm.rollouts.chunks import Chunk, mapped
 
 WRITE_BYTES = 1 << 20
@@ -45,13 +43,3 @@ def _write_all(out: object, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[out.write(view) :]  # type: ignore[attr-defined]
-
-
-def hash_file(path: str) -> str:
-    """XXH3-128 of a local file, as ``xxhsum -H2`` prints it."""
-    digest = xxhash.xxh3_128()
-    with open(path, "rb", buffering=0) as handle:  # noqa: PTH123
-        buffer = memoryview(bytearray(1 << 18))
-        while n_bytes := handle.readinto(buffer):
-            digest.update(buffer[:n_bytes])
-    return digest.hexdigest()

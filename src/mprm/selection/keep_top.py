@@ -131,6 +131,7 @@ class _GroupBlocks:
             members = np.flatnonzero(self._is_member(rows))
             numbers = members + start
             rank = ~sort_key(strategy.rank(rows[members], alpha=self._ranking.alpha))
+            order: Callable[[], Keys]
             if by_file:
                 order = partial(numbers.astype, np.uint64)
             else:

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from mprm.engines.engine import EngineName, make_engine
 from mprm.rollouts.chunks import Chunk
-from mprm.rollouts.convert_lines import refuse_unholdable, target_for
-from mprm.rollouts.corpus import Corpus, open_corpus
+from mprm.rollouts.convert_lines import output_forbids, target_for
+from mprm.rollouts.corpus import open_corpus
 from mprm.rollouts.dropped import DroppedRecords
-from mprm.rollouts.files import Container
-from mprm.rollouts.formats import FORMATS
 from mprm.scores.count_labels import start_counting
 from mprm.selection.config import SelectConfig, StrategyName, Ties
 
@@ -19,17 +17,11 @@ if TYPE_CHECKING:
     from mprm.selection.selection import Selection
 
 
-def selection_forbids(to: str | None, container: Container) -> str | None:
-    """Text that no kept rollout may hold, because the output format ends a step with it."""
-    target = target_for(to, container, 0.0)
-    return FORMATS[target.format].forbids if target.format else None
-
-
 def select(
     paths: Any,
     *,
     strategy: StrategyName | Sequence[StrategyName] = "bis",
-    rho: float | Sequence[float] = 0.10,
+    rho: float | Sequence[float] | None = None,
     keep: int | None = None,
     source_rho: Mapping[str, float] | None = None,
     alpha: float = 0.05,
@@ -38,8 +30,7 @@ def select(
     ties: Ties = "hash",
     pool: bool = False,
     to: str | None = None,
-    container: Container = "plain",
-    format: str | None = None,  # noqa: A002 - the word users know from --format
+    format: str | None = None,
     text_only: bool = False,
     skip_bad: bool = False,
     engine: EngineName = "local",
@@ -58,8 +49,8 @@ def select(
         Whatever `mprm.open_corpus` takes.
     strategy, rho, keep, source_rho, alpha, tau, seed, ties, pool
         See `SelectConfig`.
-    to, container
-        Output format, None to copy the kept lines byte for byte; how the output is packed.
+    to
+        Output format, None to copy the kept lines byte for byte.
     format
         Input format, where it must not be guessed from the first record.
     text_only
@@ -81,7 +72,7 @@ def select(
     """
     config = SelectConfig(
         strategy=(strategy,) if isinstance(strategy, str) else tuple(strategy),
-        rho=(rho,) if isinstance(rho, int | float) else tuple(rho),
+        rho=(rho,) if isinstance(rho, int | float) else tuple(rho or ()),
         keep=keep,
         source_rho=dict(source_rho or {}),
         alpha=alpha,
@@ -90,10 +81,9 @@ def select(
         ties=ties,
         pool=pool,
     )
-    target = target_for(to, container, tau)
-    forbids = selection_forbids(to, container)
-    corpus = paths if isinstance(paths, Corpus) else open_corpus(paths, format=format, text_only=text_only, forbids=forbids)
-    refuse_unholdable(corpus.formats.items(), target)
+    if to is not None:
+        target_for(to, "parquet" if to == "parquet" else "plain", tau)
+    corpus = open_corpus(paths, format=format, text_only=text_only, forbids=output_forbids(to))
     worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
     counting = start_counting(corpus, worker, tau=tau, stop_at_bad=not skip_bad)
     # numpy and what needs it are loaded only now, while the workers read
@@ -102,4 +92,4 @@ def select(
 
     dropped = DroppedRecords() if skip_bad else None
     counts = gather_counts(corpus, counting, on_bad=dropped, on_chunk=on_chunk)
-    return Selection(corpus, counts, config, dropped, target, worker, is_local=engine == "local")
+    return Selection(corpus, counts, config, dropped, to, worker, is_local=engine == "local")

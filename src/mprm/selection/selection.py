@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from mprm.engines.engine import Engine
 from mprm.errors import ConfigError
 from mprm.rollouts.atomic_write import atomic_write, refuse_existing
 from mprm.rollouts.chunks import Chunk
-from mprm.rollouts.convert_lines import Target
+from mprm.rollouts.convert_lines import Target, no_mc_scores, refuse_unholdable, target_for
 from mprm.rollouts.corpus import Corpus
 from mprm.rollouts.dropped import DroppedRecords, dropped_path
-from mprm.rollouts.files import is_url
-from mprm.scores.label_counts import LabelCounts
+from mprm.rollouts.files import Container, container_of, is_url
+from mprm.rollouts.manifest import InputHashes, hash_file, refuse_input_as_output, write_manifest
+from mprm.rollouts.source_ranges import bytes_by_source
+from mprm.scores.label_counts import ROLLOUT, LabelCounts
 from mprm.scores.statistics import Statistics, statistics_by_source, total
 from mprm.selection.config import SelectConfig
-from mprm.selection.copy_spans import hash_file
 from mprm.selection.keep_top import KeptRows, Ranking, keep_top
-from mprm.selection.manifest import input_entries, write_manifest
-from mprm.selection.write import Piece, hash_inputs, pieces_of, write_pieces
+from mprm.selection.write import pieces_of, write_pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Selection:
         counts: LabelCounts,
         config: SelectConfig,
         dropped: DroppedRecords | None,
-        target: Target,
+        to: str | None,
         engine: Engine,
         *,
         is_local: bool,
@@ -68,8 +70,8 @@ class Selection:
         self.dropped = dropped if dropped is not None else DroppedRecords()
         """The bad records; none where the run would have stopped at the first."""
         self._skips_bad = dropped is not None
-        self._target, self._engine, self._is_local = target, engine, is_local
-        self._hashes: dict[str, str | None] | None = None
+        self._to, self._engine, self._is_local = to, engine, is_local
+        self._hashes: InputHashes | None = None
         self.statistics = statistics_by_source(counts, alpha=config.alpha)
         """Of all good rollouts, by source."""
         self.subsets = tuple(self._choose())
@@ -79,8 +81,7 @@ class Selection:
         for source in config.source_rho:
             if source not in self.counts.sources:
                 raise ConfigError(f"source_rho names {source!r}; the sources are {', '.join(self.counts.sources)}")
-        sizes: Sequence[float | None] = config.rho if config.keep is None else (None,)
-        for strategy, rho in itertools.product(config.strategy, sizes):
+        for strategy, rho in itertools.product(config.strategy, config.sizes):
             ranking = Ranking(strategy=strategy, alpha=config.alpha, seed=config.seed, ties=config.ties)
 
             def n_keep(source: str | None, n: int, rho: float | None = rho) -> int:
@@ -99,12 +100,14 @@ class Selection:
         return sum(total(subset.statistics).n_rollouts for subset in self.subsets)
 
     def write(self, out: str, *, force: bool = False, on_chunk: Callable[[Chunk], Any] | None = None) -> Written:
-        """Write the one subset to a file, with its manifest and what was dropped beside it."""
+        """Write the one subset to a file, with its manifest and what was dropped beside it.
+
+        The name says how it is packed: .jsonl, .jsonl.gz, .jsonl.zst or .parquet.
+        """
         if len(self.subsets) != 1:
             raise ConfigError(f"there are {len(self.subsets)} subsets; write them to a folder with write_all")
         out = str(out)
-        refuse_existing(out, force=force)
-        self._write_dropped(dropped_path(out))
+        self._prepare([out], dropped_path(out), container_of(out), force=force)
         return self._write_file(self.subsets[0], out, on_chunk)
 
     def write_all(
@@ -116,69 +119,101 @@ class Selection:
         on_chunk: Callable[[Chunk], Any] | None = None,
     ) -> list[Written]:
         """Write every subset to ``folder``, one file each, or one folder each with a file a source."""
-        folder, suffix = str(folder).rstrip("/"), self._suffix()
-        outs = {subset.name: f"{folder}/{subset.name}" + ("" if by_source else suffix) for subset in self.subsets}
-        for out in outs.values():
-            refuse_existing(out, force=force)
-        self._write_dropped(f"{folder}/dropped.jsonl")
+        folder, suffix = str(folder).rstrip("/"), ".parquet" if self._to == "parquet" else ".jsonl"
+        outs = [f"{folder}/{subset.name}" + ("" if by_source else suffix) for subset in self.subsets]
+        self._prepare(outs, f"{folder}/dropped.jsonl", container_of(suffix), force=force)
+        pairs = zip(self.subsets, outs, strict=True)
         if not by_source:
-            return [self._write_file(subset, outs[subset.name], on_chunk) for subset in self.subsets]
-        return [self._write_sources(subset, outs[subset.name], suffix, on_chunk) for subset in self.subsets]
+            return [self._write_file(subset, out, on_chunk) for subset, out in pairs]
+        return [self._write_sources(subset, out, suffix, on_chunk) for subset, out in pairs]
 
-    def _suffix(self) -> str:
-        container = self._target.container
-        return {"plain": ".jsonl", "gz": ".jsonl.gz", "zst": ".jsonl.zst", "parquet": ".parquet"}[container]
-
-    def _write_dropped(self, path: str) -> None:
+    def _prepare(self, outs: list[str], dropped_to: str, container: Container, *, force: bool) -> None:
+        """Refuse what cannot be written, before anything is; then write what was dropped."""
+        target = target_for(self._to, container, self.config.tau)
+        refuse_input_as_output(self.corpus, outs)
+        refuse_unholdable(self.corpus.formats.items(), target)
+        if target.needs_mc:
+            self._refuse_hard_labels(target)
+        for out in [*outs, *([dropped_to] if len(self.dropped) else [])]:
+            refuse_existing(out, force=force)
+        if self._hashes is None:
+            self._hashes = InputHashes(self.corpus, self._engine)
         if len(self.dropped):
-            self.dropped.write(path)
+            self.dropped.write(dropped_to)
+        elif force and not is_url(dropped_to):
+            Path(dropped_to).unlink(missing_ok=True)  # it told of a run whose output is now replaced
+
+    def _refuse_hard_labels(self, target: Target) -> None:
+        """Stop when MC scores are asked for and a file turned out to hold only 0 and 1."""
+        soft = {path: fmt.labels != "either" for path, fmt in self.corpus.formats.items()}
+        for part in self.counts.parts:
+            if not soft[part.chunk.path]:
+                rows = self.counts.rows[part.first_row : part.first_row + part.n_rows]
+                # scores of 1 add up to their number, and nothing below tau adds anything
+                soft[part.chunk.path] = bool(((rows["sum_all"] != rows["n_pos"]) & (rows["kind"] == ROLLOUT)).any())
+        for path, is_soft in soft.items():
+            if not is_soft:
+                assert target.format is not None
+                raise no_mc_scores(path, self.corpus.formats[path], target.format)
 
     def _write_file(self, subset: Subset, out: str, on_chunk: Callable[[Chunk], Any] | None) -> Written:
-        pieces = list(pieces_of(self.counts, subset.kept))
-        entry = self._write_pieces(pieces, out, on_chunk)
-        return Written(subset, (out,), self._manifest(subset, out, {**entry, "path": out}))
+        with atomic_write(out) as temporary:
+            entry = self._write_pieces(subset, None, temporary, out, on_chunk)
+            # before the file gets its name: where the file stands, its manifest does
+            manifest = self._write_manifest(subset, out, entry)
+        return Written(subset, (out,), manifest)
 
     def _write_sources(
         self, subset: Subset, folder: str, suffix: str, on_chunk: Callable[[Chunk], Any] | None
     ) -> Written:
-        paths, entries = [], []
-        for source in self.counts.sources:
-            pieces = list(pieces_of(self.counts, subset.kept, source))
-            if pieces:
-                name = source.replace("/", "_").replace("\0", "_")
-                paths.append(f"{folder}/{name}{suffix}")
-                entries.append({**self._write_pieces(pieces, paths[-1], on_chunk), "path": paths[-1]})
-        return Written(subset, tuple(paths), self._manifest(subset, folder, {"path": folder, "files": entries}))
+        entries = []
+        for source, statistics in subset.statistics.items():
+            if statistics.n_rollouts:
+                out = f"{folder}/{quote(source, safe=' !#$&()+,;=@[]{}~')}{suffix}"
+                with atomic_write(out) as temporary:
+                    entries.append(self._write_pieces(subset, source, temporary, out, on_chunk))
+        manifest = self._write_manifest(subset, folder, {"path": folder, "files": entries})
+        return Written(subset, tuple(entry["path"] for entry in entries), manifest)
 
     def _write_pieces(
-        self, pieces: list[Piece], out: str, on_chunk: Callable[[Chunk], Any] | None
+        self,
+        subset: Subset,
+        source: str | None,
+        temporary: Path,
+        out: str,
+        on_chunk: Callable[[Chunk], Any] | None,
     ) -> dict[str, Any]:
-        with atomic_write(out) as temporary:
-            in_place = self._is_local and not is_url(out)
-            write_pieces(
-                pieces, temporary, self._target, self._engine, in_place=in_place, on_chunk=on_chunk
-            )
-            n_bytes, digest = temporary.stat().st_size, hash_file(str(temporary))
-        entry: dict[str, Any] = {"n_bytes": n_bytes, "xxh3_128": digest, "n_rollouts": sum(p.n_kept for p in pieces)}
-        if self._target.keeps_lines and self._target.container == "plain":
-            entry["source_bytes"] = _bytes_by_source(pieces)
+        """Write what is kept, of one source or of all; returns the file's entry in the manifest."""
+        target = target_for(self._to, container_of(out), self.config.tau)
+        pieces = list(pieces_of(self.counts, subset.kept, source))
+        in_place = self._is_local and not is_url(out)
+        sizes = write_pieces(pieces, temporary, target, self._engine, in_place=in_place, on_chunk=on_chunk)
+        entry: dict[str, Any] = {
+            "path": out,
+            "n_bytes": temporary.stat().st_size,
+            "xxh3_128": hash_file(str(temporary)),
+            "n_rollouts": sum(piece.n_kept for piece in pieces),
+        }
+        if target.container == "plain":
+            sources = (piece.source for piece in pieces)
+            entry["source_bytes"] = bytes_by_source(zip(sources, sizes, strict=True))
         return entry
 
-    def _manifest(self, subset: Subset, out: str, output: dict[str, Any]) -> str:
-        if self._hashes is None:
-            self._hashes = hash_inputs(self.corpus, self._engine)
+    def _write_manifest(self, subset: Subset, out: str, output: dict[str, Any]) -> str:
+        assert self._hashes is not None
         config = {
             **asdict(self.config),
             "strategy": subset.strategy,
             "rho": subset.rho,
-            "to": self._target.format or "same",
+            "to": self._to or "same",
             "skip_bad": self._skips_bad,
+            "text_only": self.corpus.judgement.text_only,
         }
         return write_manifest(
             out,
             command="select",
             config=config,
-            inputs=input_entries(self.corpus, self._hashes),
+            inputs=self._hashes.entries(),
             sources=self.by_source(subset),
             output=output,
         )
@@ -199,15 +234,3 @@ class Selection:
                 "reasons": reasons,
             }
         return found
-
-
-def _bytes_by_source(pieces: list[Piece]) -> dict[str, int] | None:
-    """Bytes of each source in the output, in order; None where sources are interleaved."""
-    found: dict[str, int] = {}
-    last = None
-    for piece in pieces:
-        if piece.source != last and piece.source in found:
-            return None
-        last = piece.source
-        found[last] = found.get(last, 0) + piece.n_bytes
-    return found

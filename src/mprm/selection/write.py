@@ -14,12 +14,10 @@ from mprm.engines.engine import Engine
 from mprm.errors import DataError
 from mprm.rollouts.chunks import Chunk
 from mprm.rollouts.convert_lines import Converted, ConvertTask, Target, convert_lines
-from mprm.rollouts.corpus import Corpus
-from mprm.rollouts.files import is_url
 from mprm.rollouts.problem import CHECK_ONLY, ERRORS
 from mprm.rollouts.sink import open_sink
 from mprm.scores.label_counts import LabelCounts, Part
-from mprm.selection.copy_spans import CopyTask, copy_spans, hash_file
+from mprm.selection.copy_spans import CopyTask, copy_spans
 from mprm.selection.keep_top import KeptRows
 
 Spans = tuple[tuple[int, int], ...]
@@ -56,7 +54,8 @@ def pieces_of(counts: LabelCounts, kept: KeptRows, source: str | None = None) ->
         if not mask.any():
             continue
         n_bytes = int(rows["n_bytes"][mask].sum())
-        spans, is_kept, needs_line_end = (), None, False
+        spans: Spans = ()
+        is_kept, needs_line_end = None, False
         if part.chunk.is_range:
             starts = ends - rows["n_bytes"].astype(np.int64)
             spans = _runs(starts[mask], ends[mask])
@@ -89,8 +88,8 @@ def write_pieces(
     *,
     in_place: bool,
     on_chunk: Callable[[Chunk], Any] | None,
-) -> None:
-    """Write the kept lines to a file.
+) -> list[int]:
+    """Write the kept lines to a file; returns how many bytes of lines each piece became.
 
     Parameters
     ----------
@@ -99,19 +98,20 @@ def write_pieces(
     """
     if target.keeps_lines and target.container == "plain" and in_place and all(piece.spans for piece in pieces):
         _copy_in_place(pieces, temporary, engine, on_chunk)
-        return
+        return [piece.n_bytes for piece in pieces]
+    n_bytes = []
     sink = open_sink(temporary, target.container)
     try:
-        tasks = (
-            ConvertTask(piece.part.chunk, target, None, piece.is_kept, piece.spans) for piece in pieces
-        )
+        tasks = (ConvertTask(piece.part.chunk, target, None, piece.is_kept, piece.spans) for piece in pieces)
         for piece, converted in zip(pieces, engine.map(convert_lines, tasks), strict=True):
             _refuse_surprise(piece, converted)
             sink.write(converted.data)
+            n_bytes.append(len(converted.data))
             if on_chunk is not None:
                 on_chunk(piece.part.chunk)
     finally:
         sink.close()
+    return n_bytes
 
 
 def _copy_in_place(
@@ -138,9 +138,3 @@ def _refuse_surprise(piece: Piece, converted: Converted) -> None:
             raise DataError(f"{piece.part.chunk.path}: a record changed while it was read: {text}")
     if converted.n_rollouts != piece.n_kept:
         raise DataError(f"{piece.part.chunk.path}: the file changed while it was read; run again")
-
-
-def hash_inputs(corpus: Corpus, engine: Engine) -> dict[str, str | None]:
-    """XXH3-128 of every local input file; None for those behind URLs."""
-    local = [file.path for file in corpus.files if not is_url(file.path)]
-    return dict(zip(local, engine.map(hash_file, local), strict=True))

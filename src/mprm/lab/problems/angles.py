@@ -8,15 +8,12 @@ from mprm.lab.sample_text import Facts, Problem, Script, lettered
 SCRIPT = Script(
     openings=(
         "The figure shows {setting}. One angle is labelled $({a}x + {b})^\\circ$ and another one {c}°.",
-        "Start with the labels: {setting}, an angle of $({a}x + {b})^\\circ$ and an angle that measures"
-        " {c}°.",
+        "Start with the labels: {setting}, an angle of $({a}x + {b})^\\circ$ and an angle that measures {c}°.",
     ),
     work=(
         (
-            "The unknown sits in ∠{P}, so the aim is an equation in which $x$ is the only letter that is"
-            " left.",
-            "We are asked for $x$, which occurs only in the label of ∠{P}; every other label is a plain"
-            " number.",
+            "The unknown sits in ∠{P}, so the aim is an equation in which $x$ is the only letter that is left.",
+            "We are asked for $x$, which occurs only in the label of ∠{P}; every other label is a plain number.",
         ),
         (
             "Recall the theorem that applies to this figure: {theorem}.",
@@ -25,18 +22,15 @@ SCRIPT = Script(
         (
             "Applied to the labels this says that ∠{P} and ∠{Q} together make {e}°, that is, $({a}x + {b})"
             " + {c} = {e}$.",
-            "Writing it with the labels of the figure gives $({a}x + {b}) + {c} = {e}$, where all terms are"
-            " degrees.",
+            "Writing it with the labels of the figure gives $({a}x + {b}) + {c} = {e}$, where all terms are degrees.",
         ),
         (
             "Combine the two constants on the left-hand side: ${b} + {c} = {bc}$, so the equation becomes"
             " ${a}x + {bc} = {e}$.",
-            "Adding the numbers ${b}$ and ${c}$ turns the equation into the shorter form ${a}x + {bc} ="
-            " {e}$.",
+            "Adding the numbers ${b}$ and ${c}$ turns the equation into the shorter form ${a}x + {bc} = {e}$.",
         ),
         (
-            "Subtract ${bc}$ from both sides to keep only the term with $x$ on the left: ${a}x = {e} - {bc}"
-            " = {ax}$.",
+            "Subtract ${bc}$ from both sides to keep only the term with $x$ on the left: ${a}x = {e} - {bc} = {ax}$.",
             "Moving ${bc}$ to the other side leaves ${a}x = {ax}$, since ${e} - {bc} = {ax}$.",
         ),
         (
@@ -47,8 +41,7 @@ SCRIPT = Script(
         ),
     ),
     checks=(
-        "As a check, put $x = {x}$ back: ∠{P} = ${a} \\cdot {x} + {b}$ = {whole}°, and {whole}° + {c}° ="
-        " {e}°.",
+        "As a check, put $x = {x}$ back: ∠{P} = ${a} \\cdot {x} + {b}$ = {whole}°, and {whole}° + {c}° = {e}°.",
         "The size of ∠{P} then is {whole}°, which is positive and smaller than 180°, as an angle of such a"
         " figure must be.",
         "No other choice works, because the left-hand side grows with $x$ and meets {e} only at $x = {x}$.",
@@ -67,8 +60,7 @@ SCRIPT = Script(
 FIGURES: tuple[tuple[str, str, int | None], ...] = (
     (
         "triangle {P}{Q}{R} with one side extended beyond {R}",
-        "an exterior angle of a triangle equals the sum of the two remote interior angles, and it measures"
-        " {e}° here",
+        "an exterior angle of a triangle equals the sum of the two remote interior angles, and it measures {e}° here",
         None,
     ),
     (
@@ -83,8 +75,7 @@ FIGURES: tuple[tuple[str, str, int | None], ...] = (
     ),
     (
         "quadrilateral {P}{R}{Q}S inscribed in a circle",
-        "opposite angles of a quadrilateral that is inscribed in a circle are supplementary, so they add up"
-        " to 180°",
+        "opposite angles of a quadrilateral that is inscribed in a circle are supplementary, so they add up to 180°",
         180,
     ),
     (

@@ -10,15 +10,13 @@ from mprm.lab.sample_text import Facts, Problem, Script
 
 SCRIPT = Script(
     openings=(
-        'The {chart} is titled "{title}" and gives one value in {unit} for each {category}, from {first} to'
-        " {last}.",
+        'The {chart} is titled "{title}" and gives one value in {unit} for each {category}, from {first} to {last}.',
         'This is a {chart} about "{title}". Every {category} has its own value, which is written next to it'
         " in {unit}.",
     ),
     work=(
         (
-            "First look for {one}. The label next to its mark reads {v1}, so the value for {one} is {v1}"
-            " {unit}.",
+            "First look for {one}. The label next to its mark reads {v1}, so the value for {one} is {v1} {unit}.",
             "Going along the axis to {one}, the value that is printed there is {v1} {unit}.",
         ),
         (

@@ -14,14 +14,12 @@ SCRIPT = Script(
     ),
     work=(
         (
-            "Read the zeros off the graph. The curve meets the $x$-axis at $x = {r1}$, $x = {r2}$ and $x ="
-            " {r3}$.",
+            "Read the zeros off the graph. The curve meets the $x$-axis at $x = {r1}$, $x = {r2}$ and $x = {r3}$.",
             "The crossings with the $x$-axis lie at ${r1}$, ${r2}$ and ${r3}$, and none of them only"
             " touches the axis.",
         ),
         (
-            "A cubic with these zeros has the factored form $f(x) = a{f1}{f2}{f3}$ with one unknown factor"
-            " $a$.",
+            "A cubic with these zeros has the factored form $f(x) = a{f1}{f2}{f3}$ with one unknown factor $a$.",
             "Each zero gives a linear factor, hence $f(x) = a{f1}{f2}{f3}$, where the number $a$ is still"
             " to be found.",
         ),
@@ -32,13 +30,11 @@ SCRIPT = Script(
             " there, which gives $a = {a}$.",
         ),
         (
-            "Expand the first two factors: ${f1}{f2} = {quadratic}$. The third factor is kept for the next"
-            " line.",
+            "Expand the first two factors: ${f1}{f2} = {quadratic}$. The third factor is kept for the next line.",
             "Multiplying the first two brackets term by term yields ${f1}{f2} = {quadratic}$.",
         ),
         (
-            "Multiply by the third factor: $({quadratic}){f3} = {monic}$, where like terms have been"
-            " collected.",
+            "Multiply by the third factor: $({quadratic}){f3} = {monic}$, where like terms have been collected.",
             "Bringing in the last bracket, we get $({quadratic}){f3} = {monic}$ after collecting like terms.",
         ),
         (
@@ -54,8 +50,7 @@ SCRIPT = Script(
         " on the graph.",
         "The leading coefficient ${a}$ fits the picture, because the right end of the curve goes {way}"
         " without bound.",
-        "Putting the marked point in once more, ${a} \\cdot ({unit}) = {y}$, so the factor $a = {a}$ is"
-        " confirmed.",
+        "Putting the marked point in once more, ${a} \\cdot ({unit}) = {y}$, so the factor $a = {a}$ is confirmed.",
         "The sum of the zeros is ${sum}$, and this is minus the second coefficient divided by the first, as"
         " it has to be.",
     ),
@@ -107,9 +102,7 @@ def draw_problem(draws: Draws) -> Problem:
         used = slope if asks_slope else full
         value = sum(c * t**power for power, c in enumerate(reversed(used)))
         before = f"The derivative is $f'(x) = {polynomial(slope)}$, and" if asks_slope else "Evaluating this,"
-        finish = (
-            f"{before} at $x = {t}$ we get ${mark}({t}) = {value}$, which is the value that was asked for."
-        )
+        finish = f"{before} at $x = {t}$ we get ${mark}({t}) = {value}$, which is the value that was asked for."
         factors = {f"f{n}": f"({polynomial([1, -root])})" for n, root in enumerate((r1, r2, r3), 1)}
         forms = {"quadratic": polynomial(quadratic), "monic": polynomial(monic), "full": polynomial(full)}
         point = {"p": p, "y": a * unit, "unit": unit}

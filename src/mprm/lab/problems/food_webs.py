@@ -9,8 +9,7 @@ SCRIPT = Script(
     openings=(
         "The diagram shows a food web of a {habitat}. The arrows run from the {producer} at the bottom up"
         " to the {top}.",
-        "This is a diagram of the living things in a {habitat}, joined by arrows that show how energy is"
-        " passed on.",
+        "This is a diagram of the living things in a {habitat}, joined by arrows that show how energy is passed on.",
         "Several organisms of a {habitat} are drawn here, among them {producer}, {subject} and {top}, with"
         " arrows in between.",
     ),
@@ -23,8 +22,7 @@ SCRIPT = Script(
         (
             "Now find the {subject} in the diagram. The arrow that matters for the question joins it with"
             " the {found}.",
-            "Following the arrows around the {subject}, the one that answers the question leads to the"
-            " {found}.",
+            "Following the arrows around the {subject}, the one that answers the question leads to the {found}.",
         ),
         (
             "So {claim}, and in the list of options the {found} is found under the letter {letter}.",
@@ -73,9 +71,7 @@ def draw_problem(draws: Draws) -> Problem:
     options, letters = lettered(draws.shuffled(others))
 
     def facts(found: str) -> Facts:
-        claim = (
-            f"the {subject} feeds on the {found}" if looks_down else f"the {subject} is eaten by the {found}"
-        )
+        claim = f"the {subject} feeds on the {found}" if looks_down else f"the {subject} is eaten by the {found}"
         ends = {"producer": chain[0], "top": chain[-1]}
         words = {"habitat": habitat, "subject": subject, "found": found, "claim": claim}
         return {**ends, **words, "letter": letters[found], "answer": letters[found]}

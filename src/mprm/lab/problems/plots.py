@@ -20,8 +20,7 @@ SCRIPT = Script(
             "Now compare it with {two}, {why}. Its {part} is at about {v2} on the same scale.",
         ),
         (
-            "Since {v1} is {relation} {v2}, the statement in the question {verdict}, and the answer is"
-            " {answer}.",
+            "Since {v1} is {relation} {v2}, the statement in the question {verdict}, and the answer is {answer}.",
             "The value {v1} is {relation} {v2}. What the question claims therefore {verdict}: the answer is"
             " {answer}.",
         ),

@@ -12,8 +12,7 @@ SCRIPT = Script(
     openings=(
         "The figure is made of two shapes that share the side {B}{C}: the {colour} rectangle {A}{B}{C}{D}"
         " and {shape}.",
-        "Two shapes meet at the side {B}{C} in this figure, namely the {colour} rectangle {A}{B}{C}{D} and"
-        " {shape}.",
+        "Two shapes meet at the side {B}{C} in this figure, namely the {colour} rectangle {A}{B}{C}{D} and {shape}.",
     ),
     work=(
         (
@@ -33,8 +32,7 @@ SCRIPT = Script(
         ),
     ),
     checks=(
-        "Multiplying back, ${side} \\cdot {link} = {area}$ holds, so the shared side {B}{C} has the right"
-        " length.",
+        "Multiplying back, ${side} \\cdot {link} = {area}$ holds, so the shared side {B}{C} has the right length.",
         "The result {found} is of a sensible size when it is compared with the shared side of length {link}.",
         "Both shapes have been used exactly once, and no length that the figure gives is left over.",
         "In short, the rectangle gives {B}{C} = {link}, and from this the second shape gives {found}.",

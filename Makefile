@@ -1,0 +1,42 @@
+# make demo    check, describe and select from the sample corpus
+# make test    lint, types and tests
+# make lint    ruff and mypy alone
+# make bench   time select against plain json on a corpus of the paper's size
+
+PYTHON ?= python3
+BIN := .venv/bin
+JOBS ?= 2
+
+.PHONY: demo test lint bench clean
+
+.venv/installed: pyproject.toml setup.py constraints.txt src/mprm/scores/_count_rows.c
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: .venv/installed
+	@rm -rf demo
+	$(BIN)/mprm lab corpus demo/annotations
+	$(BIN)/mprm check demo/annotations || test $$? -eq 3
+	$(BIN)/mprm stats demo/annotations
+	$(BIN)/mprm select demo/annotations --strategy bis --rho 0.10 --out demo/bis10.jsonl
+	@echo
+	@echo "The subset is demo/bis10.jsonl; what made it, demo/bis10.jsonl.manifest.json."
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check src tests benchmarks setup.py
+	$(BIN)/ruff format --check src tests benchmarks setup.py
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -n $(JOBS) --doctest-modules src tests
+
+bench: .venv/installed
+	$(BIN)/python benchmarks/select.py
+
+clean:
+	rm -rf .venv demo build src/*.egg-info

@@ -1,0 +1,89 @@
+"""The manifest beside every output: what made it, out of what, and what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+
+from mprm import __version__
+from mprm.engines.engine import Engine
+from mprm.errors import ConfigError
+from mprm.rollouts.atomic_write import atomic_write
+from mprm.rollouts.corpus import Corpus
+from mprm.rollouts.files import is_url
+from mprm.rollouts.source_ranges import MANIFEST_SUFFIX
+
+
+def hash_file(path: str) -> str:
+    """XXH3-128 of a local file, as ``xxhsum -H2`` prints it."""
+    digest = xxhash.xxh3_128()
+    with open(path, "rb", buffering=0) as handle:  # noqa: PTH123
+        buffer = memoryview(bytearray(1 << 18))
+        while n_bytes := handle.readinto(buffer):
+            digest.update(buffer[:n_bytes])
+    return digest.hexdigest()
+
+
+class InputHashes:
+    """The hashes of a corpus's local files; the engine works on them from the start."""
+
+    def __init__(self, corpus: Corpus, engine: Engine) -> None:
+        self._corpus = corpus
+        self._local = [file.path for file in corpus.files if not is_url(file.path)]
+        self._hashing: Iterator[str] = engine.map(hash_file, self._local)
+        self._found: dict[str, str] | None = None
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Path, size, hash and format of every input file; no hash for files behind URLs."""
+        if self._found is None:
+            self._found = dict(zip(self._local, self._hashing, strict=True))
+        return [
+            {
+                "path": "(in memory)" if self._corpus.is_frame else file.path,
+                "n_bytes": file.n_bytes,
+                "xxh3_128": self._found.get(file.path),
+                "format": self._corpus.formats[file.path].name,
+                "source": file.source,
+            }
+            for file in self._corpus.files
+        ]
+
+
+def refuse_input_as_output(corpus: Corpus, outs: list[str]) -> None:
+    """Stop before an input is replaced by what is made of it."""
+    inputs = {str(Path(file.path).resolve()) for file in corpus.files if not is_url(file.path)}
+    inputs |= {file.path for file in corpus.files if is_url(file.path)}
+    for out in outs:
+        if (out if is_url(out) else str(Path(out).expanduser().resolve())) in inputs:
+            raise ConfigError(f"{out} is one of the inputs; choose another output")
+
+
+def write_manifest(
+    out: str,
+    *,
+    command: str,
+    config: Mapping[str, Any],
+    inputs: list[dict[str, Any]],
+    sources: Mapping[str, Any],
+    output: Mapping[str, Any],
+) -> str:
+    """Write the manifest of ``out`` beside it; returns where.
+
+    It holds no time and no place, so that the same run gives the same bytes.
+    """
+    manifest = {
+        "mprm": __version__,
+        "command": command,
+        "config": config,
+        "inputs": inputs,
+        "sources": sources,
+        "output": output,
+    }
+    beside = out + MANIFEST_SUFFIX
+    with atomic_write(beside) as temporary:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+    return beside

@@ -1,0 +1,67 @@
+import gzip
+from pathlib import Path
+
+import pytest
+
+import mprm
+from mprm.errors import DataError, InputNotFoundError
+from mprm.rollouts.files import corpus_files, source_name
+from tests.conftest import raw_record, write_jsonl
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("a/ai2d.jsonl", "ai2d"),
+        ("ai2d.jsonl.gz", "ai2d"),
+        ("s3://b/x.parquet", "x"),
+        ("x-00001-of-00010.jsonl.zst", "x"),
+        ("a.b.jsonl", "a.b"),
+        ("noending", "noending"),
+    ],
+)
+def test_the_source_is_the_files_name(path: str, source: str) -> None:
+    assert source_name(path) == source
+
+
+def test_a_file_named_twice_is_read_once(tmp_path: Path, monkeypatch) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0])])
+    monkeypatch.chdir(tmp_path)
+    assert len(corpus_files(["a.jsonl", "*.jsonl", str(tmp_path / "a.jsonl"), tmp_path])) == 1
+
+
+def test_a_name_with_glob_letters_is_a_name(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a[1].jsonl", [raw_record([1.0])])
+    assert [file.path for file in corpus_files(path)] == [str(path)]
+
+
+def test_pipes_are_refused_because_input_is_read_twice(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(InputNotFoundError, match="regular file"):
+        corpus_files(tmp_path / "pipe.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl.gz", b"not gzip"),
+        ("b.jsonl.gz", gzip.compress(b"x" * 999)[:20]),
+        ("c.jsonl.zst", b"not zstd"),
+        ("d.parquet", b"not parquet"),
+    ],
+)
+def test_broken_packing_names_the_file(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name}: cannot be read"):
+        mprm.stats(tmp_path / name)
+
+
+def test_an_empty_file_has_no_rollouts(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_bytes(b"")
+    write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0])])
+    assert mprm.stats(tmp_path).total.n_rollouts == 1
+    selection = mprm.select(tmp_path / "empty.jsonl")
+    selection.write(str(tmp_path / "o.jsonl"))
+    assert (tmp_path / "o.jsonl").read_bytes() == b""

@@ -1,0 +1,102 @@
+import json
+from pathlib import Path
+
+import pytest
+
+import mprm
+from mprm.cli.main import run
+from tests.conftest import raw_record, write_jsonl
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    # a: [1, .5, 0] mixed; [1, 1] tied.  b: [0] tied, never sampled
+    write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0, 0.5, 0.0]), raw_record([1.0, 1.0], number=1)])
+    negative = raw_record([0.0])
+    negative["steps_with_score"][0].update(num_mc_total=0, step="one two  three")
+    write_jsonl(tmp_path / "b.jsonl", [negative])
+    return tmp_path
+
+
+def test_the_numbers_are_those_worked_out_by_hand(small: Path) -> None:
+    found = mprm.stats(small)
+    a, b, total = found.sources["a"], found.sources["b"], found.total
+    assert (a.n_rollouts, a.n_steps, a.n_pos, a.n_mixed, a.n_tied, a.n_unsampled, a.n_mc) == (
+        2,
+        5,
+        4,
+        1,
+        1,
+        0,
+        16,
+    )
+    assert a.mean_mc == 3.5 / 5
+    assert a.mean_out_of_n == 16 * 3.5 / 5
+    assert a.words_per_step == 4  # "Step 0 of 0."
+    assert (b.n_words, b.n_unsampled, b.n_tied, b.mean_out_of_n) == (3, 1, 1, None)
+    assert (total.n_rollouts, total.n_steps, total.steps_per_rollout) == (3, 6, 2)
+    assert total.error_step_ratio == 2 / 6
+    assert total.mixed_share == 1 / 3
+    assert total.tied_share == 2 / 3
+
+
+def test_tau_moves_the_labels(small: Path) -> None:
+    assert mprm.stats(small, tau=0.5).sources["a"].n_pos == 3
+
+
+def test_every_way_of_printing(small: Path, capsys) -> None:
+    for form, sign in (
+        ("table", "error steps"),
+        ("markdown", "| a | 2 | 5 | 2.50 | 4.0 | 20.00% | 0.7000 |"),
+        ("latex", r"\begin{tabular}"),
+    ):
+        assert run(["stats", str(small), "--format", form]) == 0
+        assert sign in capsys.readouterr().out
+    assert run(["stats", str(small), "--format", "json", "--by", "all"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["sources"] == {}
+    assert found["all"]["n_steps"] == 6
+
+
+def test_left_out_records_are_said(small: Path, capsys) -> None:
+    write_jsonl(small / "c.jsonl", [raw_record([3.0])])
+    assert run(["stats", str(small)]) == 1
+    capsys.readouterr()
+    assert run(["stats", str(small), "--skip-bad"]) == 0
+    assert "1 bad records were left out" in capsys.readouterr().err
+
+
+def test_a_source_named_all_keeps_its_row(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "all.jsonl", [raw_record([1.0])])
+    write_jsonl(tmp_path / "b.jsonl", [raw_record([1.0])])
+    found = mprm.stats(tmp_path)
+    assert (found.sources["all"].n_rollouts, found.total.n_rollouts) == (1, 2)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_scores_go_to_every_kind_of_table(small: Path, suffix: str) -> None:
+    import pandas as pd
+
+    out = small / f"scores{suffix}"
+    assert mprm.score([small / "a.jsonl", small / "b.jsonl"], str(out)).n_rollouts == 3
+    read = {
+        ".parquet": pd.read_parquet,
+        ".csv": pd.read_csv,
+        ".jsonl": lambda p: pd.read_json(p, lines=True),
+    }[suffix]
+    table = read(out)
+    assert list(table.columns) == [
+        "source",
+        "file",
+        "line",
+        "n",
+        "n_pos",
+        "p_pos",
+        "mixture",
+        "R",
+        "mean_mc",
+        "bis",
+    ]
+    assert table["source"].tolist() == ["a", "a", "b"]
+    assert table["R"].tolist() == [0.75, 1.0, 1.0]
+    assert table["bis"].tolist() == [pytest.approx((2 / 9 + 0.05) * 0.75), 0.05, 0.05]
