@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +35,7 @@ def test_what_is_written_is_read_back(name: str, question: str, steps, images, t
         return
     rollout = mprm.Rollout(question=question, images=tuple(images), steps=tuple(mprm.Step(t, s) for t, s in steps))
     fmt = FORMATS[name]
-    record = json.loads(json.dumps(fmt.dump(rollout, tau)))
+    record = json.loads(msgspec.json.encode(fmt.dump(rollout, tau)))
     problems = Problems()
     (again,) = fmt.parse(record, problems)
     assert problems.found == []

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
 from mprm.cli.arguments import (
     Engine,
     InputFormat,
     Json,
+    Option,
     Paths,
     Processes,
     RayAddress,
@@ -34,10 +33,9 @@ class CheckCommand:
     paths: Paths
     image_root: Annotated[
         str | None,
-        tyro.conf.arg(metavar="DIR", help="Folder that must hold every image; else they are not looked for."),
+        Option("Folder that must hold every image; else they are not looked for.", "DIR"),
     ] = None
-    all: bool = False
-    """List every problem, not only the first few of each kind."""
+    all: Annotated[bool, Option("List every problem, not only the first few of each kind.")] = False
     json: Json = False
     format: InputFormat = None
     text_only: TextOnly = False

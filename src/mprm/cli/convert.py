@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-import tyro
-
 from mprm.cli.arguments import (
     Engine,
     Force,
     InputFormat,
     Json,
+    Option,
     Paths,
     Processes,
     RayAddress,
@@ -29,10 +28,11 @@ class ConvertCommand:
     """Turn a corpus into another format; what the format cannot hold is refused."""
 
     paths: Paths
-    out: Annotated[str, tyro.conf.arg(metavar="FILE", help="Output; .gz, .zst and .parquet by its name.")]
-    to: Annotated[str | None, tyro.conf.arg(metavar="FORMAT", help=f"{', '.join(TARGETS)}.")] = None
-    tau: float = 0.0
-    """Where the output has binary labels: positive when the score is strictly above it."""
+    out: Annotated[str, Option("Output; .gz, .zst and .parquet by its name.", "FILE")]
+    to: Annotated[str | None, Option(f"{', '.join(TARGETS)}.", "FORMAT")] = None
+    tau: Annotated[
+        float, Option("Where the output has binary labels: positive when the score is strictly above it.", "NUMBER")
+    ] = 0.0
     format: InputFormat = None
     text_only: TextOnly = False
     skip_bad: SkipBad = False

@@ -5,19 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import tyro
-
-from mprm.cli.arguments import Force, parsed
+from mprm.cli.arguments import Force, Option, parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabCommand:
     """Write the sample corpus that mprm ships: 3,000 made-up rollouts of eight sources, without images."""
 
-    what: Annotated[Literal["corpus"], tyro.conf.Positional]
-    """What to write."""
-    folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """Folder to write to; made if it is not there."""
+    what: Annotated[Literal["corpus"], Option("What to write.", is_positional=True)]
+    folder: Annotated[str, Option("Folder to write to; made if it is not there.", "DIR", is_positional=True)]
     force: Force = False
 
 

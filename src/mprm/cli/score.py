@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import tyro
-
 from mprm.cli.arguments import (
+    Alpha,
     Engine,
     Force,
     InputFormat,
+    Option,
     Paths,
     Processes,
     RayAddress,
     SkipBad,
+    Tau,
     TextOnly,
     parsed,
 )
@@ -26,11 +27,9 @@ class ScoreCommand:
     """Write one row a rollout: source, line, n, n_pos, p_pos, mixture, R, mean MC and BIS."""
 
     paths: Paths
-    out: Annotated[str, tyro.conf.arg(metavar="FILE", help="A .parquet, .csv or .jsonl file.")]
-    alpha: float = 0.05
-    """BIS smoothing."""
-    tau: float = 0.0
-    """A step is positive when its score is strictly above it."""
+    out: Annotated[str, Option("A .parquet, .csv or .jsonl file.", "FILE")]
+    alpha: Alpha = 0.05
+    tau: Tau = 0.0
     format: InputFormat = None
     text_only: TextOnly = False
     skip_bad: SkipBad = False

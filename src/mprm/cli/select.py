@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
-
 from mprm.cli.arguments import (
+    Alpha,
     Engine,
     Force,
     InputFormat,
     Json,
+    Option,
     Paths,
     Processes,
     RayAddress,
     SkipBad,
+    Tau,
     TextOnly,
     as_json,
     parsed,
@@ -35,47 +36,35 @@ class SelectCommand:
     """Keep, from each source of a corpus, the rollouts that teach the most."""
 
     paths: Paths
-    out: Annotated[str | None, tyro.conf.arg(metavar="FILE", help="Where the one subset goes.")] = None
+    out: Annotated[str | None, Option("Where the one subset goes.", "FILE")] = None
     out_dir: Annotated[
         str | None,
-        tyro.conf.arg(metavar="DIR", help="Where the subsets go, one file for each strategy and rho."),
+        Option("Where the subsets go, one file for each strategy and rho.", "DIR"),
     ] = None
-    strategy: tuple[Literal["bis", "random", "low-mc", "mixed", "reliable"], ...] = ("bis",)
-    """How to rank rollouts; several give several subsets from one scan."""
+    strategy: Annotated[
+        tuple[Literal["bis", "random", "low-mc", "mixed", "reliable"], ...],
+        Option("How to rank rollouts; several give several subsets from one scan."),
+    ] = ("bis",)
     rho: Annotated[
         tuple[float, ...],
-        tyro.conf.arg(
-            help="Fraction kept from each source, in (0, 1]; several give several subsets. (default: 0.1)",
-            help_behavior_hint="",
-        ),
+        Option("Fraction kept from each source, in (0, 1]; several give several subsets. (default: 0.1)", "NUMBER"),
     ] = ()
-    keep: Annotated[int | None, tyro.conf.arg(metavar="N", help="Number kept from each source, instead of rho.")] = (
-        None
-    )
-    source_rho: Annotated[
-        tuple[str, ...], tyro.conf.arg(metavar="SOURCE=RHO", help="Fraction for single sources.")
-    ] = ()
-    alpha: float = 0.05
-    """BIS smoothing; larger lets in more single-label rollouts."""
-    tau: float = 0.0
-    """A step is positive when its score is strictly above it."""
-    seed: int = 0
-    """Seed of the random order."""
-    ties: Literal["hash", "file-order"] = "hash"
-    """Rollouts of equal rank: in seeded random order, or in file order as the paper's code."""
-    pool: bool = False
-    """Rank all sources together instead of each by itself."""
+    keep: Annotated[int | None, Option("Number kept from each source, instead of rho.", "N")] = None
+    source_rho: Annotated[tuple[str, ...], Option("Fraction for single sources.", "SOURCE=RHO")] = ()
+    alpha: Alpha = 0.05
+    tau: Tau = 0.0
+    seed: Annotated[int, Option("Seed of the random order.", "N")] = 0
+    ties: Annotated[
+        Literal["hash", "file-order"],
+        Option("Rollouts of equal rank: in seeded random order, or in file order as the paper's code."),
+    ] = "hash"
+    pool: Annotated[bool, Option("Rank all sources together instead of each by itself.")] = False
     to: Annotated[
         str | None,
-        tyro.conf.arg(
-            metavar="FORMAT",
-            help=f"Output format; lines are copied byte for byte without it. {', '.join(TARGETS)}.",
-        ),
+        Option(f"Output format; lines are copied byte for byte without it. {', '.join(TARGETS)}.", "FORMAT"),
     ] = None
-    by_source: bool = False
-    """Under --out-dir: one folder a subset, with one file a source."""
-    dry_run: bool = False
-    """Show what would be kept, and write nothing."""
+    by_source: Annotated[bool, Option("Under --out-dir: one folder a subset, with one file a source.")] = False
+    dry_run: Annotated[bool, Option("Show what would be kept, and write nothing.")] = False
     format: InputFormat = None
     text_only: TextOnly = False
     skip_bad: SkipBad = False

@@ -6,9 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import tyro
-
-from mprm.cli.arguments import Engine, Paths, Processes, RayAddress, SkipBad, TextOnly, as_json, parsed
+from mprm.cli.arguments import Engine, Option, Paths, Processes, RayAddress, SkipBad, Tau, TextOnly, as_json, parsed
 from mprm.cli.progress import progress
 from mprm.rollouts.corpus import open_corpus
 from mprm.rollouts.formats import FORMATS
@@ -19,17 +17,11 @@ class StatsCommand:
     """Show the paper's statistics tables for a corpus: per source and overall."""
 
     paths: Paths
-    by: Literal["source", "all"] = "source"
-    """One row a source and one for all, or only the last."""
-    format: Literal["table", "json", "markdown", "latex"] = "table"
-    """How to print."""
-    alpha: float = 0.05
-    """BIS smoothing, for the share of rollouts tied at it."""
-    tau: float = 0.0
-    """A step is positive when its score is strictly above it."""
-    input_format: Annotated[
-        str | None, tyro.conf.arg(metavar="NAME", help=f"Format of the input: {', '.join(FORMATS)}.")
-    ] = None
+    by: Annotated[Literal["source", "all"], Option("One row a source and one for all, or only the last.")] = "source"
+    format: Annotated[Literal["table", "json", "markdown", "latex"], Option("How to print.")] = "table"
+    alpha: Annotated[float, Option("BIS smoothing, for the share of rollouts tied at it.", "NUMBER")] = 0.05
+    tau: Tau = 0.0
+    input_format: Annotated[str | None, Option(f"Format of the input: {', '.join(FORMATS)}.", "NAME")] = None
     text_only: TextOnly = False
     skip_bad: SkipBad = False
     engine: Engine = "local"

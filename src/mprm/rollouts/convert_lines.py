@@ -158,7 +158,11 @@ def _taken(task: ConvertTask) -> Iterator[bytes]:
     elif task.spans:
         with mapped(task.chunk) as data:
             for start, end in task.spans:
-                yield from (line + b"\n" for line in data[start:end].split(b"\n") if line)
+                place = start
+                while place < end:
+                    line_end = data.find(b"\n", place, end) + 1 or end
+                    yield data[place:line_end]
+                    place = line_end
     else:
         yield from lines_of(task.chunk)
 
@@ -169,10 +173,14 @@ def _encoded(rollouts: Iterable[tuple[Rollout, str | None]], target: Target) -> 
     assert target.format is not None
     dump = FORMATS[target.format].dump
     assert dump is not None
-    encode = msgspec.json.Encoder().encode
-    lines = [encode(dump(rollout, target.tau)) for rollout, _ in rollouts]
-    lines.append(b"")
-    return b"\n".join(lines), len(lines) - 1
+    encode_into = msgspec.json.Encoder().encode_into
+    # one buffer for all records: many small ones would make the memory grow and shrink all the time
+    lines, n_rollouts, tau = bytearray(), 0, target.tau
+    for rollout, _ in rollouts:
+        encode_into(dump(rollout, tau), lines, -1)
+        lines += b"\n"
+        n_rollouts += 1
+    return bytes(lines), n_rollouts
 
 
 def _arrow(rollouts: Iterable[tuple[Rollout, str | None]]) -> tuple[bytes, int]:

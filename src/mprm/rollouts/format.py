@@ -31,8 +31,8 @@ class Format:
     """The record's rollouts; what is wrong is reported, and an unusable record gives none."""
     quick: Callable[[bytes], Rollout | None] | None = None
     """The rollout of a plain line, decoded at once; None for any other line, which ``parse`` then sees."""
-    dump: Callable[[Rollout, float], dict[str, Any]] | None = None
-    """The rollout as a record of this format, labels cut at tau; None for formats that are only read."""
+    dump: Callable[[Rollout, float], Any] | None = None
+    """The rollout as a record of this format, ready to be encoded, labels cut at tau; None: only read."""
     writes: Literal["mc", "binary"] = "binary"
     """What ``dump`` needs: MC scores, or labels of any kind."""
     forbids: str | None = None

@@ -2,7 +2,7 @@ r"""MM-PRM training records: ``Question: …\nProcess: s1<prm>\n\ns2<prm>`` with
 
 from __future__ import annotations
 
-from typing import Any
+import msgspec
 
 from mprm.rollouts.conversation import turns
 from mprm.rollouts.fields import image_field, shown, steps_with_labels
@@ -61,23 +61,30 @@ def training_text(rollout: Rollout) -> str:
     return f"{QUESTION} {rollout.question.strip()}{PROCESS} {process}"
 
 
-def _dump(rollout: Rollout, labels: list[float]) -> dict[str, Any]:
-    record: dict[str, Any] = {}
-    if rollout.images:
-        record["image"] = rollout.images[0] if len(rollout.images) == 1 else list(rollout.images)
-    record["conversations"] = [
-        {"from": "human", "value": training_text(rollout)},
-        {"from": "gpt", "value": labels},
-    ]
-    return record
+class _Turn(msgspec.Struct, gc=False):
+    speaker: str = msgspec.field(name="from")
+    value: str | list[float]
 
 
-def dump_hard(rollout: Rollout, tau: float) -> dict[str, Any]:
+class _Record(msgspec.Struct, gc=False, kw_only=True):
+    image: str | tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    conversations: tuple[_Turn, _Turn]
+
+
+def _dump(rollout: Rollout, labels: list[float]) -> _Record:
+    images = rollout.images
+    talk = (_Turn("human", training_text(rollout)), _Turn("gpt", labels))
+    if not images:
+        return _Record(conversations=talk)
+    return _Record(image=images[0] if len(images) == 1 else images, conversations=talk)
+
+
+def dump_hard(rollout: Rollout, tau: float) -> _Record:
     """Labels 1.0 where the score is strictly above tau, else 0.0."""
     return _dump(rollout, [1.0 if step.score > tau else 0.0 for step in rollout.steps])
 
 
-def dump_soft(rollout: Rollout, _tau: float) -> dict[str, Any]:
+def dump_soft(rollout: Rollout, _tau: float) -> _Record:
     """Labels are the scores themselves."""
     return _dump(rollout, [step.score for step in rollout.steps])
 

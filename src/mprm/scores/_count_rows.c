@@ -427,6 +427,9 @@ static int record(Cursor *c, int needs_image, double tau, PyObject *sources, Row
 }
 
 static int holds(const unsigned char *p, const unsigned char *end, const char *mark, Py_ssize_t length) {
+#if defined(__GLIBC__)
+    return memmem(p, (size_t)(end - p), mark, (size_t)length) != NULL;
+#endif
     while (end - p >= length && (p = memchr(p, mark[0], (size_t)(end - p - length + 1)))) {
         if (memcmp(p, mark, (size_t)length) == 0) return 1;
         p++;

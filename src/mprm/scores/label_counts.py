@@ -29,6 +29,11 @@ BLOCK_ROWS = 1 << 18
 """Rows looked at together: bounds memory, whatever the corpus's size."""
 
 
+def taken(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
+    """The rows that the mask takes; the rows themselves where it takes all, as most often it does."""
+    return rows if mask.all() else rows[mask]
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """The rows of one chunk."""
@@ -70,7 +75,7 @@ class LabelCounts:
         if self._rows is None:
             self._file.flush()
             if self._n_rows:
-                self._rows = np.memmap(self._file, ROW_TYPE, "r", shape=(self._n_rows,))
+                self._rows = np.asarray(np.memmap(self._file, ROW_TYPE, "r", shape=(self._n_rows,)))
             else:
                 self._rows = np.empty(0, ROW_TYPE)
         return self._rows
@@ -148,4 +153,16 @@ def _drop(chunk: Chunk, first_line: int, bad: BadLine, on_bad: Callable[[Dropped
     on_bad(Dropped(chunk.path, line, bad.source, bad.kind, bad.text, bad.line))
 
 
-__all__ = ["BAD", "BLANK", "ROLLOUT", "ROW_TYPE", "LabelCounts", "Part", "Rows", "count_corpus"]
+__all__ = [
+    "BAD",
+    "BLANK",
+    "BLOCK_ROWS",
+    "ROLLOUT",
+    "ROW_TYPE",
+    "LabelCounts",
+    "Part",
+    "Rows",
+    "count_corpus",
+    "gather_counts",
+    "taken",
+]

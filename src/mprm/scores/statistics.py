@@ -13,7 +13,7 @@ from mprm.engines.engine import EngineName, make_engine
 from mprm.rollouts.chunks import Chunk
 from mprm.rollouts.corpus import open_corpus
 from mprm.rollouts.dropped import DroppedRecords
-from mprm.scores.label_counts import ROLLOUT, LabelCounts, Rows, count_corpus
+from mprm.scores.label_counts import ROLLOUT, LabelCounts, Rows, count_corpus, taken
 from mprm.scores.rank import is_mixed, rank_bis
 
 
@@ -117,7 +117,7 @@ def statistics_by_source(
             mask = (rows["kind"] == ROLLOUT) & (rows["source"] == number)
             if is_kept is not None:
                 mask &= is_kept(start, start + len(rows))
-            found[name] += statistics_of(rows[mask], alpha=alpha)
+            found[name] += statistics_of(taken(rows, mask), alpha=alpha)
     return found
 
 

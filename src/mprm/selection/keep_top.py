@@ -9,7 +9,7 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from mprm.scores.label_counts import BLANK, BLOCK_ROWS, ROLLOUT, LabelCounts, Rows
+from mprm.scores.label_counts import BLANK, BLOCK_ROWS, ROLLOUT, LabelCounts, Rows, taken
 from mprm.scores.random_order import random_order
 from mprm.scores.rank import STRATEGIES
 from mprm.selection.config import Ties
@@ -128,9 +128,10 @@ class _GroupBlocks:
         by_file = self._ranking.ties == "file-order" and not strategy.is_random_within_rank
         n_before: dict[int, int] = {}
         for start, rows in self._counts.blocks(self._group):
-            members = np.flatnonzero(self._is_member(rows))
+            is_member = self._is_member(rows)
+            members = np.flatnonzero(is_member)
             numbers = members + start
-            rank = ~sort_key(strategy.rank(rows[members], alpha=self._ranking.alpha))
+            rank = ~sort_key(strategy.rank(taken(rows, is_member), alpha=self._ranking.alpha))
             order: Callable[[], Keys]
             if by_file:
                 order = partial(numbers.astype, np.uint64)
