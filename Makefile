@@ -9,7 +9,7 @@ JOBS ?= 2
 
 .PHONY: demo test lint bench clean
 
-.venv/installed: pyproject.toml setup.py constraints.txt src/mprm/scores/_count_rows.c
+.venv/installed: pyproject.toml setup.py constraints.txt $(wildcard src/mprm/*/_*.c src/mprm/*/_*.h)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	touch $@

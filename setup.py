@@ -1,17 +1,21 @@
-"""Builds the compiled scanner; where there is no compiler, mprm installs and runs without it."""
+"""Builds the compiled readers; where there is no compiler, mprm installs and runs without them."""
 
 import sys
 
 from setuptools import Extension, setup
 
 flags = [] if sys.platform == "win32" else ["-O3"]
-setup(
-    ext_modules=[
-        Extension(
-            "mprm.scores._count_rows",
-            ["src/mprm/scores/_count_rows.c"],
-            extra_compile_args=flags,
-            optional=True,
-        )
-    ]
-)
+
+
+def extension(name: str) -> Extension:
+    """The compiled module that stands beside its Python twin."""
+    return Extension(
+        f"mprm.{name.replace('/', '.')}",
+        [f"src/mprm/{name}.c"],
+        depends=["src/mprm/rollouts/_json_cursor.h"],
+        extra_compile_args=flags,
+        optional=True,
+    )
+
+
+setup(ext_modules=[extension("scores/_count_rows"), extension("rollouts/_mm_prm_line")])

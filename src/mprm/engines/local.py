@@ -42,7 +42,7 @@ class ProcessEngine:
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """See `Engine.map`."""
         rest = iter(items)
-        pending = deque(self._submit(function, item) for item in islice(rest, 4 * self.processes))
+        pending = deque(self._submit(function, item) for item in islice(rest, 2 * self.processes + 1))
         return self._results(function, rest, pending)
 
     def _submit(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:

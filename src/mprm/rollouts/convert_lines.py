@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import compress
+from mmap import mmap
 
 import msgspec
 
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, DataError
 from mprm.rollouts.chunks import Chunk, lines_of, mapped
 from mprm.rollouts.corpus import CountedLines, rollouts_of
 from mprm.rollouts.files import Container
 from mprm.rollouts.format import Format
 from mprm.rollouts.formats import FORMATS, WRITABLE
+from mprm.rollouts.mm_prm import append_mm_prm, dump_hard
 from mprm.rollouts.problem import ERRORS, Report
-from mprm.rollouts.read import Judgement
+from mprm.rollouts.read import Judgement, read_line
 from mprm.rollouts.rollout import Rollout
 
+RAW_STEPS = ("visualprm-raw", "vl-prm")
+"""Formats whose lines `append_mm_prm` reads."""
 TARGETS = (*WRITABLE, "parquet")
 """What ``--to`` takes."""
 
@@ -99,8 +103,8 @@ class ConvertTask:
     """None for lines that were judged before."""
     is_kept: bytes | None = None
     """One byte a line, 1 for those to take; None takes all."""
-    spans: tuple[tuple[int, int], ...] = ()
-    """Instead of ``is_kept`` for a range: first byte and end of the runs of lines to take."""
+    spans: bytes = b""
+    """Instead of ``is_kept`` for a range: the runs of lines to take, as `unpacked` reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,8 @@ class Converted:
 
 def convert_lines(task: ConvertTask) -> Converted:
     """Take the lines, converted if that was asked for."""
+    if task.spans and task.judgement is None and task.target.format == "mm-prm" and task.chunk.format in RAW_STEPS:
+        return _mm_prm_lines(task)
     lines = CountedLines(_taken(task))
     if task.target.keeps_lines:
         kept = [line if line.endswith(b"\n") else line + b"\n" for line in lines]
@@ -157,14 +163,50 @@ def _taken(task: ConvertTask) -> Iterator[bytes]:
         yield from compress(lines_of(task.chunk), task.is_kept)
     elif task.spans:
         with mapped(task.chunk) as data:
-            for start, end in task.spans:
-                place = start
-                while place < end:
-                    line_end = data.find(b"\n", place, end) + 1 or end
-                    yield data[place:line_end]
-                    place = line_end
+            for start, end in _line_spans(data, task.spans):
+                yield data[start:end]
     else:
         yield from lines_of(task.chunk)
+
+
+def unpacked(spans: bytes) -> Iterator[tuple[int, int]]:
+    """First byte and end of each run, from two 64-bit numbers a run."""
+    numbers = memoryview(spans).cast("q")
+    return zip(numbers[::2], numbers[1::2], strict=True)
+
+
+def _line_spans(data: bytes | mmap, spans: bytes) -> Iterator[tuple[int, int]]:
+    """First byte and end of each line of the runs."""
+    for start, end in unpacked(spans):
+        place = start
+        while place < end:
+            line_end = data.find(b"\n", place, end) + 1 or end
+            yield place, line_end
+            place = line_end
+
+
+def _mm_prm_lines(task: ConvertTask) -> Converted:
+    """Good lines of the big corpora as MM-PRM records, without a Python object for each step."""
+    fmt, tau = FORMATS[task.chunk.format], task.target.tau
+    records, n_lines = bytearray(), 0
+    with mapped(task.chunk) as data:
+        for start, end in _line_spans(data, task.spans):
+            n_lines += 1
+            if append_mm_prm is not None and append_mm_prm(data, start, end, tau, records):
+                continue
+            for rollout in read_line(data[start:end], fmt, None, _surprise(task.chunk.path)):
+                records += msgspec.json.encode(dump_hard(rollout, tau)) + b"\n"
+    return Converted(bytes(records), n_lines, n_lines, records.count(b"\n"))
+
+
+def _surprise(path: str) -> Report:
+    """Raises: the lines were judged good before."""
+
+    def report(kind: str, text: str) -> None:
+        if kind in ERRORS:
+            raise DataError(f"{path}: a record changed while it was read: {text}")
+
+    return report
 
 
 def _encoded(rollouts: Iterable[tuple[Rollout, str | None]], target: Target) -> tuple[bytes, int]:

@@ -2,6 +2,9 @@ r"""MM-PRM training records: ``Question: …\nProcess: s1<prm>\n\ns2<prm>`` with
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from mmap import mmap
+
 import msgspec
 
 from mprm.rollouts.conversation import turns
@@ -9,6 +12,12 @@ from mprm.rollouts.fields import image_field, shown, steps_with_labels
 from mprm.rollouts.format import PRM_TOKEN, Format, Record
 from mprm.rollouts.problem import Report
 from mprm.rollouts.rollout import Rollout
+
+append_mm_prm: Callable[[bytes | mmap, int, int, float, bytearray], bool] | None
+try:
+    from mprm.rollouts._mm_prm_line import append_mm_prm
+except ImportError:  # installed without a compiler: `dump_hard` makes the same bytes, more slowly
+    append_mm_prm = None
 
 QUESTION, PROCESS = "Question:", "\nProcess:"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mprm.rollouts.chunks import Chunk, mapped
+from mprm.rollouts.convert_lines import unpacked
 
 WRITE_BYTES = 1 << 20
 
@@ -14,8 +15,8 @@ class CopyTask:
     """What to copy where."""
 
     chunk: Chunk
-    spans: tuple[tuple[int, int], ...]
-    """First byte and end of each run."""
+    spans: bytes
+    """The runs of lines, as `unpacked` reads them."""
     out: str
     offset: int
     """Where in ``out`` the first run begins; the others follow it."""
@@ -30,7 +31,7 @@ def copy_spans(task: CopyTask) -> None:
         out.seek(task.offset)
         gathered: list[bytes] = []
         n_bytes = 0
-        for start, end in task.spans:
+        for start, end in unpacked(task.spans):
             gathered.append(data[start:end])
             n_bytes += end - start
             if n_bytes >= WRITE_BYTES:

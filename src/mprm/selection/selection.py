@@ -23,7 +23,7 @@ from mprm.scores.label_counts import ROLLOUT, LabelCounts
 from mprm.scores.statistics import Statistics, statistics_by_source, total
 from mprm.selection.config import SelectConfig
 from mprm.selection.keep_top import KeptRows, Ranking, keep_top
-from mprm.selection.write import pieces_of, write_pieces
+from mprm.selection.write import Pieces, write_pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class Selection:
     ) -> dict[str, Any]:
         """Write what is kept, of one source or of all; returns the file's entry in the manifest."""
         target = target_for(self._to, container_of(out), self.config.tau)
-        pieces = list(pieces_of(self.counts, subset.kept, source))
+        pieces = Pieces(self.counts, subset.kept, source)
         in_place = self._is_local and not is_url(out)
         sizes = write_pieces(pieces, temporary, target, self._engine, in_place=in_place, on_chunk=on_chunk)
         entry: dict[str, Any] = {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mprm.engines.engine import Engine
 from mprm.errors import DataError
@@ -16,62 +17,81 @@ from mprm.rollouts.chunks import Chunk
 from mprm.rollouts.convert_lines import Converted, ConvertTask, Target, convert_lines
 from mprm.rollouts.problem import CHECK_ONLY, ERRORS
 from mprm.rollouts.sink import open_sink
-from mprm.scores.label_counts import LabelCounts, Part
+from mprm.scores.label_counts import LabelCounts, Part, Rows
 from mprm.selection.copy_spans import CopyTask, copy_spans
 from mprm.selection.keep_top import KeptRows
-
-Spans = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The kept lines of one chunk."""
+    """The kept lines of one chunk; which they are is worked out when they are written."""
 
     part: Part
     source: str
-    spans: Spans
-    """Runs of bytes, for a plain local file."""
-    is_kept: bytes | None
-    """One byte a line, for every other file."""
+    file_offset: int
+    """Bytes of the file before the chunk's first line."""
     n_bytes: int
     n_kept: int
     needs_line_end: bool
     """Whether the last kept line is the file's last and has no line end."""
 
 
-def pieces_of(counts: LabelCounts, kept: KeptRows, source: str | None = None) -> Iterator[Piece]:
+class Pieces:
     """The kept lines of each chunk that has any; of one source, or of all."""
-    path, file_offset = "", 0
-    for part in counts.parts:
-        if part.chunk.path != path:
-            path, file_offset = part.chunk.path, 0
-        rows = counts.rows[part.first_row : part.first_row + part.n_rows]
-        ends = file_offset + np.cumsum(rows["n_bytes"], dtype=np.int64)
-        mask = kept.between(part.first_row, part.first_row + part.n_rows)
-        if source is not None:
-            mask = mask & (rows["source"] == counts.sources.index(source))
-        file_offset = int(ends[-1]) if len(ends) else file_offset
-        if not mask.any():
-            continue
-        n_bytes = int(rows["n_bytes"][mask].sum())
-        spans: Spans = ()
-        is_kept, needs_line_end = None, False
-        if part.chunk.is_range:
-            starts = ends - rows["n_bytes"].astype(np.int64)
-            spans = _runs(starts[mask], ends[mask])
-            needs_line_end = spans[-1][1] == os.path.getsize(path) and not _ends_line(path)  # noqa: PTH202
-        else:
-            is_kept = mask.tobytes()
-        name = source if source is not None else part.chunk.source
-        yield Piece(part, name, spans, is_kept, n_bytes + needs_line_end, int(mask.sum()), needs_line_end)
+
+    def __init__(self, counts: LabelCounts, kept: KeptRows, source: str | None = None) -> None:
+        self._counts, self._kept = counts, kept
+        self._source = None if source is None else counts.sources.index(source)
+        self._pieces = list(self._found())
+
+    def __iter__(self) -> Iterator[Piece]:
+        return iter(self._pieces)
+
+    @property
+    def are_ranges(self) -> bool:
+        """Whether every piece can be copied without reading lines."""
+        return all(piece.part.chunk.is_range for piece in self)
+
+    def _rows(self, part: Part) -> tuple[Rows, NDArray[np.bool_]]:
+        end = part.first_row + part.n_rows
+        rows, mask = self._counts.rows[part.first_row : end], self._kept.between(part.first_row, end)
+        return rows, mask if self._source is None else mask & (rows["source"] == self._source)
+
+    def _found(self) -> Iterator[Piece]:
+        path, offset = "", 0
+        for part in self._counts.parts:
+            if part.chunk.path != path:
+                path, offset = part.chunk.path, 0
+            rows, mask = self._rows(part)
+            if mask.any():
+                is_last = (
+                    part.chunk.is_range and bool(mask[-1]) and offset + int(rows["n_bytes"].sum()) == _size(path)
+                )
+                needs_line_end = is_last and not _ends_line(path)
+                n_bytes = int(rows["n_bytes"][mask].sum()) + needs_line_end
+                name = part.chunk.source if self._source is None else self._counts.sources[self._source]
+                yield Piece(part, name, offset, n_bytes, int(mask.sum()), needs_line_end)
+            offset += int(rows["n_bytes"].sum())
+
+    def spans(self, piece: Piece) -> bytes:
+        """The runs of bytes to copy from a plain local file: neighbouring lines are one run."""
+        rows, mask = self._rows(piece.part)
+        ends = piece.file_offset + np.cumsum(rows["n_bytes"], dtype=np.int64)
+        starts = (ends - rows["n_bytes"].astype(np.int64))[mask]
+        ends = ends[mask]
+        breaks = np.flatnonzero(starts[1:] != ends[:-1])
+        runs = np.empty((len(breaks) + 1, 2), np.int64)
+        runs[:, 0] = starts[np.concatenate([[0], breaks + 1])]
+        runs[:, 1] = ends[np.concatenate([breaks, [len(ends) - 1]])]
+        return runs.tobytes()
+
+    def is_kept(self, piece: Piece) -> bytes:
+        """One byte a line of the chunk, 1 for those to take."""
+        return self._rows(piece.part)[1].tobytes()
 
 
-def _runs(starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> Spans:
-    """Neighbouring lines as one run of bytes."""
-    breaks = np.flatnonzero(starts[1:] != ends[:-1])
-    firsts = starts[np.concatenate([[0], breaks + 1])].tolist()
-    lasts = ends[np.concatenate([breaks, [len(ends) - 1]])].tolist()
-    return tuple(zip(firsts, lasts, strict=True))
+def _size(path: str) -> int:
+    return os.path.getsize(path)  # noqa: PTH202
 
 
 def _ends_line(path: str) -> bool:
@@ -81,7 +101,7 @@ def _ends_line(path: str) -> bool:
 
 
 def write_pieces(
-    pieces: list[Piece],
+    pieces: Pieces,
     temporary: Path,
     target: Target,
     engine: Engine,
@@ -96,13 +116,13 @@ def write_pieces(
     in_place
         Workers can write to the file themselves: they are on this machine.
     """
-    if target.keeps_lines and target.container == "plain" and in_place and all(piece.spans for piece in pieces):
+    if target.keeps_lines and target.container == "plain" and in_place and pieces.are_ranges:
         _copy_in_place(pieces, temporary, engine, on_chunk)
         return [piece.n_bytes for piece in pieces]
     n_bytes = []
     sink = open_sink(temporary, target.container)
     try:
-        tasks = (ConvertTask(piece.part.chunk, target, None, piece.is_kept, piece.spans) for piece in pieces)
+        tasks = (_convert_task(pieces, piece, target) for piece in pieces)
         for piece, converted in zip(pieces, engine.map(convert_lines, tasks), strict=True):
             _refuse_surprise(piece, converted)
             sink.write(converted.data)
@@ -114,18 +134,27 @@ def write_pieces(
     return n_bytes
 
 
-def _copy_in_place(
-    pieces: list[Piece], temporary: Path, engine: Engine, on_chunk: Callable[[Chunk], Any] | None
-) -> None:
-    tasks, offset = [], 0
+def _convert_task(pieces: Pieces, piece: Piece, target: Target) -> ConvertTask:
+    chunk = piece.part.chunk
+    if chunk.is_range:
+        return ConvertTask(chunk, target, None, spans=pieces.spans(piece))
+    return ConvertTask(chunk, target, None, is_kept=pieces.is_kept(piece))
+
+
+def _copy_in_place(pieces: Pieces, temporary: Path, engine: Engine, on_chunk: Callable[[Chunk], Any] | None) -> None:
+    offsets, end = [], 0
     with temporary.open("wb") as out:
         for piece in pieces:
-            tasks.append(CopyTask(piece.part.chunk, piece.spans, str(temporary), offset))
-            offset += piece.n_bytes
+            offsets.append(end)
+            end += piece.n_bytes
             if piece.needs_line_end:
-                out.seek(offset - 1)
+                out.seek(end - 1)
                 out.write(b"\n")
-        out.truncate(offset)
+        out.truncate(end)
+    tasks = (
+        CopyTask(piece.part.chunk, pieces.spans(piece), str(temporary), offset)
+        for piece, offset in zip(pieces, offsets, strict=True)
+    )
     for piece, _ in zip(pieces, engine.map(copy_spans, tasks), strict=True):
         if on_chunk is not None:
             on_chunk(piece.part.chunk)

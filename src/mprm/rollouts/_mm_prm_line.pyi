@@ -1,0 +1,3 @@
+from mmap import mmap
+
+def append_mm_prm(data: bytes | mmap, start: int, stop: int, tau: float, out: bytearray, /) -> bool: ...
