@@ -19,6 +19,7 @@ enum { MAX_DEPTH = 32 };
 
 typedef struct {
     const unsigned char *p, *end; /* the rest of the data */
+    int hides;                    /* whether a plain letter was met that is written as \u00.. */
 } Cursor;
 
 typedef struct {
@@ -84,6 +85,7 @@ static int escape(Cursor *c, uint32_t *point) {
     }
     NEED(c->end - c->p >= 4 && hex4(c->p, point));
     c->p += 4;
+    if (*point >= 0x20 && *point < 0x7F) c->hides = 1;
     if (*point >= 0xD800 && *point <= 0xDFFF) { /* half of a pair: the other half must follow */
         uint32_t low;
         NEED(*point < 0xDC00 && c->end - c->p >= 6 && c->p[0] == '\\' && c->p[1] == 'u' && hex4(c->p + 2, &low));

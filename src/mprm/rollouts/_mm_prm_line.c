@@ -68,19 +68,36 @@ static void put_point(Out *out, uint32_t point) {
     }
 }
 
+/* End of the bytes from p on that stand for themselves: plain letters and spaces. */
+static const unsigned char *end_of_run(const unsigned char *p, const unsigned char *end) {
+#if defined(__SSE2__)
+    for (; end - p >= 16; p += 16) {
+        __m128i x = _mm_loadu_si128((const __m128i *)p);
+        unsigned stop = (unsigned)_mm_movemask_epi8(_mm_or_si128(x, _mm_cmpeq_epi8(x, _mm_set1_epi8('\\'))));
+        if (stop) return p + __builtin_ctz(stop);
+    }
+#endif
+    while (p < end && *p != '\\' && *p < 0x80) p++;
+    return p;
+}
+
 /* The text again, escaped as msgspec escapes and stripped as str.strip does; it was walked before, so
  * it is right. Never longer than it was: every escape is as short as any other way to write it. */
 static void put_text(Out *out, Slice text, int strip) {
-    Cursor c = {text.start, text.end};
+    Cursor c = {text.start, text.end, 0};
     unsigned char *begin = out->p, *last = out->p; /* end of the last letter that is no space */
     while (c.p < c.end) {
         const unsigned char *run = c.p;
-        while (c.p < c.end && *c.p != '\\' && *c.p < 0x80 && *c.p > ' ') c.p++;
+        while (strip && out->p == begin && run < c.end && *run == ' ') run++;
+        c.p = end_of_run(run, c.end);
         if (c.p > run) {
             put(out, (const char *)run, (size_t)(c.p - run));
-            last = out->p;
+            unsigned char *letter = out->p;
+            while (letter > last && letter[-1] == ' ') letter--;
+            last = letter;
             continue;
         }
+        if (c.p == c.end) break;
         uint32_t point = *c.p;
         if (*c.p == '\\') {
             c.p++;
@@ -192,7 +209,7 @@ static PyObject *append_mm_prm(PyObject *Py_UNUSED(self), PyObject *args) {
     int is_good = 0;
     if (0 <= start && start < stop && stop <= data.len) {
         const unsigned char *bytes = data.buf;
-        Cursor c = {bytes + start, bytes + stop};
+        Cursor c = {bytes + start, bytes + stop, 0};
         is_good = record(&c, tau, &rollout);
     }
     if (is_good) {

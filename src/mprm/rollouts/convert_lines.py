@@ -188,15 +188,17 @@ def _line_spans(data: bytes | mmap, spans: bytes) -> Iterator[tuple[int, int]]:
 def _mm_prm_lines(task: ConvertTask) -> Converted:
     """Good lines of the big corpora as MM-PRM records, without a Python object for each step."""
     fmt, tau = FORMATS[task.chunk.format], task.target.tau
-    records, n_lines = bytearray(), 0
+    records, n_lines, n_rollouts = bytearray(), 0, 0
     with mapped(task.chunk) as data:
         for start, end in _line_spans(data, task.spans):
             n_lines += 1
             if append_mm_prm is not None and append_mm_prm(data, start, end, tau, records):
+                n_rollouts += 1
                 continue
             for rollout in read_line(data[start:end], fmt, None, _surprise(task.chunk.path)):
                 records += msgspec.json.encode(dump_hard(rollout, tau)) + b"\n"
-    return Converted(bytes(records), n_lines, n_lines, records.count(b"\n"))
+                n_rollouts += 1
+    return Converted(bytes(records), n_lines, n_lines, n_rollouts)
 
 
 def _surprise(path: str) -> Report:

@@ -131,9 +131,6 @@ static int record(Cursor *c, int needs_image, double tau, PyObject *sources, Row
 }
 
 static int holds(const unsigned char *p, const unsigned char *end, const char *mark, Py_ssize_t length) {
-#if defined(__GLIBC__)
-    return memmem(p, (size_t)(end - p), mark, (size_t)length) != NULL;
-#endif
     while (end - p >= length && (p = memchr(p, mark[0], (size_t)(end - p - length + 1)))) {
         if (memcmp(p, mark, (size_t)length) == 0) return 1;
         p++;
@@ -161,14 +158,14 @@ static PyObject *count_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     while (place < stop && place < data.len) {
         const unsigned char *line = start + place;
         Row row = {0};
-        Cursor c = {line, end};
+        Cursor c = {line, end, 0};
         skip_space(&c);
         int is_blank = c.p == end || *c.p == '\n';
         int is_good = !is_blank && record(&c, needs_image, tau, sources, &row);
         const unsigned char *newline = is_good || is_blank ? c.p : memchr(line, '\n', (size_t)(end - line));
         const unsigned char *line_end = newline && newline < end ? newline + 1 : end;
         if (is_blank) row.kind = BLANK;
-        else if (!is_good || (mark_length && holds(line, line_end, mark, mark_length))) {
+        else if (!is_good || (mark_length && (c.hides || holds(line, line_end, mark, mark_length)))) {
             memset(&row, 0, sizeof row);
             row.kind = ODD;
             PyObject *where = Py_BuildValue("nnn", n_rows, place, (Py_ssize_t)(line_end - start));

@@ -160,5 +160,5 @@ class _Counter:
 
 
 def _suspicious(forbids: str | None) -> bytes:
-    """Letters that a line must hold if it holds the forbidden text, however its signs are escaped."""
-    return b"" if forbids is None else max(forbids.split("<"), key=len).strip("\n#>: ").encode()
+    """What a line holds that holds the forbidden text, unless its letters are written as escapes."""
+    return b"" if forbids is None else forbids.strip().encode()

@@ -100,7 +100,7 @@ def count_rows_python(
         Number of each source seen so far, added to; None where the file is the source, and a
         record that names one is handed back.
     mark
-        Hand back lines that hold these bytes, if any.
+        Hand back lines that hold these bytes, if any, or that hide letters as escapes.
     """
     rows, odd = bytearray(), []
     decode = _decoder(sources is not None).decode
@@ -108,7 +108,11 @@ def count_rows_python(
     while place < min(stop, len(data)):
         end = data.find(b"\n", place) + 1 or len(data)
         line = data[place:end]
-        row = _row(line, decode, needs_image, tau, sources) if not mark or mark not in line else None
+        row = (
+            _row(line, decode, needs_image, tau, sources)
+            if not mark or not (mark in line or b"\\u00" in line)
+            else None
+        )
         if row is None and not line.strip(b" \t\r\n"):
             row = ROW.pack(0, 0, 0, 0, 0, BLANK, 0, 0, 0.0, 0.0, len(line))
         if row is None:
