@@ -305,3 +305,22 @@ def test_a_killed_run_leaves_nothing_under_the_final_name(corpus, tmp_path: Path
         if out.exists():
             assert len(lines(out)) == 10800
     assert expected == 10800
+
+
+def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(corpus, tmp_path: Path) -> None:
+    folder = corpus(ai2d=[[1.0, 0.0]] * 400)
+    out = tmp_path / "out.jsonl"
+    for more in ([], ["--to", "mm-prm"], ["--processes", "2"]):
+        code = (
+            "import resource, signal, sys\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
+            "from mprm.cli.main import run\n"
+            "sys.exit(run(sys.argv[1:]))\n"
+        )
+        arguments = ["select", str(folder), "--rho", "0.9", "--out", str(out), *more]
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert "File too large" in done.stderr
+        assert list(tmp_path.glob("out*")) + list(tmp_path.glob(".out*")) == []
