@@ -11,7 +11,10 @@ from pathlib import Path
 def bis(scores: list[float], alpha: float) -> float:
     positive = [score for score in scores if score > 0]
     p_pos = len(positive) / len(scores)
-    R = sum(positive) / len(positive) if positive else 1.0
+    total = 0.0
+    for score in positive:  # from left to right: sum() compensates from Python 3.12 on
+        total += score
+    R = total / len(positive) if positive else 1.0
     return (p_pos * (1 - p_pos) + alpha) * R
 
 

@@ -11,19 +11,22 @@ def labels(scores: list[float], tau: float = 0.0) -> list[int]:
     return [int(score > tau) for score in scores]
 
 
-def bis(scores: list[float], alpha: float, tau: float = 0.0) -> float:
-    positive = [score for score in scores if score > tau]
-    p_pos = len(positive) / len(scores)
+def plain_sum(scores: list[float]) -> float:
+    """From left to right; Python's sum() compensates from 3.12 on."""
     total = 0.0
-    for score in positive:
+    for score in scores:
         total += score
-    R = total / len(positive) if positive else 1.0
-    return (p_pos * (1 - p_pos) + alpha) * R
+    return total
+
+
+def bis(scores: list[float], alpha: float, tau: float = 0.0) -> float:
+    p_pos = sum(labels(scores, tau)) / len(scores)
+    return (p_pos * (1 - p_pos) + alpha) * reliability(scores, tau)
 
 
 def reliability(scores: list[float], tau: float = 0.0) -> float:
     positive = [score for score in scores if score > tau]
-    return sum(positive) / len(positive) if positive else 1.0
+    return plain_sum(positive) / len(positive) if positive else 1.0
 
 
 def shuffled(source: str, n: int, seed: int) -> list[int]:
@@ -51,7 +54,7 @@ def chosen(
     elif strategy == "random":
         best = random
     elif strategy == "low-mc":
-        best = sorted(order, key=lambda i: sum(rollouts[i]) / len(rollouts[i]))
+        best = sorted(order, key=lambda i: plain_sum(rollouts[i]) / len(rollouts[i]))
     elif strategy == "mixed":
         # mixed ones at random; when they are too few, others at random
         best = sorted(random, key=lambda i: len(set(labels(rollouts[i], tau))) == 1)

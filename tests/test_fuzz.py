@@ -140,7 +140,7 @@ def test_other_encodings_are_told(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes((json.dumps(record, ensure_ascii=False) + "\n").encode(encoding))
     done = subprocess.run(
-        [sys.executable, "-m", "mprm.cli.main", "select", str(path), "--out", str(tmp_path / "o")],
+        [sys.executable, "-m", "mprm.cli.main", "select", str(path), "--out", str(tmp_path / "o.jsonl")],
         capture_output=True,
         text=True,
     )

@@ -44,8 +44,8 @@ def test_help_names_every_command(capsys) -> None:
         [],
         ["nonsense"],
         ["select", "x.jsonl"],
-        ["select", "x.jsonl", "--out", "o", "--rho", "2"],
-        ["select", "x.jsonl", "--out", "o", "--keep", "3", "--rho", "0.5"],
+        ["select", "x.jsonl", "--out", "o.jsonl", "--rho", "2"],
+        ["select", "x.jsonl", "--out", "o.jsonl", "--keep", "3", "--rho", "0.5"],
     ],
 )
 def test_wrong_usage_ends_with_two(arguments: list[str], capsys) -> None:

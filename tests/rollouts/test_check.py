@@ -85,7 +85,14 @@ def test_every_kind_of_problem_is_found_at_its_place(kind: str, record, tmp_path
 
 
 def test_every_kind_is_tried_here_or_elsewhere() -> None:
-    elsewhere = {"duplicate", "image_missing", "labels_and_steps_differ", "separator_in_text", "unrated_step"}
+    elsewhere = {
+        "duplicate",
+        "empty_file",
+        "image_missing",
+        "labels_and_steps_differ",
+        "separator_in_text",
+        "unrated_step",
+    }
     assert set(CASES) | elsewhere == set(ERRORS) | set(WARNINGS)
 
 

@@ -62,6 +62,6 @@ def test_an_empty_file_has_no_rollouts(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_bytes(b"")
     write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0])])
     assert mprm.stats(tmp_path).total.n_rollouts == 1
-    selection = mprm.select(tmp_path / "empty.jsonl")
-    selection.write(str(tmp_path / "o.jsonl"))
-    assert (tmp_path / "o.jsonl").read_bytes() == b""
+    assert mprm.check(tmp_path).counts == {"empty_file": 1}
+    with pytest.raises(DataError, match="nothing to select from"):
+        mprm.select(tmp_path / "empty.jsonl")

@@ -46,7 +46,7 @@ def test_tau_moves_the_labels(small: Path) -> None:
 
 def test_every_way_of_printing(small: Path, capsys) -> None:
     for form, sign in (
-        ("table", "error steps"),
+        ("table", "rollouts"),
         ("markdown", "| a | 2 | 5 | 2.50 | 4.0 | 20.00% | 0.7000 |"),
         ("latex", r"\begin{tabular}"),
     ):

@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import inspect
 import types
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mprm.engines.engine import EngineName
 from mprm.rollouts.formats import FORMATS
@@ -50,7 +50,7 @@ Config = TypeVar("Config")
 
 def parsed(config: type[Config], arguments: list[str], *, command: str, example: str) -> Config:
     """The command's options; prints help and exits when asked to, or when they are wrong."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"mprm {command}",
         description=f"{inspect.cleandoc(config.__doc__ or '')}\n\nExample:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -61,6 +61,14 @@ def parsed(config: type[Config], arguments: list[str], *, command: str, example:
         _add(parser, field, hints[field.name])
     found = vars(parser.parse_args(arguments))
     return config(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and exit with 2."""
+        self.exit(2, f"{self.prog}: {message}. Inputs go before the options; {self.prog} --help lists them.\n")
 
 
 def _add(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], hint: Any) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 from mprm.cli.arguments import (
     Engine,
     InputFormat,
-    Json,
     Option,
     Paths,
     Processes,
@@ -36,7 +35,7 @@ class CheckCommand:
         Option("Folder that must hold every image; else they are not looked for.", "DIR"),
     ] = None
     all: Annotated[bool, Option("List every problem, not only the first few of each kind.")] = False
-    json: Json = False
+    json: Annotated[bool, Option("Print everything as JSON, every problem included.")] = False
     format: InputFormat = None
     text_only: TextOnly = False
     engine: Engine = "local"
@@ -103,7 +102,7 @@ def _print(report: CheckReport, *, list_all: bool) -> None:
             [kind, "error" if kind in ERRORS else "warning", f"{n:,}", {**ERRORS, **WARNINGS}[kind]]
             for kind, n in report.counts.items()
         ]
-        show(rich_table("Problems", ["kind", "level", "found", "meaning"], rows, total_last=False))
+        show(rich_table("Problems", ["kind", "level", "found", "meaning"], rows, left=(0, 1, 3), total_last=False))
     for kind, n in report.counts.items():
         shown = [problem for problem in report.problems if problem.kind == kind]
         for problem in shown if list_all else shown[:EXAMPLES]:

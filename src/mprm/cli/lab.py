@@ -10,7 +10,7 @@ from mprm.cli.arguments import Force, Option, parsed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabCommand:
-    """Write the sample corpus that mprm ships: 3,000 made-up rollouts of eight sources, without images."""
+    """Write the sample corpus that mprm ships: about 3,000 made-up rollouts of eight sources, without images."""
 
     what: Annotated[Literal["corpus"], Option("What to write.", is_positional=True)]
     folder: Annotated[str, Option("Folder to write to; made if it is not there.", "DIR", is_positional=True)]

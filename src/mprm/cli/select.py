@@ -23,7 +23,7 @@ from mprm.cli.arguments import (
 )
 from mprm.cli.progress import progress
 from mprm.errors import ConfigError
-from mprm.rollouts.convert_lines import TARGETS, target_for
+from mprm.rollouts.convert_lines import TARGETS, refuse_name, target_for
 from mprm.rollouts.files import container_of
 from mprm.selection.config import SelectConfig
 
@@ -122,6 +122,7 @@ def run(arguments: list[str]) -> int:
     source_rho = _source_rho(options.source_rho)
     if options.out is not None and not options.dry_run:
         refuse_existing(options.out, force=options.force)
+        refuse_name(options.out)
         target_for(options.to, container_of(options.out), options.tau)
     corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
     with progress("reading", corpus.n_bytes) as on_chunk:
@@ -185,12 +186,14 @@ def _summary(selection: Selection, written: list[Written]) -> dict[str, object]:
 
 
 def _print(selection: Selection, written: list[Written]) -> None:
-    from mprm.cli.tables import show
     from mprm.scores.count_rows import IS_COMPILED
 
     for subset in selection.subsets:
-        show(_table(selection, subset))
-    lines = [f"{selection.n_read:,} records read, {len(selection.dropped):,} dropped."]
+        _print_table(selection, subset)
+    dropped = f"{len(selection.dropped):,} dropped"
+    if selection.dropped_to:
+        dropped += f", each with its reason in {selection.dropped_to}"
+    lines = [f"{selection.n_read:,} records read, {dropped}."]
     for entry in written:
         n_kept = sum(s.n_rollouts for s in entry.subset.statistics.values())
         where = entry.paths[0] if len(entry.paths) == 1 else f"{len(entry.paths)} files"
@@ -202,32 +205,22 @@ def _print(selection: Selection, written: list[Written]) -> None:
     print(*lines, sep="\n")
 
 
-def _table(selection: Selection, subset: Subset) -> object:
+def _print_table(selection: Selection, subset: Subset) -> None:
     """Kept of read, and the statistics of the subset beside the corpus's, by source and overall."""
-    from mprm.cli.tables import STATISTICS, rich_table
+    from mprm.cli.tables import STATISTICS, show_fitted
     from mprm.scores.statistics import total
 
     shown = [column for column in STATISTICS[1:] if column.head not in ("avg out of N", "never sampled")]
-    heads = ["source", "kept", "of", *(column.head for column in shown)]
+    has_dropped = len(selection.dropped) > 0
+    heads = ["source", "kept", "read", *(["dropped"] if has_dropped else []), *(column.head for column in shown)]
     rows = []
-    by_source = {**selection.by_source(subset)}
-    for source, counts in by_source.items():
-        kept, full = subset.statistics[source], selection.statistics[source]
-        rows.append(
-            [
-                source,
-                f"{counts['kept']:,}",
-                f"{counts['read']:,}",
-                *(f"{c.cell(kept)} ({c.cell(full)})" for c in shown),
-            ]
-        )
-    kept, full = total(subset.statistics), total(selection.statistics)
-    rows.append(
-        [
-            "all",
-            f"{kept.n_rollouts:,}",
-            f"{selection.n_read:,}",
-            *(f"{c.cell(kept)} ({c.cell(full)})" for c in shown),
-        ]
-    )
-    return rich_table(f"{subset.name}: the subset (the corpus in brackets)", heads, rows)
+    every = [
+        *((source, c["read"], c["dropped"], subset.statistics[source], selection.statistics[source])
+          for source, c in selection.by_source(subset).items()),
+        ("all", selection.n_read, len(selection.dropped), total(subset.statistics), total(selection.statistics)),
+    ]  # fmt: skip
+    for name, n_read, n_dropped, kept, full in every:
+        counts = [f"{kept.n_rollouts:,}", f"{n_read:,}", *([f"{n_dropped:,}"] if has_dropped else [])]
+        rows.append([name, *counts, *(f"{c.cell(kept)} ({c.cell(full)})" for c in shown)])
+    spare = ["words/step", "steps/rollout", "tied at α", "steps", "mixed"]
+    show_fitted(f"{subset.name}: the subset (the corpus in brackets)", heads, rows, spare=spare)

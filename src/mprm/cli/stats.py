@@ -58,7 +58,7 @@ def run(arguments: list[str]) -> int:
         by_source = {name: entry.as_dict() for name, entry in sources.items()}
         print(as_json({"sources": by_source, "all": found.total.as_dict(), "dropped": found.n_dropped}))
         return 0
-    from mprm.cli.tables import STATISTICS, latex_table, markdown_table, rich_table, show, statistics_rows
+    from mprm.cli.tables import STATISTICS, latex_table, markdown_table, show_fitted, statistics_rows
 
     heads = ["source", *(column.head for column in STATISTICS)]
     rows = [*statistics_rows(sources, STATISTICS), *statistics_rows({"all": found.total}, STATISTICS)]
@@ -67,5 +67,6 @@ def run(arguments: list[str]) -> int:
     elif options.format == "latex":
         print(latex_table(heads, rows))
     else:
-        show(rich_table("Statistics", heads, rows))
+        spare = ["never sampled", "avg out of N", "words/step", "tied at α", "mixed"]
+        show_fitted("Statistics", heads, rows, spare=spare)
     return 0

@@ -37,7 +37,14 @@ STATISTICS = (
 )
 
 
-def rich_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, total_last: bool = True) -> Any:
+def rich_table(
+    title: str,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: Sequence[int] = (0,),
+    total_last: bool = True,
+) -> Any:
     """A table for the terminal: names left, numbers right, the total below a line."""
     from rich import box
     from rich.table import Table
@@ -45,7 +52,12 @@ def rich_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], 
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for number, head in enumerate(heads):
-        table.add_column(head, justify="right" if number else "left", no_wrap=not number, overflow="fold")
+        # numbers are never cut; heads are, at a stroke or their last space
+        broken = head.replace("/", "/\n") if "/" in head else "\n".join(head.rsplit(" ", 1))
+        is_text = number in left
+        table.add_column(
+            head if is_text else broken, justify="left" if is_text else "right", no_wrap=number == 0 or not is_text
+        )
     for number, row in enumerate(rows):
         is_last = number == len(rows) - 1
         table.add_row(
@@ -54,6 +66,23 @@ def rich_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], 
             end_section=total_last and number == len(rows) - 2,
         )
     return table
+
+
+def show_fitted(title: str, heads: list[str], rows: list[list[str]], *, spare: Sequence[str]) -> None:
+    """Print a table; where the terminal is too narrow, without some of the spare columns, and say which."""
+    console, left_out = _console(), []
+    table = rich_table(title, heads, rows)
+    for head in spare:
+        if console.measure(table).maximum <= console.width:
+            break
+        place = heads.index(head)
+        heads = heads[:place] + heads[place + 1 :]
+        rows = [row[:place] + row[place + 1 :] for row in rows]
+        left_out.append(head)
+        table = rich_table(title, heads, rows)
+    console.print(table)
+    if left_out:
+        console.print(f"Left out, for want of room: {', '.join(left_out)}.")
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -94,11 +123,14 @@ def statistics_rows(statistics: Mapping[str, Statistics], columns: Sequence[Colu
 
 
 def show(*things: Any) -> None:
-    """Print tables and lines; wide enough for every column when the output is no terminal."""
+    """Print tables and lines."""
+    for thing in things:
+        _console().print(thing)
+
+
+def _console() -> Any:
+    """The terminal; wide enough for every column when the output is none."""
     from rich.console import Console
 
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=200)
-    for thing in things:
-        console.print(thing)
+    return console if console.is_terminal else Console(highlight=False, width=200)

@@ -20,7 +20,9 @@ class RayEngine:
         try:
             import ray
         except ImportError as error:
-            raise MissingDependencyError("--engine ray needs Ray: pip install 'mprm[ray]'") from error
+            raise MissingDependencyError(
+                "the ray engine needs Ray: pip install ray, or install mprm with its extra [ray]"
+            ) from error
         self._ray: Any = ray
         self._address = address
 

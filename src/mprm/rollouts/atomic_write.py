@@ -22,7 +22,9 @@ def refuse_existing(path: str, *, force: bool) -> None:
     else:
         exists = Path(path).exists()
     if exists:
-        raise OutputExistsError(f"{path} exists already; replace it with --force, or choose another name")
+        raise OutputExistsError(
+            f"{path} exists already; replace it with --force (in Python: force=True), or choose another name"
+        )
 
 
 @contextmanager

@@ -114,6 +114,7 @@ def check(
     problems: list[Problem] = []
     places: list[tuple[str, int, int]] = []  # file, first line, first record of each chunk
     digests = bytearray()
+    n_in = dict.fromkeys((file.path for file in corpus.files), 0)
     path, line = "", 1
     tasks = (CheckTask(chunk, corpus.judgement) for chunk in corpus.chunks)
     for chunk, checked in zip(corpus.chunks, worker.map(check_chunk, tasks), strict=True):
@@ -122,16 +123,22 @@ def check(
         problems += [Problem(path, line + number, kind, text) for number, kind, text in checked.problems]
         places.append((path, line, len(digests) // 16))
         digests += checked.digests
+        n_in[path] += len(checked.digests) // 16 - _n_blank(checked.digests)
         line += checked.n_lines
         if on_chunk is not None:
             on_chunk(chunk)
-    n_records = len(digests) // 16 - _n_blank(digests)
+    n_records = sum(n_in.values())
     n_bad = len({(problem.file, problem.line) for problem in problems if problem.kind in ERRORS})
     problems += _duplicates(digests, places)
+    problems += [
+        Problem(file.path, 1, "empty_file", "the file holds no record")
+        for file in corpus.files
+        if not n_in[file.path]
+    ]
     return CheckReport(len(corpus.files), n_records, n_bad, tuple(problems))
 
 
-def _n_blank(digests: bytearray) -> int:
+def _n_blank(digests: bytes | bytearray) -> int:
     import numpy as np
 
     return int((np.frombuffer(digests, np.uint64).reshape(-1, 2) == 0).all(axis=1).sum()) if digests else 0

@@ -18,6 +18,7 @@ from mprm.rollouts.convert_lines import (
     convert_lines,
     no_mc_scores,
     output_forbids,
+    refuse_name,
     refuse_unholdable,
     target_for,
 )
@@ -74,6 +75,7 @@ def convert(
     """
     out = str(out)
     check_tau(tau)
+    refuse_name(out)
     target = target_for(to, container_of(out), tau)
     if target.format is None:
         raise ConfigError("name the output format with --to")
@@ -112,9 +114,7 @@ def convert(
                 "text_only": corpus.judgement.text_only,
             },
             inputs=hashes.entries(),
-            sources={
-                source: {"dropped": sum(kinds.values()), "reasons": kinds} for source, kinds in dropped.counts.items()
-            },
+            sources=progress.by_source(),
             output={
                 "path": out,
                 "n_bytes": temporary.stat().st_size,
@@ -139,6 +139,7 @@ class _Progress:
         self._corpus, self._dropped = corpus, dropped
         self._path, self._line = "", 1
         self._soft: dict[str, bool] = {}
+        self._counted: list[tuple[str, int, int]] = []
 
     def add(self, chunk: Chunk, converted: Converted) -> None:
         if chunk.path != self._path:
@@ -152,9 +153,21 @@ class _Progress:
                 self._drop(chunk, self._line + number, kind, text, converted.bad_lines.get(number, b""))
         self._line += converted.n_lines
         self.sizes.append((chunk.source, len(converted.data)))
+        self._counted.append((chunk.source, converted.n_records, converted.n_rollouts))
         self.n_records += converted.n_records
         self.n_rollouts += converted.n_rollouts
         self._soft[chunk.path] = self._soft.get(chunk.path, False) or converted.has_soft
+
+    def by_source(self) -> dict[str, dict[str, Any]]:
+        """Of the files of each source: records read and dropped, and rollouts written."""
+        found: dict[str, dict[str, Any]] = {}
+        for source, n_records, n_rollouts in self._counted:
+            entry = found.setdefault(source, {"read": 0, "rollouts": 0, "dropped": 0, "reasons": {}})
+            entry["read"] += n_records
+            entry["rollouts"] += n_rollouts
+        for source, kinds in (self._dropped.counts if self._dropped is not None else {}).items():
+            found[source].update(dropped=sum(kinds.values()), reasons=kinds)
+        return found
 
     def _drop(self, chunk: Chunk, line: int, kind: str, text: str, record: bytes) -> None:
         if self._dropped is None:

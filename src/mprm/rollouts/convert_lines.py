@@ -12,7 +12,7 @@ import msgspec
 from mprm.errors import ConfigError, DataError
 from mprm.rollouts.chunks import Chunk, lines_of, mapped
 from mprm.rollouts.corpus import CountedLines, rollouts_of
-from mprm.rollouts.files import Container
+from mprm.rollouts.files import DATA_FILE, Container
 from mprm.rollouts.format import Format
 from mprm.rollouts.formats import FORMATS, WRITABLE
 from mprm.rollouts.mm_prm import append_mm_prm, dump_hard
@@ -57,6 +57,12 @@ def target_for(to: str | None, container: Container, tau: float) -> Target:
             raise ConfigError(f"Parquet holds records in v1.1-Raw columns; {to} goes into a .jsonl file")
         return Target("visualprm-raw", "parquet", tau)
     return Target(to, container, tau)
+
+
+def refuse_name(out: str) -> None:
+    """Stop when the output's name does not say how it is packed."""
+    if not DATA_FILE.search(out):
+        raise ConfigError(f"{out}: the name must end in .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
 
 
 def output_forbids(to: str | None) -> str | None:

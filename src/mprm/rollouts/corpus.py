@@ -12,7 +12,7 @@ from mprm.rollouts.chunks import Chunk, chunks_of, lines_of
 from mprm.rollouts.files import CorpusFile, corpus_files
 from mprm.rollouts.format import Format
 from mprm.rollouts.formats import FORMATS
-from mprm.rollouts.frames import is_frame, write_frame
+from mprm.rollouts.frames import arrow_table, imported, is_frame, write_frame
 from mprm.rollouts.problem import CHECK_ONLY, ERRORS, Problems, Report
 from mprm.rollouts.read import Judgement, file_format, is_blank, judge_rollout, read_line, record_of
 from mprm.rollouts.rollout import Rollout
@@ -75,24 +75,19 @@ class Corpus:
 
     def to_arrow(self) -> Any:
         """A `pyarrow.Table` with one row a rollout, in v1.1-Raw columns and with its source."""
-        from mprm.rollouts.frames import arrow_table
-
         return arrow_table((placed.rollout, placed.source) for placed in self.placed())
 
     def to_pandas(self) -> Any:
         """A pandas frame with one row a rollout."""
+        imported("pandas")
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
         """A polars frame with one row a rollout."""
-        from mprm.rollouts.frames import imported
-
         return imported("polars").from_arrow(self.to_arrow())
 
     def to_dataset(self) -> Any:
         """A Hugging Face `Dataset` with one row a rollout."""
-        from mprm.rollouts.frames import imported
-
         return imported("datasets").Dataset(self.to_arrow())
 
 
@@ -129,8 +124,8 @@ class _Stop:
 def bad_record(file: str, line: int, kind: str, text: str) -> DataError:
     """The error for a record that cannot be used."""
     # a check knows nothing of the output, and so nothing of what the output cannot hold
-    look = "" if kind == "separator_in_text" else f'List all bad records with "mprm check {file}", or '
-    remedy = f"{look}leave them out with --skip-bad."
+    look = "" if kind == "separator_in_text" else f'List the bad records of the file with "mprm check {file}", or '
+    remedy = f"{look}leave bad records out with --skip-bad (in Python: skip_bad=True)."
     return DataError(f"{file}:{line}: {text}. {remedy[0].upper()}{remedy[1:]}")
 
 

@@ -59,9 +59,17 @@ class DroppedRecords:
     def __len__(self) -> int:
         return sum(sum(kinds.values()) for kinds in self.counts.values())
 
-    def of_source(self, source: str) -> int:
-        """How many records of the source were dropped."""
-        return sum(self.counts.get(source, {}).values())
+    def account(self, source: str, *, n_kept: int, n_left: int = 0) -> dict[str, Any]:
+        """What became of the source's records: read = kept + left + dropped."""
+        reasons = self.counts.get(source, {})
+        n_dropped = sum(reasons.values())
+        return {
+            "read": n_kept + n_left + n_dropped,
+            "kept": n_kept,
+            "left": n_left,
+            "dropped": n_dropped,
+            "reasons": reasons,
+        }
 
     def write(self, path: str) -> None:
         """Write all of them to a file."""

@@ -30,6 +30,7 @@ CHECK_ONLY = frozenset({"image_outside_root", "image_missing"})
 WARNINGS: dict[str, str] = {
     "never_sampled": "steps after the first 0 were never sampled (num_mc_total 0) and count as negative",
     "special_token": "the text holds a literal <prm> or image token",
+    "empty_file": "the file holds no record",
     "duplicate": "the record is byte for byte the same as an earlier one",
     "unrated_step": "a step that nobody rated was left out",
     "odd_field": "a field that mprm does not need holds a value of another type",

@@ -167,9 +167,7 @@ def score(
                 "text_only": corpus.judgement.text_only,
             },
             inputs=hashes.entries(),
-            sources={
-                source: {"dropped": sum(kinds.values()), "reasons": kinds} for source, kinds in dropped.counts.items()
-            },
+            sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_lines(ROLLOUT).items()},
             output={
                 "path": out,
                 "n_bytes": temporary.stat().st_size,

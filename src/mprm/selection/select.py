@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mprm.engines.engine import EngineName, make_engine
+from mprm.errors import DataError
 from mprm.rollouts.chunks import Chunk
 from mprm.rollouts.convert_lines import output_forbids, target_for
 from mprm.rollouts.corpus import open_corpus
@@ -87,9 +88,14 @@ def select(
     worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
     counting = start_counting(corpus, worker, tau=tau, stop_at_bad=not skip_bad)
     # numpy and what needs it are loaded only now, while the workers read
-    from mprm.scores.label_counts import gather_counts
+    from mprm.scores.label_counts import ROLLOUT, gather_counts
     from mprm.selection.selection import Selection
 
     dropped = DroppedRecords() if skip_bad else None
     counts = gather_counts(corpus, counting, on_bad=dropped, on_chunk=on_chunk)
+    if not any(counts.n_lines(ROLLOUT).values()):
+        raise DataError(
+            f"there is nothing to select from: {len(dropped or ())} records were read and none is usable;"
+            " mprm check says why"
+        )
     return Selection(corpus, counts, config, dropped, to, worker, is_local=engine == "local")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,7 +13,7 @@ from mprm.engines.engine import Engine
 from mprm.errors import ConfigError
 from mprm.rollouts.atomic_write import atomic_write, refuse_existing
 from mprm.rollouts.chunks import Chunk
-from mprm.rollouts.convert_lines import Target, no_mc_scores, refuse_unholdable, target_for
+from mprm.rollouts.convert_lines import Target, no_mc_scores, refuse_name, refuse_unholdable, target_for
 from mprm.rollouts.corpus import Corpus
 from mprm.rollouts.dropped import DroppedRecords, dropped_path
 from mprm.rollouts.files import Container, container_of, is_url
@@ -47,7 +47,7 @@ class Subset:
 class Written:
     """One written subset."""
 
-    subset: Subset
+    subset: Subset = field(repr=False)
     paths: tuple[str, ...]
     manifest: str
 
@@ -72,6 +72,8 @@ class Selection:
         self._skips_bad = dropped is not None
         self._to, self._engine, self._is_local = to, engine, is_local
         self._hashes: InputHashes | None = None
+        self.dropped_to: str | None = None
+        """Where the bad records were written, once they were."""
         self.statistics = statistics_by_source(counts, alpha=config.alpha)
         """Of all good rollouts, by source."""
         self.subsets = tuple(self._choose())
@@ -96,6 +98,10 @@ class Selection:
         """Records read, good and bad."""
         return total(self.statistics).n_rollouts + len(self.dropped)
 
+    def __repr__(self) -> str:
+        kept = ", ".join(f"{s.name}: {total(s.statistics).n_rollouts:,}" for s in self.subsets)
+        return f"Selection({kept} of {self.n_read:,} read, {len(self.dropped):,} dropped)"
+
     def __len__(self) -> int:
         return sum(total(subset.statistics).n_rollouts for subset in self.subsets)
 
@@ -107,6 +113,7 @@ class Selection:
         if len(self.subsets) != 1:
             raise ConfigError(f"there are {len(self.subsets)} subsets; write them to a folder with write_all")
         out = str(out)
+        refuse_name(out)
         self._prepare([out], dropped_path(out), container_of(out), force=force)
         return self._write_file(self.subsets[0], out, on_chunk)
 
@@ -140,6 +147,7 @@ class Selection:
             self._hashes = InputHashes(self.corpus, self._engine)
         if len(self.dropped):
             self.dropped.write(dropped_to)
+            self.dropped_to = dropped_to
         elif force and not is_url(dropped_to):
             Path(dropped_to).unlink(missing_ok=True)  # it told of a run whose output is now replaced
 
@@ -222,15 +230,6 @@ class Selection:
         """For each source, how many records were read, kept, left and dropped, and why."""
         found = {}
         for source in self.counts.sources:
-            n_good = self.statistics[source].n_rollouts
-            n_kept = subset.statistics[source].n_rollouts
-            reasons = self.dropped.counts.get(source, {})
-            n_dropped = sum(reasons.values())
-            found[source] = {
-                "read": n_good + n_dropped,
-                "kept": n_kept,
-                "left": n_good - n_kept,
-                "dropped": n_dropped,
-                "reasons": reasons,
-            }
+            n_good, n_kept = self.statistics[source].n_rollouts, subset.statistics[source].n_rollouts
+            found[source] = self.dropped.account(source, n_kept=n_kept, n_left=n_good - n_kept)
         return found
