@@ -73,7 +73,7 @@ def show_fitted(title: str, heads: list[str], rows: list[list[str]], *, spare: S
     console, left_out = _console(), []
     table = rich_table(title, heads, rows)
     for head in spare:
-        if console.measure(table).maximum <= console.width:
+        if console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width:
             break
         place = heads.index(head)
         heads = heads[:place] + heads[place + 1 :]
