@@ -147,6 +147,7 @@ def measure(files: list[str], work: Path, rho: float, rounds: int, plain: bool) 
         found["times_faster"] = {
             "verbatim": round(best["plain_verbatim"] / best["mprm_verbatim"], 2),
             "mm_prm": round(best["plain_mm_prm"] / best["mprm_mm_prm"], 2),
+            "verbatim_against_plain_mm_prm": round(best["plain_mm_prm"] / best["mprm_verbatim"], 2),
         }
         found["outputs_equal"] = True
     return found

@@ -47,6 +47,8 @@ def run(arguments: list[str]) -> int:
     if arguments[0] in ("-V", "--version"):
         print(f"mprm {__version__}")
         return 0
+    # mprm does no linear algebra: the threads that numpy would start for it only take time from the workers
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     name = arguments[0]
     if name not in COMMANDS:
         print(f"mprm: unknown command {name!r}; expected one of {', '.join(COMMANDS)}", file=sys.stderr)

@@ -72,7 +72,7 @@ def show_fitted(title: str, heads: list[str], rows: list[list[str]], *, spare: S
     """Print a table; where the terminal is too narrow, without some of the spare columns, and say which."""
     console, left_out = _console(), []
     table = rich_table(title, heads, rows)
-    for head in spare:
+    for head in spare if console.is_terminal else ():
         if console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width:
             break
         place = heads.index(head)

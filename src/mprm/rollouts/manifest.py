@@ -29,19 +29,28 @@ def hash_file(path: str) -> str:
             return xxhash.xxh3_128_hexdigest(data)  # mapped: not copied before it is hashed
 
 
+def hash_files(paths: list[str]) -> dict[str, str]:
+    """XXH3-128 of some local files."""
+    return {path: hash_file(path) for path in paths}
+
+
 class InputHashes:
-    """The hashes of a corpus's local files; the engine works on them from the start."""
+    """The hashes of a corpus's local files; the engine works on them while other things are done."""
+
+    BATCHES = 4
+    """Few, so that an engine with workers takes all of them at once."""
 
     def __init__(self, corpus: Corpus, engine: Engine) -> None:
         self._corpus = corpus
-        self._local = [file.path for file in corpus.files if not is_url(file.path)]
-        self._hashing: Iterator[str] = engine.map(hash_file, self._local)
+        local = [file.path for file in corpus.files if not is_url(file.path)]
+        batches = [local[number :: self.BATCHES] for number in range(self.BATCHES)]
+        self._hashing: Iterator[dict[str, str]] = engine.map(hash_files, batches)
         self._found: dict[str, str] | None = None
 
     def entries(self) -> list[dict[str, Any]]:
         """Path, size, hash and format of every input file; no hash for files behind URLs."""
         if self._found is None:
-            self._found = dict(zip(self._local, self._hashing, strict=True))
+            self._found = {path: digest for batch in self._hashing for path, digest in batch.items()}
         return [
             {
                 "path": "(in memory)" if self._corpus.is_frame else file.path,

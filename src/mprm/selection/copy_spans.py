@@ -10,7 +10,7 @@ from itertools import islice
 from mprm.rollouts.chunks import Chunk, mapped
 from mprm.rollouts.convert_lines import unpacked
 
-RUNS_AT_ONCE = 512
+RUNS_AT_ONCE = 64
 """Runs handed to the system in one call; it takes 1,024."""
 
 

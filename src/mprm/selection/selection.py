@@ -71,7 +71,7 @@ class Selection:
         """The bad records; none where the run would have stopped at the first."""
         self._skips_bad = dropped is not None
         self._to, self._engine, self._is_local = to, engine, is_local
-        self._hashes: InputHashes | None = None
+        self._hashes = InputHashes(corpus, engine)  # set to work here: the workers have nothing else to do now
         self.dropped_to: str | None = None
         """Where the bad records were written, once they were."""
         self.statistics = statistics_by_source(counts, alpha=config.alpha)
@@ -143,8 +143,6 @@ class Selection:
             self._refuse_hard_labels(target)
         for out in [*outs, *([dropped_to] if len(self.dropped) else [])]:
             refuse_existing(out, force=force)
-        if self._hashes is None:
-            self._hashes = InputHashes(self.corpus, self._engine)
         if len(self.dropped):
             self.dropped.write(dropped_to)
             self.dropped_to = dropped_to
@@ -208,7 +206,6 @@ class Selection:
         return entry
 
     def _write_manifest(self, subset: Subset, out: str, output: dict[str, Any]) -> str:
-        assert self._hashes is not None
         config = {
             **asdict(self.config),
             "strategy": subset.strategy,
