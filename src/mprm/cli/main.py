@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 
@@ -54,7 +55,11 @@ def run(arguments: list[str]) -> int:
         print(f"mprm: unknown command {name!r}; expected one of {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     try:
-        return int(importlib.import_module(f"mprm.cli.{name}").run(arguments[1:]))
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal that knows no Greek shows ? for it
+        code = int(importlib.import_module(f"mprm.cli.{name}").run(arguments[1:]))
+        sys.stdout.flush()
+        return code
     except MprmError as error:
         print(f"mprm {name}: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import current_process
 from typing import Literal, Protocol, TypeVar
 
 from mprm.errors import ConfigError
@@ -40,6 +41,10 @@ def make_engine(
     if name == "local":
         from mprm.engines.local import InlineEngine, ProcessEngine, n_cores
 
+        if processes is not None and processes < 1:
+            raise ConfigError(f"processes must be at least 1, got {processes}")
+        if current_process().daemon:
+            return InlineEngine()  # a worker of somebody's pool may have no workers of its own
         n_processes = processes if processes is not None else (1 if n_bytes < INLINE_BYTES else n_cores())
         return InlineEngine() if n_processes <= 1 else ProcessEngine(n_processes)
     if name == "ray":

@@ -8,19 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mprm.errors import OutputExistsError
+from mprm.errors import ConfigError, OutputExistsError
 from mprm.rollouts.files import filesystem, is_url
 
 
 def refuse_existing(path: str, *, force: bool) -> None:
     """Stop when the output is there already and must not be replaced."""
-    if force:
-        return
     if is_url(path):
         fs, inner = filesystem(path)
-        exists = fs.exists(inner)
+        exists = not force and fs.exists(inner)
     else:
-        exists = Path(path).exists()
+        final = Path(path).expanduser()
+        if final.exists() and not final.is_file():
+            raise ConfigError(f"{path} is there already and is no regular file; choose another name")
+        exists = not force and final.exists()
     if exists:
         raise OutputExistsError(
             f"{path} exists already; replace it with --force (in Python: force=True), or choose another name"

@@ -128,6 +128,37 @@ def _parquet(handle: IO[bytes]) -> Any:
     return pq.ParquetFile(handle)
 
 
+class _ZstdReader(io.RawIOBase):
+    """Unpacks frame after frame, and does not take a file that breaks off for one that ends."""
+
+    def __init__(self, handle: IO[bytes]) -> None:
+        import zstandard
+
+        self._handle, self._unpacked = handle, b""
+        self._new_frame = zstandard.ZstdDecompressor().decompressobj
+        self._frame: Any = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._unpacked:
+            is_between = self._frame is None or self._frame.eof
+            packed = (
+                self._frame.unused_data if self._frame is not None and is_between else b""
+            ) or self._handle.read(1 << 17)
+            if not packed and is_between:
+                return 0
+            if not packed:
+                raise EOFError("the file breaks off in the middle of a frame")
+            if is_between:
+                self._frame = self._new_frame()
+            self._unpacked = self._frame.decompress(packed)
+        n_bytes = min(len(buffer), len(self._unpacked))
+        buffer[:n_bytes], self._unpacked = self._unpacked[:n_bytes], self._unpacked[n_bytes:]
+        return n_bytes
+
+
 @contextmanager
 def _opened(path: str, container: Container = "plain") -> Iterator[IO[bytes]]:
     """The file's bytes, unpacked; plain files and URLs alike."""
@@ -144,10 +175,7 @@ def _opened(path: str, container: Container = "plain") -> Iterator[IO[bytes]]:
             with gzip.open(handle) as unpacked:
                 yield cast(IO[bytes], unpacked)
         elif container == "zst":
-            import zstandard
-
-            reader = zstandard.ZstdDecompressor().stream_reader(handle, read_across_frames=True)
-            with io.BufferedReader(reader, 1 << 18) as unpacked:
+            with io.BufferedReader(_ZstdReader(handle), 1 << 18) as unpacked:
                 yield unpacked
         else:
             yield handle

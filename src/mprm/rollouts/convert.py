@@ -25,7 +25,7 @@ from mprm.rollouts.convert_lines import (
 from mprm.rollouts.corpus import Corpus, bad_record, open_corpus
 from mprm.rollouts.dropped import Dropped, DroppedRecords, dropped_path
 from mprm.rollouts.files import container_of
-from mprm.rollouts.manifest import InputHashes, hash_file, refuse_input_as_output, write_manifest
+from mprm.rollouts.manifest import InputHashes, hash_file, refuse_changed, refuse_input_as_output, write_manifest
 from mprm.rollouts.problem import CHECK_ONLY, WARNINGS
 from mprm.rollouts.sink import Sink, open_sink
 from mprm.rollouts.source_ranges import bytes_by_source
@@ -82,7 +82,7 @@ def convert(
     refuse_existing(out, force=force)
     corpus = open_corpus(paths, format=format, text_only=text_only, forbids=output_forbids(target.format))
     refuse_unholdable(corpus.formats.items(), target)
-    refuse_input_as_output(corpus, [out])
+    refuse_input_as_output(corpus, [out, dropped_path(out)])
     worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
     hashes = InputHashes(corpus, worker)
     dropped = DroppedRecords()
@@ -99,6 +99,7 @@ def convert(
         finally:
             sink.close()
         progress.refuse_hard_labels(target)
+        refuse_changed(corpus)
         dropped_to = None
         if len(dropped):
             dropped_to = dropped_path(out)

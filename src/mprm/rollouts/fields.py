@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from mprm.rollouts.format import Record
@@ -67,7 +66,7 @@ def score_value(value: Any, place: str, report: Report) -> float | None:
     """The score, in [0, 1]; None, and a report that names ``place``, for anything else."""
     if value is None:
         report("score_not_a_number", f"{place} has no score; expected a number from 0 to 1")
-    elif isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    elif isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         report("score_not_a_number", f"{place} has score {shown(value)}; expected a number from 0 to 1")
     elif not 0 <= value <= 1:
         report("score_out_of_range", f"{place} has score {shown(value)}; expected 0 to 1")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from mprm.errors import InputNotFoundError, MissingDependencyError
 
@@ -28,6 +29,8 @@ class CorpusFile:
     source: str
     container: Container
     n_bytes: int
+    stamp: tuple[int, int, int] | None = None
+    """Size, time and number of a local file, to tell whether it was changed since."""
 
     @property
     def is_remote(self) -> bool:
@@ -50,7 +53,8 @@ def source_name(path: str) -> str:
     """
     name = re.split(r"[/\\]", path.rstrip("/"))[-1]
     name = DATA_FILE.sub("", name) or name
-    return SHARD.sub("", name) or name
+    name = SHARD.sub("", name) or name
+    return unquote(name)  # as --by-source writes a source that is no file name
 
 
 def container_of(path: str) -> Container:
@@ -67,6 +71,15 @@ def filesystem(url: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         raise MissingDependencyError(f"{url}: {error}") from error
     return fs, path
+
+
+def stamp_of(path: str) -> tuple[int, int, int] | None:
+    """What changes when a local file does; None when it is gone."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def corpus_files(paths: str | Path | Sequence[str | Path]) -> list[CorpusFile]:
@@ -87,7 +100,8 @@ def corpus_files(paths: str | Path | Sequence[str | Path]) -> list[CorpusFile]:
             )
         for match, n_bytes in matches:
             identity = match if is_url(match) else str(Path(match).resolve())
-            found.setdefault(identity, CorpusFile(match, source_name(match), container_of(match), n_bytes))
+            stamp = None if is_url(match) else stamp_of(match)
+            found.setdefault(identity, CorpusFile(match, source_name(match), container_of(match), n_bytes, stamp))
     return sorted(found.values(), key=lambda file: (file.source, re.split(r"[/\\]", file.path)))
 
 

@@ -91,8 +91,8 @@ def arrow_schema() -> Any:
         [
             ("step", pa.string()),
             ("score", pa.float64()),
-            ("num_mc_correct", pa.int32()),
-            ("num_mc_total", pa.int32()),
+            ("num_mc_correct", pa.int64()),
+            ("num_mc_total", pa.int64()),
         ]
     )
     return pa.schema(
@@ -103,7 +103,7 @@ def arrow_schema() -> Any:
             ("answer", pa.string()),
             ("response", pa.string()),
             ("steps_with_score", pa.list_(step)),
-            ("num_mc_sequences", pa.int32()),
+            ("num_mc_sequences", pa.int64()),
             ("source", pa.string()),
         ]
     )

@@ -13,10 +13,10 @@ import xxhash
 
 from mprm import __version__
 from mprm.engines.engine import Engine
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, DataError
 from mprm.rollouts.atomic_write import atomic_write
 from mprm.rollouts.corpus import Corpus
-from mprm.rollouts.files import is_url
+from mprm.rollouts.files import is_url, stamp_of
 from mprm.rollouts.source_ranges import MANIFEST_SUFFIX
 
 
@@ -65,11 +65,23 @@ class InputHashes:
 
 def refuse_input_as_output(corpus: Corpus, outs: list[str]) -> None:
     """Stop before an input is replaced by what is made of it."""
-    inputs = {str(Path(file.path).resolve()) for file in corpus.files if not is_url(file.path)}
-    inputs |= {file.path for file in corpus.files if is_url(file.path)}
+    inputs = {_identity(file.path) for file in corpus.files}
     for out in outs:
-        if (out if is_url(out) else str(Path(out).expanduser().resolve())) in inputs:
+        if _identity(out) in inputs:
             raise ConfigError(f"{out} is one of the inputs; choose another output")
+
+
+def _identity(path: str) -> str:
+    """The same text for every way to name a local file."""
+    local = path.removeprefix("file://")
+    return path if is_url(local) else str(Path(local).expanduser().resolve())
+
+
+def refuse_changed(corpus: Corpus) -> None:
+    """Stop when a local input is not as it was when the corpus was opened."""
+    for file in corpus.files:
+        if not is_url(file.path) and file.stamp != stamp_of(file.path):
+            raise DataError(f"{file.path}: the file changed while it was read; run again")
 
 
 def write_manifest(

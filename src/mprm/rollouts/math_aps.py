@@ -62,7 +62,7 @@ def _read_prefixes(question: str, prefixes: list[Any], scores: dict[Path, float]
 
 def _read_tree(root: dict[str, Any], scores: dict[Path, float], report: Report) -> None:
     """Walk the tree below the question, without recursion: trees can be deep."""
-    todo: list[tuple[Any, Path]] = [(child, ()) for child in root.get("children") or []]
+    todo: list[tuple[Any, Path]] = [(child, ()) for child in _children(root, report)]
     while todo:
         node, above = todo.pop()
         text = node.get("text") if isinstance(node, dict) else None
@@ -74,7 +74,15 @@ def _read_tree(root: dict[str, Any], scores: dict[Path, float], report: Report) 
             continue
         path = (*above, text.strip())
         scores.setdefault(path, value)
-        todo.extend((child, path) for child in node.get("children") or [])
+        todo.extend((child, path) for child in _children(node, report))
+
+
+def _children(node: dict[str, Any], report: Report) -> list[Any]:
+    children = node.get("children") or []
+    if not isinstance(children, list):
+        report("wrong_type", f"a node has children {shown(children)}; expected a list")
+        return []
+    return children
 
 
 MATH_APS = Format(

@@ -7,7 +7,7 @@ from typing import Any
 from mprm.rollouts.fields import list_field, optional_text, shown, text_field
 from mprm.rollouts.format import Format, Record
 from mprm.rollouts.problem import Report
-from mprm.rollouts.rated_paths import RATINGS, Path, leaf_paths
+from mprm.rollouts.rated_paths import RATINGS, Path, is_rating, leaf_paths
 from mprm.rollouts.rollout import Rollout
 
 
@@ -47,17 +47,21 @@ def _next_path(
 ) -> Path | None:
     """Add the step's tries to ``scores``; the path that was gone on with, or None at the end."""
     completions = step.get("completions") or []
+    if not isinstance(completions, list):
+        report("wrong_type", f"step {number} has completions {shown(completions)}; expected a list")
+        return None
     for place, completion in enumerate(completions):
         text = completion.get("text") if isinstance(completion, dict) else None
         rating = completion.get("rating") if isinstance(completion, dict) else None
-        if not isinstance(text, str) or rating not in RATINGS:
+        if not isinstance(text, str) or not is_rating(rating):
             kind = "unrated_step" if isinstance(text, str) and rating is None else "wrong_type"
             report(kind, f"step {number}, completion {place} has rating {shown(rating)}; expected -1, 0 or 1")
             continue
         scores[(*path, text)] = RATINGS[rating]
     human, chosen = step.get("human_completion"), step.get("chosen_completion")
     if isinstance(chosen, int) and 0 <= chosen < len(completions):
-        return (*path, completions[chosen]["text"]) if (*path, completions[chosen].get("text")) in scores else None
+        text = completions[chosen].get("text") if isinstance(completions[chosen], dict) else None
+        return (*path, text) if isinstance(text, str) and (*path, text) in scores else None
     if isinstance(human, dict) and isinstance(human.get("text"), str):
         # a labeller wrote the step because every try was bad: it is right by construction
         scores[(*path, human["text"])] = 1.0

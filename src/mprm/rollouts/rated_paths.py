@@ -6,12 +6,19 @@ the same place. Each try that no other goes on from ends a rollout, so every rat
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from mprm.rollouts.rollout import Step
 
 RATINGS = {1: 1.0, 0: 1.0, -1: 0.0}
 """PRM800K's ratings as labels; neutral (0) counts as positive, as its authors train on it."""
 
 Path = tuple[str, ...]
+
+
+def is_rating(value: object) -> TypeGuard[int]:
+    """Whether the value is one of the three ratings; a float column holds them as 1.0, 0.0 and -1.0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value in RATINGS
 
 
 def leaf_paths(scores: dict[Path, float]) -> dict[Path, tuple[Step, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mprm.rollouts.fields import list_field, shown, steps_with_labels, text_field
 from mprm.rollouts.format import Format, Record
 from mprm.rollouts.problem import Report
-from mprm.rollouts.rated_paths import RATINGS
+from mprm.rollouts.rated_paths import RATINGS, is_rating
 from mprm.rollouts.rollout import Rollout
 
 
@@ -17,7 +17,7 @@ def parse(record: Record, report: Report) -> tuple[Rollout, ...]:
     if question is None or texts is None or ratings is None:
         return ()
     for number, rating in enumerate(ratings):
-        if isinstance(rating, bool) or rating not in RATINGS:
+        if not is_rating(rating):
             report("wrong_type", f"step {number} has rating {shown(rating)}; expected -1, 0 or 1")
             return ()
     labels = [RATINGS[rating] for rating in ratings]

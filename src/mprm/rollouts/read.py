@@ -116,7 +116,7 @@ def judge_rollout(rollout: Rollout, fmt: Format, judgement: Judgement | None, re
 
 def is_blank(line: bytes) -> bool:
     """Whether the line holds no record at all."""
-    return len(line) < 64 and not line.strip()
+    return not line.strip(b" \t\r\n")
 
 
 def file_format(file: CorpusFile, name: str | None, first_chunk: Chunk | None) -> Format:

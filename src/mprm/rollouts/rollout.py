@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 Score = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):

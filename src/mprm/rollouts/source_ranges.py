@@ -56,6 +56,8 @@ def _source_ends(file: CorpusFile) -> list[tuple[str, int]]:
     """(source, end of its bytes) in order; empty where no manifest fits the file."""
     path = Path(file.path + MANIFEST_SUFFIX)
     try:
+        if Path(file.path).stat().st_mtime_ns > path.stat().st_mtime_ns:
+            return []  # written to after its manifest
         manifest = msgspec.json.decode(path.read_bytes(), type=_Manifest)
     except (OSError, ValueError, msgspec.MsgspecError):
         return []

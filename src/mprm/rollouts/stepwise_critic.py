@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from mprm.rollouts.fields import list_field, optional_text, shown, text_field
 from mprm.rollouts.format import Format, Record
 from mprm.rollouts.problem import Report
-from mprm.rollouts.rated_paths import RATINGS, Path, leaf_paths
+from mprm.rollouts.rated_paths import RATINGS, Path, is_rating, leaf_paths
 from mprm.rollouts.rollout import Rollout
 
 COLUMNS = {"instruction", "responses", "next_response", "rating"}
@@ -18,7 +18,10 @@ def _row(record: Record, report: Report) -> tuple[str, Path, float | None] | Non
     question = text_field(record, "instruction", report)
     before = list_field(record, "responses", report)
     text = text_field(record, "next_response", report)
-    if question is None or before is None or text is None or not all(isinstance(b, str) for b in before):
+    if question is None or before is None or text is None:
+        return None
+    if not all(isinstance(step, str) for step in before):
+        report("wrong_type", f'"responses" holds {shown(before)}; expected a list of texts')
         return None
     rating = record.get("rating")
     if rating is None and record.get("is_human_response"):
@@ -26,7 +29,7 @@ def _row(record: Record, report: Report) -> tuple[str, Path, float | None] | Non
     if rating is None:
         report("unrated_step", "next_response has no rating; the row was left out")
         return question, (*before, text), None
-    if rating not in RATINGS:
+    if not is_rating(rating):
         report("wrong_type", f'"rating" is {shown(rating)}; expected -1, 0 or 1')
         return None
     return question, (*before, text), RATINGS[rating]

@@ -34,7 +34,7 @@ def parse(record: Record, report: Report) -> tuple[Rollout, ...]:
         return ()
     steps = []
     for number, ((_, text), (_, label)) in enumerate(zip(talk[::2], talk[1::2], strict=True)):
-        if not isinstance(text, str) or label not in SCORES:
+        if not isinstance(text, str) or not isinstance(label, str) or label not in SCORES:
             report("wrong_type", f"step {number} is answered {shown(label)}; expected + or -")
             return ()
         steps.append((text, SCORES[label]))
@@ -73,5 +73,5 @@ VISUALPRM_CONVERSATION = Format(
     recognise=recognise,
     parse=parse,
     dump=dump,
-    forbids=PROCESS,
+    forbids=PROCESS.strip(),
 )

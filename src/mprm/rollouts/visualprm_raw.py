@@ -19,7 +19,7 @@ def _count(step: dict[str, Any], key: str, number: int, report: Report) -> int |
     value = step.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
         report("odd_field", f'step {number} has "{key}" {shown(value)}; expected a count')
         return None
     return value

@@ -15,7 +15,7 @@ from mprm.rollouts.corpus import Corpus
 from mprm.rollouts.format import Format
 from mprm.rollouts.formats import FORMATS
 from mprm.rollouts.problem import Problems
-from mprm.rollouts.read import Judgement, is_blank, read_line
+from mprm.rollouts.read import Judgement, is_blank, read_line, record_of
 from mprm.scores.count_rows import BAD, BLANK, ROW, Odd, count_rows, pack_row
 
 BLOCK_BYTES = 1 << 20
@@ -137,13 +137,19 @@ class _Counter:
                 break
         self.rows += rows
 
+    def _named(self, line: bytes) -> str:
+        """The source that a record names, even a bad one; else the chunk's."""
+        record = record_of(line, _ignore) if self.fmt.labels == "mc" else None
+        named = record.get("source") if record is not None else None
+        return named if isinstance(named, str) and named else self.task.chunk.source
+
     def _row(self, number: int, line: bytes) -> bytes:
         if is_blank(line):
             return ROW.pack(0, 0, 0, 0, 0, BLANK, 0, 0, 0.0, 0.0, len(line))
         problems = Problems()
         rollouts = read_line(line, self.fmt, self.task.judgement, problems)
         error = problems.first_error()
-        source = next((rollout.source for rollout in rollouts if rollout.source), self.task.chunk.source)
+        source = next((rollout.source for rollout in rollouts if rollout.source), None) or self._named(line)
         source_number = self.sources.setdefault(source, len(self.sources))
         if error is not None:
             self.bad.append(BadLine(number, *error, line, source))
@@ -157,6 +163,10 @@ class _Counter:
             source=source_number,
             n_bytes=len(line),
         )
+
+
+def _ignore(_kind: str, _text: str) -> None:
+    pass
 
 
 def _suspicious(forbids: str | None) -> bytes:

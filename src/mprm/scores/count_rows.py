@@ -14,6 +14,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from mprm.rollouts.rollout import Count
+
 ROW = Struct("=IIIIIIIIddQ")
 """n_steps, n_pos, n_words, n_unsampled, source, kind, n_mc, unused, sum_pos, sum_all, n_bytes."""
 ROLLOUT, BLANK, BAD = 0, 1, 2
@@ -53,8 +55,8 @@ def pack_row(
 class _Step(msgspec.Struct, gc=False):
     score: Annotated[float, msgspec.Meta(ge=0, le=1)]
     step: str
-    num_mc_correct: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    num_mc_total: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    num_mc_correct: Count | None = None
+    num_mc_total: Count | None = None
 
     @property
     def is_consistent(self) -> bool:

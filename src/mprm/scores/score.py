@@ -142,7 +142,7 @@ def score(
         raise ConfigError(f"alpha must be 0 or more, got {alpha}")
     refuse_existing(out, force=force)
     corpus = open_corpus(paths, format=format, text_only=text_only)
-    refuse_input_as_output(corpus, [out])
+    refuse_input_as_output(corpus, [out, dropped_path(out)])
     worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
     dropped = DroppedRecords()
     counts = count_corpus(corpus, worker, tau=tau, on_bad=dropped if skip_bad else None, on_chunk=on_chunk)

@@ -52,6 +52,10 @@ class SelectConfig:
             raise ConfigError("keep and rho both say how many to keep; name one of them")
         if len(set(self.strategy)) < len(self.strategy) or len(set(self.rho)) < len(self.rho):
             raise ConfigError("a strategy or rho is named twice")
+        if self.ties not in get_args(Ties):
+            raise ConfigError(f"unknown ties {self.ties!r}; expected one of {', '.join(get_args(Ties))}")
+        if not isinstance(self.seed, int):
+            raise ConfigError(f"seed must be a whole number, got {self.seed!r}")
         if self.keep is not None and self.keep < 1:
             raise ConfigError(f"keep must be at least 1, got {self.keep}")
         if not 0 <= self.alpha < float("inf"):

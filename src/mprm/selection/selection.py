@@ -17,7 +17,7 @@ from mprm.rollouts.convert_lines import Target, no_mc_scores, refuse_name, refus
 from mprm.rollouts.corpus import Corpus
 from mprm.rollouts.dropped import DroppedRecords, dropped_path
 from mprm.rollouts.files import Container, container_of, is_url
-from mprm.rollouts.manifest import InputHashes, hash_file, refuse_input_as_output, write_manifest
+from mprm.rollouts.manifest import InputHashes, hash_file, refuse_changed, refuse_input_as_output, write_manifest
 from mprm.rollouts.source_ranges import bytes_by_source
 from mprm.scores.label_counts import ROLLOUT, LabelCounts
 from mprm.scores.statistics import Statistics, statistics_by_source, total
@@ -115,7 +115,17 @@ class Selection:
         out = str(out)
         refuse_name(out)
         self._prepare([out], dropped_path(out), container_of(out), force=force)
-        return self._write_file(self.subsets[0], out, on_chunk)
+        written = self._write_file(self.subsets[0], out, on_chunk)
+        self._write_dropped(dropped_path(out))
+        return written
+
+    def _write_dropped(self, path: str) -> None:
+        """Write the bad records; where there are none, take away those of a run whose output was replaced."""
+        if len(self.dropped):
+            self.dropped.write(path)
+            self.dropped_to = path
+        elif not is_url(path):
+            Path(path).expanduser().unlink(missing_ok=True)
 
     def write_all(
         self,
@@ -128,26 +138,25 @@ class Selection:
         """Write every subset to ``folder``, one file each, or one folder each with a file a source."""
         folder, suffix = str(folder).rstrip("/"), ".parquet" if self._to == "parquet" else ".jsonl"
         outs = [f"{folder}/{subset.name}" + ("" if by_source else suffix) for subset in self.subsets]
-        self._prepare(outs, f"{folder}/dropped.jsonl", container_of(suffix), force=force)
+        files = [f"{out}/{_file_name(s)}{suffix}" for out in outs for s in self.counts.sources] if by_source else outs
+        self._prepare(files, f"{folder}/dropped.jsonl", container_of(suffix), force=force)
         pairs = zip(self.subsets, outs, strict=True)
-        if not by_source:
-            return [self._write_file(subset, out, on_chunk) for subset, out in pairs]
-        return [self._write_sources(subset, out, suffix, on_chunk) for subset, out in pairs]
+        if by_source:
+            written = [self._write_sources(subset, out, suffix, on_chunk) for subset, out in pairs]
+        else:
+            written = [self._write_file(subset, out, on_chunk) for subset, out in pairs]
+        self._write_dropped(f"{folder}/dropped.jsonl")
+        return written
 
     def _prepare(self, outs: list[str], dropped_to: str, container: Container, *, force: bool) -> None:
         """Refuse what cannot be written, before anything is; then write what was dropped."""
         target = target_for(self._to, container, self.config.tau)
-        refuse_input_as_output(self.corpus, outs)
+        refuse_input_as_output(self.corpus, [*outs, dropped_to])
         refuse_unholdable(self.corpus.formats.items(), target)
         if target.needs_mc:
             self._refuse_hard_labels(target)
         for out in [*outs, *([dropped_to] if len(self.dropped) else [])]:
             refuse_existing(out, force=force)
-        if len(self.dropped):
-            self.dropped.write(dropped_to)
-            self.dropped_to = dropped_to
-        elif force and not is_url(dropped_to):
-            Path(dropped_to).unlink(missing_ok=True)  # it told of a run whose output is now replaced
 
     def _refuse_hard_labels(self, target: Target) -> None:
         """Stop when MC scores are asked for and a file turned out to hold only 0 and 1."""
@@ -156,7 +165,8 @@ class Selection:
             if not soft[part.chunk.path]:
                 rows = self.counts.rows[part.first_row : part.first_row + part.n_rows]
                 # scores of 1 add up to their number, and nothing below tau adds anything
-                soft[part.chunk.path] = bool(((rows["sum_all"] != rows["n_pos"]) & (rows["kind"] == ROLLOUT)).any())
+                is_soft = (rows["sum_pos"] != rows["n_pos"]) | (rows["sum_all"] != rows["sum_pos"])
+                soft[part.chunk.path] = bool((is_soft & (rows["kind"] == ROLLOUT)).any())
         for path, is_soft in soft.items():
             if not is_soft:
                 assert target.format is not None
@@ -175,7 +185,7 @@ class Selection:
         entries = []
         for source, statistics in subset.statistics.items():
             if statistics.n_rollouts:
-                out = f"{folder}/{quote(source, safe=' !#$&()+,;=@[]{}~')}{suffix}"
+                out = f"{folder}/{_file_name(source)}{suffix}"
                 with atomic_write(out) as temporary:
                     entries.append(self._write_pieces(subset, source, temporary, out, on_chunk))
         manifest = self._write_manifest(subset, folder, {"path": folder, "files": entries})
@@ -194,6 +204,7 @@ class Selection:
         pieces = Pieces(self.counts, subset.kept, source)
         in_place = self._is_local and not is_url(out)
         sizes = write_pieces(pieces, temporary, target, self._engine, in_place=in_place, on_chunk=on_chunk)
+        refuse_changed(self.corpus)
         entry: dict[str, Any] = {
             "path": out,
             "n_bytes": temporary.stat().st_size,
@@ -230,3 +241,11 @@ class Selection:
             n_good, n_kept = self.statistics[source].n_rollouts, subset.statistics[source].n_rollouts
             found[source] = self.dropped.account(source, n_kept=n_kept, n_left=n_good - n_kept)
         return found
+
+
+def _file_name(source: str) -> str:
+    """A file's name for a source: its own, with what no file name or only a special one may hold written as %.."""
+    name = "".join(quote(letter, safe="") if letter in "/\\\0%" else letter for letter in source)
+    if name == "dropped":  # the folder's file of bad records
+        return "%64ropped"
+    return name.replace(".", "%2E", 1) if name.startswith(".") else name

@@ -1,0 +1,143 @@
+"""What an ill-disposed user tried: each ends in a sentence, and no file of his is harmed."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import zstandard
+
+import mprm
+from mprm.cli.main import run
+from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
+from tests.conftest import raw_record, write_jsonl
+
+HUGE = 10**400
+BAD = [
+    ("visualprm-raw", raw_record([1.0], steps_with_score=[{"step": "a", "score": HUGE}])),
+    (
+        "visualprm-raw",
+        raw_record(
+            [1.0], steps_with_score=[{"step": "a", "score": 1, "num_mc_correct": HUGE, "num_mc_total": 2**33}]
+        ),
+    ),
+    ("trl", {"prompt": "q", "completions": ["a"], "labels": [HUGE]}),
+    (
+        "visualprm",
+        {"image": "a", "conversations": [{"from": "human", "value": "x"}, {"from": "gpt", "value": ["+"]}]},
+    ),
+    ("rated-steps", {"question": "q", "steps": ["a"], "ratings": [[1]]}),
+    ("prm800k", {"question": {"problem": "q"}, "label": {"steps": [{"completions": 5}]}}),
+    ("prm800k", {"question": {"problem": "q"}, "label": {"steps": [{"completions": ["x"], "chosen_completion": 0}]}}),
+    (
+        "prm800k",
+        {
+            "question": {"problem": "q"},
+            "label": {"steps": [{"completions": [{"text": ["x"], "rating": {}}], "chosen_completion": 0}]},
+        },
+    ),
+    ("math-aps", {"question": "q", "reasoning_steps": {"text": "q", "mc_value": 1, "children": 7}}),
+    ("stepwise-critic", {"instruction": "q", "responses": [5], "next_response": "b", "rating": 1}),
+    ("stepwise-critic", {"instruction": "q", "responses": [], "next_response": "b", "rating": [1]}),
+]
+
+
+@pytest.mark.parametrize(("name", "record"), BAD)
+def test_odd_values_are_reported_and_never_escape(name: str, record: dict, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [record])
+    report = mprm.check(path, format=name)
+    assert report.problems
+    for command in (
+        ["check"],
+        ["stats", "--skip-bad"],
+        ["convert", "--to", "trl", "--skip-bad", "--force", "--out", str(tmp_path / "o.jsonl")],
+    ):
+        assert run([command[0], str(path), "--input-format", name, *command[1:]]) in (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("cut", [6, 40, -1])
+def test_a_file_that_breaks_off_is_not_taken_for_whole(cut: int, tmp_path: Path) -> None:
+    lines = b"".join(json.dumps(raw_record([1.0], number=i)).encode() + b"\n" for i in range(200))
+    frames = [
+        zstandard.ZstdCompressor().compress(part) for part in (lines[: len(lines) // 2], lines[len(lines) // 2 :])
+    ]
+    path = tmp_path / "x.jsonl.zst"
+    path.write_bytes(b"".join(frames))
+    assert mprm.stats(path).total.n_rollouts == 200
+    path.write_bytes(frames[0] + frames[1][:cut])
+    with pytest.raises(DataError, match="breaks off"):
+        mprm.stats(path, skip_bad=True)
+
+
+def test_a_home_folder_is_no_way_round_existing_files(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "x.jsonl").write_text("precious")
+    corpus = write_jsonl(tmp_path / "in" / "a.jsonl", [raw_record([1.0])])
+    with pytest.raises(OutputExistsError):
+        mprm.select(corpus).write("~/x.jsonl")
+    assert (tmp_path / "x.jsonl").read_text() == "precious"
+
+
+def test_inputs_survive_every_disguise(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "y.dropped.jsonl", [raw_record([1.0, 0.0], number=i) for i in range(20)] + [b"{"])
+    before = path.read_bytes()
+    for make in (
+        lambda: mprm.select(path, skip_bad=True).write(str(tmp_path / "y.jsonl"), force=True),
+        lambda: mprm.convert(path, str(tmp_path / "y.jsonl"), to="trl", skip_bad=True, force=True),
+        lambda: mprm.score(path, str(tmp_path / "y.parquet"), skip_bad=True, force=True),
+        lambda: mprm.select(path, skip_bad=True).write(f"file://{path}", force=True),
+    ):
+        with pytest.raises(ConfigError, match="is one of the inputs"):
+            make()
+        assert path.read_bytes() == before
+    folder = tmp_path / "d" / "bis-0.5"
+    write_jsonl(folder / "a.jsonl", [raw_record([1.0, 0.0], number=i) for i in range(20)])
+    with pytest.raises(ConfigError, match="is one of the inputs"):
+        mprm.select(folder, rho=0.5).write_all(str(tmp_path / "d"), by_source=True, force=True)
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0])])
+    (tmp_path / "o.jsonl").mkdir()
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for name in ("o.jsonl", "pipe.jsonl"):
+        with pytest.raises(ConfigError, match="no regular file"):
+            mprm.select(corpus).write(str(tmp_path / name), force=True)
+
+
+def test_an_input_that_changes_before_it_is_written_stops_the_run(tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0, 0.0], number=i) for i in range(20)])
+    selection = mprm.select(corpus)
+    corpus.write_bytes(b'{"x": 1}\n' + corpus.read_bytes())
+    with pytest.raises(DataError, match="the file changed while it was read"):
+        selection.write(str(tmp_path / "o.jsonl"))
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_sources_that_are_no_file_names_come_back(tmp_path: Path) -> None:
+    names = ["a/b", "a_b", ".hid", "..", "dropped", "Größe", "50%"]
+    records = [raw_record([1.0, 0.0], number=i, source=name) for i, name in enumerate(names)]
+    selection = mprm.select(write_jsonl(tmp_path / "x.jsonl", records), rho=1.0)
+    selection.write_all(str(tmp_path / "out"), by_source=True)
+    plain = [{k: v for k, v in r.items() if k != "source"} for r in records]
+    assert len(list((tmp_path / "out" / "bis-1.0").iterdir())) == len(plain)
+    assert {f.source for f in mprm.open_corpus(tmp_path / "out" / "bis-1.0").files} == set(names)
+
+
+def test_bad_records_are_counted_under_the_source_they_name(tmp_path: Path) -> None:
+    records = [raw_record([1.0], number=i, source="ChartQA") for i in range(5)]
+    records += [raw_record([5.0], source="ChartQA"), raw_record([1.0], source="ChartQA", steps_with_score=[])]
+    selection = mprm.select(write_jsonl(tmp_path / "vl.jsonl", records), skip_bad=True)
+    assert {s: c["read"] for s, c in selection.by_source(selection.subsets[0]).items() if c["read"]} == {"ChartQA": 7}
+
+
+def test_soft_scores_are_seen_at_any_tau(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "r.jsonl", [raw_record([0.75, 0.25]), raw_record([0.25, 0.75], number=1)])
+    mprm.convert(path, str(tmp_path / "mm.jsonl"), to="mm-prm-soft")
+    mprm.select(tmp_path / "mm.jsonl", rho=1.0, tau=0.25, to="mm-prm-soft").write(str(tmp_path / "o.jsonl"))
+
+
+@pytest.mark.parametrize("options", [{"ties": "file_order"}, {"seed": "a"}, {"seed": None}, {"processes": 0}])
+def test_mistyped_options_are_said(options: dict, tmp_path: Path) -> None:
+    with pytest.raises(MprmError):
+        mprm.select(write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0])]), **options)
