@@ -65,3 +65,20 @@ def test_an_empty_file_has_no_rollouts(tmp_path: Path) -> None:
     assert mprm.check(tmp_path).counts == {"empty_file": 1}
     with pytest.raises(DataError, match="nothing to select from"):
         mprm.select(tmp_path / "empty.jsonl")
+
+
+def test_no_way_of_naming_files_changes_the_choice(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("d1", "d2"):
+        write_jsonl(tmp_path / folder / "x.jsonl", [raw_record([1.0], number=i) for i in range(20)])
+    (tmp_path / "a_link.jsonl").symlink_to(tmp_path / "d1" / "x.jsonl")
+    ways = [["d1/x.jsonl", "d2/x.jsonl"], [str(tmp_path / "d2" / "x.jsonl"), "d1/x.jsonl"]]
+    assert len({tuple(Path(f.path).resolve() for f in corpus_files(way)) for way in ways}) == 1
+    both = [["a_link.jsonl", "d1/x.jsonl"], ["d1/x.jsonl", "a_link.jsonl"]]
+    assert len({tuple(f.source for f in corpus_files(way)) for way in both}) == 1
+
+
+def test_hidden_folders_are_left_out(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0])])
+    write_jsonl(tmp_path / ".ipynb_checkpoints" / "a-checkpoint.jsonl", [raw_record([1.0])])
+    assert [file.source for file in corpus_files(tmp_path)] == ["a"]

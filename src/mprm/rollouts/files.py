@@ -73,6 +73,14 @@ def filesystem(url: str) -> tuple[Any, str]:
     return fs, path
 
 
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def stamp_of(path: str) -> tuple[int, int, int] | None:
     """What changes when a local file does; None when it is gone."""
     try:
@@ -99,16 +107,22 @@ def corpus_files(paths: str | Path | Sequence[str | Path]) -> list[CorpusFile]:
                 f"{path}: no such file; expected .jsonl, .jsonl.gz, .jsonl.zst or .parquet files"
             )
         for match, n_bytes in matches:
+            if not match.isprintable() and not _is_text(match):
+                raise InputNotFoundError(f"{match!a}: the file's name is not UTF-8; rename it")
             identity = match if is_url(match) else str(Path(match).resolve())
             stamp = None if is_url(match) else stamp_of(match)
-            found.setdefault(identity, CorpusFile(match, source_name(match), container_of(match), n_bytes, stamp))
-    return sorted(found.values(), key=lambda file: (file.source, re.split(r"[/\\]", file.path)))
+            file = CorpusFile(match, source_name(match), container_of(match), n_bytes, stamp)
+            # of several names of one file the first in the alphabet counts, not the first that was typed
+            found[identity] = min(file, found.get(identity, file), key=lambda file: (file.source, file.path))
+    ordered = sorted(found, key=lambda identity: (found[identity].source, re.split(r"[/\\]", identity)))
+    return [found[identity] for identity in ordered]
 
 
 def _local_matches(path: str) -> Iterable[tuple[str, int]]:
     here = Path(path).expanduser()
     if here.is_dir():
-        inside = [str(p) for p in sorted(here.rglob("*")) if p.is_file() and _is_data(p.name)]
+        below = (p for p in sorted(here.rglob("*")) if p.is_file() and _is_data(p.name))
+        inside = [str(p) for p in below if not any(part.startswith(".") for part in p.relative_to(here).parts)]
         if not inside:
             raise InputNotFoundError(f"{path}: the folder holds no .jsonl, .jsonl.gz, .jsonl.zst or .parquet files")
     else:

@@ -63,7 +63,9 @@ def _plain(value: Any) -> Any:
     """Values that JSON does not know: numpy's arrays and numbers as lists and numbers."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    return str(value)
+    raise DataError(
+        f"a value of type {type(value).__name__} has no place in a record; expected text, numbers or lists"
+    )
 
 
 def write_frame(frame: Any, path: Path) -> Path:
