@@ -1,0 +1,1 @@
+"""Whether a response is right: its answer found, read and compared."""

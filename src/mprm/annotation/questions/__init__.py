@@ -1,0 +1,1 @@
+"""Questions with gold answers, one file a format."""
