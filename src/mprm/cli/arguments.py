@@ -97,7 +97,9 @@ def _add(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], hint: A
         "metavar": option.metavar,
         "nargs": "+" if several else None,
     }
-    if option.is_positional:
+    if option.is_positional and not is_required:
+        parser.add_argument(field.name, **{**settings, "nargs": "*" if several else "?", "default": default})
+    elif option.is_positional:
         parser.add_argument(field.name, **settings)
     else:
         parser.add_argument(*names, dest=field.name, default=default, required=is_required, **settings)

@@ -43,6 +43,33 @@ def progress(title: str, n_bytes: int) -> Iterator[Callable[[Chunk], Any]]:
             bar.stop()
 
 
+@contextmanager
+def counting(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A function to call with how many more are done; the bar shows how many of ``total``, if that is known."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal)
+    task, done, shown = bar.add_task(title, total=total), 0, monotonic()
+
+    def advance(n: int) -> None:
+        nonlocal done, shown
+        done += n
+        if monotonic() - shown > REFRESH_S:
+            shown = monotonic()
+            bar.start()  # again and again: does nothing once it runs
+            bar.update(task, completed=done, refresh=True)
+            if total is not None and done >= total:
+                bar.stop()  # other things may be shown before the block ends
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
+
+
 def _bar(title: str, n_bytes: int) -> Any:
     from rich.console import Console
     from rich.progress import (

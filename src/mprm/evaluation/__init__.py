@@ -1,0 +1,1 @@
+"""Benchmarks with labelled steps, metrics, thresholds, intervals."""

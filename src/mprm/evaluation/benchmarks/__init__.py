@@ -1,0 +1,1 @@
+"""The benchmarks that can be read: one file a format."""

@@ -1,0 +1,1 @@
+"""PRM: load a checkpoint, score steps."""

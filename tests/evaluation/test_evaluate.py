@@ -1,0 +1,326 @@
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from mprm.cli.evaluate import run
+from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
+from mprm.evaluation.config import EvaluateConfig
+from mprm.evaluation.evaluate import evaluate
+from mprm.evaluation.saved_scores import read_scores
+from mprm.evaluation.tables import evaluation_tables
+from tests.conftest import write_jsonl
+from tests.evaluation.scorers import LengthScorer
+
+QUICK = EvaluateConfig(draws=50, folds=3)
+
+
+def records(n: int = 12) -> list[dict[str, object]]:
+    """ProcessBench records in which the wrong step is longest, mostly."""
+    found = []
+    for number in range(n):
+        steps = ["short", "a little longer" + "!" * number, "x" * 200 if number % 4 else "x" * 8]
+        found.append(
+            {
+                "id": f"r{number}",
+                "problem": f"Question {number}?",
+                "steps": steps,
+                "label": 2 if number % 3 else -1,
+                "generator": "g",
+            }
+        )
+    return found
+
+
+@pytest.fixture
+def benchmark(tmp_path: Path) -> Path:
+    write_jsonl(tmp_path / "bench" / "gsm8k.jsonl", records(12))
+    write_jsonl(tmp_path / "bench" / "math.jsonl", [{**r, "problem": f"M{r['problem']}"} for r in records(9)])
+    return tmp_path / "bench"
+
+
+def test_saved_scores_give_the_same_metrics_bit_for_bit(benchmark: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    scored = evaluate(benchmark, scorer=LengthScorer(longest=2), config=QUICK, out=out)
+    again = evaluate(scores=[out / "scores.jsonl"], config=QUICK)
+    assert again.models == scored.models
+    with_benchmark = evaluate(benchmark, scores=[out / "scores.jsonl"], config=QUICK)
+    assert with_benchmark.to_json() == scored.to_json()
+    assert json.loads((out / "metrics.json").read_text()) == json.loads(msgspec.json.encode(scored.to_json()))
+
+
+def test_the_scores_file_has_one_line_a_solution_and_a_manifest(benchmark: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    evaluate(benchmark, scorer=LengthScorer(longest=2), config=QUICK, out=out, model_info={"path": "runs/x"})
+    line = json.loads((out / "scores.jsonl").read_text().splitlines()[1])
+    assert (line["id"], line["source"], line["labels"], line["first_error"]) == ("r1", "gsm8k", [1, 1, -1], 2)
+    # "short" has 5 characters, "a little longer!" 16; the third step was cut off
+    assert line["scores"] == [1 / 1.05, 1 / 1.16, None]
+    manifest = json.loads((out / "scores.jsonl.manifest.json").read_text())
+    assert manifest["config"]["model"] == "by length"
+    assert manifest["config"]["model_info"] == {"path": "runs/x"}
+    assert [entry["format"] for entry in manifest["inputs"]] == ["processbench"] * 2
+    assert all(entry["xxh3_128"] for entry in manifest["inputs"])
+    assert manifest["output"]["n_unscored"] == 21
+    assert (out / "metrics.json.manifest.json").exists()
+
+
+def test_steps_cut_off_are_counted_and_told(benchmark: Path) -> None:
+    found = evaluate(benchmark, scorer=LengthScorer(longest=2), config=EvaluateConfig(threshold=0.5, draws=0))
+    (model,) = found.models
+    # every third step is labelled, and gone; so every solution is without its first error
+    assert (model.counts.n_unscored, model.counts.n_unscored_solutions, model.counts.n_counted) == (21, 21, 42)
+    assert model.value("first_error_accuracy") is None
+    assert any("21 labelled steps were cut off" in warning for warning in model.warnings)
+    assert any("gsm8k*: every step is labelled correct" in warning for warning in model.warnings)
+    assert any(row[0] == "gsm8k*" for row in evaluation_tables(found)[1].rows)
+
+
+def test_every_output_says_when_the_threshold_was_chosen_on_the_reported_data(
+    benchmark: Path, tmp_path: Path
+) -> None:
+    config = EvaluateConfig(threshold="test", draws=10)
+    evaluate(benchmark, scorer=LengthScorer(), config=config, out=tmp_path / "first")
+    found = evaluate(
+        benchmark,
+        scorer=LengthScorer(factor=0.5),
+        scores=[tmp_path / "first" / "scores.jsonl"],
+        config=config,
+        out=tmp_path / "out",
+    )
+    words = "CHOSEN ON THE REPORTED DATA ITSELF"
+    assert words in found.to_json()["threshold"]
+    assert words in (tmp_path / "out" / "metrics.json").read_text()
+    parts = (tmp_path / "out" / "metrics.md").read_text().split("## ")[1:]
+    assert len(parts) == 4  # metrics, two models, one comparison
+    assert all(words in part for part in parts)
+
+
+def test_solutions_that_are_alike_are_scored_once(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", records(12) + records(12))
+    scorer, calls = LengthScorer(), []
+    found = evaluate(path, scorer=scorer, config=QUICK, on_scored=calls.append)
+    assert len(scorer.chains) == sum(calls) == 12
+    assert found.models[0].counts.n_solutions == 24
+    assert found.models[0].counts.n_problems == 12
+
+
+def test_several_models_are_compared_with_the_first(benchmark: Path, tmp_path: Path) -> None:
+    evaluate(benchmark, scorer=LengthScorer(), config=QUICK, out=tmp_path / "a")
+    saved = tmp_path / "a" / "scores.jsonl"
+    found = evaluate(benchmark, scorer=LengthScorer(factor=0.5), scores=[saved, saved], config=QUICK)
+    assert [model.name for model in found.models] == ["by length", "by length (2)", "by length (3)"]
+    assert [(c.model, c.baseline) for c in found.comparisons] == [
+        ("by length (2)", "by length"),
+        ("by length (3)", "by length"),
+    ]
+    # half the scores: the order is the same, so the AUC is too
+    assert found.comparisons[1].differences[None, "auc"].estimate.value == 0
+    assert found.comparisons[1].differences[None, "ece"].estimate.value != 0
+    assert "by length (2) less by length" in [table.title for table in evaluation_tables(found)]
+
+
+def test_scores_of_another_benchmark_are_refused(benchmark: Path, tmp_path: Path) -> None:
+    evaluate(benchmark / "math.jsonl", scorer=LengthScorer(), config=QUICK, out=tmp_path / "a")
+    with pytest.raises(DataError, match="solution 1 has source 'gsm8k' in the benchmark and 'math' in by length"):
+        evaluate(benchmark, scores=[tmp_path / "a" / "scores.jsonl"], config=QUICK)
+
+
+class Wrong(LengthScorer):
+    """Answers with what it is told to."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    def score_many(self, chains, **_options):
+        return [self.answer for _ in chains]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ([0.5, 0.5], "2 scores and 3 labels"),
+        ([0.5, 0.5, 1.5], "step 2 has score 1.5; expected a probability"),
+        ([0.5, -0.1, 0.5], "step 1 has score -0.1"),
+        ([0.5, float("inf"), 0.5], "step 1 has score inf"),
+    ],
+)
+def test_scores_that_are_no_probabilities_are_refused(benchmark: Path, answer: list[float], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        evaluate(benchmark, scorer=Wrong(answer), config=QUICK)
+
+
+def test_a_model_that_loses_every_step_is_refused(benchmark: Path) -> None:
+    with pytest.raises(DataError, match="truncation cut off all of them"):
+        evaluate(benchmark, scorer=Wrong([float("nan")] * 3), config=QUICK)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"scores": [0.5]}, "1 scores and 3 labels"),
+        ({"scores": [0.5, 2, None]}, "step 1 has score 2.0"),
+        ({"labels": [1, 1, 3]}, "step 2 has label 3"),
+        ({"labels": [], "scores": []}, "no steps"),
+        ({"first_error": 3}, "first error is step 3"),
+        ({"scores": ["x", 0.5, 0.5]}, "no line of a scores file"),
+        ({"extra": 1}, "no line of a scores file"),
+    ],
+)
+def test_a_bad_line_of_a_scores_file_is_named(benchmark: Path, tmp_path: Path, change: dict, words: str) -> None:
+    evaluate(benchmark, scorer=LengthScorer(), config=QUICK, out=tmp_path / "a")
+    good = json.loads((tmp_path / "a" / "scores.jsonl").read_text().splitlines()[0])
+    path = write_jsonl(tmp_path / "bad.jsonl", [good, {**good, **change}])
+    with pytest.raises(DataError, match=words) as error:
+        read_scores(path)
+    assert str(error.value).startswith(f"{path}:2: ")
+
+
+def test_a_scores_file_without_manifest_is_named_by_its_path(benchmark: Path, tmp_path: Path) -> None:
+    evaluate(benchmark, scorer=LengthScorer(), config=QUICK, out=tmp_path / "a")
+    (tmp_path / "a" / "scores.jsonl.manifest.json").unlink()
+    assert read_scores(tmp_path / "a" / "scores.jsonl").name == str(tmp_path / "a" / "scores.jsonl")
+    with pytest.raises(InputNotFoundError, match="no such file"):
+        read_scores(tmp_path / "none.jsonl")
+    with pytest.raises(DataError, match="holds no scores"):
+        read_scores(write_jsonl(tmp_path / "empty.jsonl", []))
+
+
+def test_wrong_use_is_refused_before_anything_is_scored(benchmark: Path, tmp_path: Path) -> None:
+    scorer = LengthScorer()
+    with pytest.raises(ConfigError, match="nothing to measure"):
+        evaluate(benchmark)
+    with pytest.raises(ConfigError, match="needs a benchmark"):
+        evaluate(scorer=scorer)
+    with pytest.raises(ConfigError, match="21 problems cannot be split into 30 folds"):
+        evaluate(benchmark, scorer=scorer, config=EvaluateConfig(folds=30))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "metrics.md").touch()
+    with pytest.raises(OutputExistsError, match="--force"):
+        evaluate(benchmark, scorer=scorer, out=tmp_path / "out")
+    assert scorer.chains == []
+    evaluate(benchmark, scorer=scorer, config=QUICK, out=tmp_path / "out", force=True)
+
+
+def test_saved_scores_are_not_replaced_while_they_are_measured(benchmark: Path, tmp_path: Path) -> None:
+    evaluate(benchmark, scorer=LengthScorer(), config=QUICK, out=tmp_path / "a")
+    saved = tmp_path / "a" / "scores.jsonl"
+    before = saved.read_bytes()
+    with pytest.raises(ConfigError, match="is one of the inputs"):
+        evaluate(
+            benchmark, scorer=LengthScorer(factor=0.5), scores=saved, config=QUICK, out=tmp_path / "a", force=True
+        )
+    evaluate(scores=saved, config=QUICK, out=tmp_path / "a", force=True)  # writes metrics only
+    assert saved.read_bytes() == before
+
+
+def test_scores_are_kept_when_the_metrics_fail(tmp_path: Path) -> None:
+    # the labels are all of one problem: no threshold can be held out, which only the labels and scores show
+    neutral = {"prompt": "q1", "completions": ["a"], "labels": [True]}
+    visual = {"question": "q", "response": {"steps": ["a"], "process_correctness": [0]}}
+    path = tmp_path / "bench"
+    write_jsonl(path / "a.jsonl", [neutral])
+    write_jsonl(path / "b.jsonl", [visual])
+    config = EvaluateConfig(folds=2, draws=0, text_only=True)
+    with pytest.raises(ConfigError, match="some fold holds every labelled step"):
+        evaluate(path, scorer=LengthScorer(), config=config, out=tmp_path / "out")
+    assert len((tmp_path / "out" / "scores.jsonl").read_text().splitlines()) == 2
+    found = evaluate(scores=[tmp_path / "out" / "scores.jsonl"], config=EvaluateConfig(threshold=0.5, draws=0))
+    assert found.models[0].counts.n_counted == 1
+
+
+def test_a_benchmark_with_only_neutral_steps_is_refused(tmp_path: Path) -> None:
+    visual = {"question": "q", "response": {"steps": ["a"], "process_correctness": [0]}}
+    path = write_jsonl(tmp_path / "a.jsonl", [visual])
+    with pytest.raises(DataError, match="no step is labelled correct or incorrect"):
+        evaluate(path, scorer=LengthScorer(), config=EvaluateConfig(threshold=0.5, text_only=True))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"threshold": 1.5}, {"threshold": "best"}, {"threshold": float("nan")}, {"folds": 1}, {"draws": -1}, {"seed": -1},
+     {"tau": 1.0}],
+)  # fmt: skip
+def test_options_that_make_no_sense_are_refused(options: dict) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        EvaluateConfig(**options)
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model folder, and a PRM that only notes how it was loaded."""
+    folder = tmp_path / "runs" / "bis10"
+    folder.mkdir(parents=True)
+    (folder / "mprm.json").write_text('{"family": "tiny"}')
+
+    class PRM(LengthScorer):
+        @classmethod
+        def from_pretrained(cls, path: str, **options: object) -> "PRM":
+            scorer = cls()
+            scorer.name = Path(path).name
+            loaded.update(options)
+            return scorer
+
+    loaded: dict[str, object] = {}
+    module = ModuleType("mprm.inference.prm")
+    module.PRM, module.loaded = PRM, loaded
+    monkeypatch.setitem(sys.modules, "mprm.inference.prm", module)
+    return folder
+
+
+def test_the_command_scores_saves_and_prints(benchmark: Path, model: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out"
+    options = ["--model", str(model), "--out", str(out), "--draws", "20", "--device", "cpu", "--batch-tokens", "99"]
+    assert run([str(benchmark), *options]) == 0
+    text = capsys.readouterr().out
+    assert "bis10 by source" in text
+    assert "Threshold held out: chosen on the other 4 of 5 folds of problems" in text
+    loaded = sys.modules["mprm.inference.prm"].loaded
+    assert loaded == {"device": "cpu", "dtype": "auto", "image_root": None, "tokens_per_batch": 99}
+    manifest = json.loads((out / "metrics.json.manifest.json").read_text())
+    assert manifest["config"]["model_info"] == {"path": str(model), "mprm.json": {"family": "tiny"}}
+    with pytest.raises(OutputExistsError):
+        run([str(benchmark), *options])
+    assert run([str(benchmark), *options, "--force", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["models"][0]["name"] == "bis10"
+    assert found["models"][0]["metrics"]["all"]["overall"]["n_draws"] == 20
+
+
+def test_the_command_measures_saved_scores_without_benchmark_or_model(
+    benchmark: Path, tmp_path: Path, capsys
+) -> None:
+    evaluate(benchmark, scorer=LengthScorer(), config=QUICK, out=tmp_path / "a")
+    saved = str(tmp_path / "a" / "scores.jsonl")
+    assert run(["--scores", saved, saved, "--threshold", "0.5", "--draws", "0", "--out", str(tmp_path / "b")]) == 0
+    text = capsys.readouterr().out
+    assert "Threshold fixed at 0.5" in text
+    assert "by length (2) less by length" in text
+    assert not (tmp_path / "b" / "scores.jsonl").exists()
+    assert (tmp_path / "b" / "metrics.md").read_text().startswith("# Evaluation\n\n## Metrics\n\n| metric |")
+
+
+def test_the_command_refuses_what_makes_no_sense(benchmark: Path, model: Path) -> None:
+    with pytest.raises(ConfigError, match="expected held-out, test or a number"):
+        run([str(benchmark), "--model", str(model), "--threshold", "best"])
+    with pytest.raises(ConfigError, match="nothing to measure"):
+        run([str(benchmark)])
+
+
+def test_images_are_looked_for_before_the_model_is_loaded(tmp_path: Path, model: Path) -> None:
+    visual = {"image": "1.png", "question": "q", "response": {"steps": ["a"], "process_correctness": [1]}}
+    path = write_jsonl(tmp_path / "test.jsonl", [visual])
+    with pytest.raises(InputNotFoundError, match="1 of 1 images are not under"):
+        run([str(path), "--model", str(model), "--image-root", str(tmp_path)])
+    assert sys.modules["mprm.inference.prm"].loaded == {}
+
+
+def test_evaluating_loads_no_torch() -> None:
+    import subprocess
+
+    code = "import mprm.evaluation.evaluate, mprm.cli.evaluate, sys; print('torch' in sys.modules, 'sklearn' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "False"]
