@@ -1,0 +1,1 @@
+"""The models that mprm trains: one prompt, one read-out, several backbones."""

@@ -1,0 +1,134 @@
+"""What a checkpoint's chat template puts before and after the user's words, and plain text between."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from mprm.errors import ConfigError
+from mprm.rollouts.judge import IMAGE_MARK
+
+_WORDS = "mprm-user-content"
+
+
+def chat_frame(tokenizer: Any, *, reply: bool = False) -> tuple[list[int], list[int]]:
+    """Ids before and after the user's message; with ``reply`` the assistant's turn is opened after it.
+
+    A tokenizer without a template gets its beginning-of-text token, if it has one, and nothing after.
+    """
+    if not tokenizer.chat_template:
+        return ([tokenizer.bos_token_id] if tokenizer.bos_token_id is not None else []), []
+    rendered = _rendered(tokenizer, reply=reply)
+    before, found, after = rendered.partition(_WORDS)
+    if not found or _WORDS in after:
+        raise ConfigError("the checkpoint's chat template does not show the user's message once; mprm cannot use it")
+    return tokenizer.encode(before, add_special_tokens=False), tokenizer.encode(after, add_special_tokens=False)
+
+
+def _rendered(tokenizer: Any, *, reply: bool) -> str:
+    """The template with a known word as the user's message; some templates want a list of parts."""
+    contents: list[Any] = [_WORDS, [{"type": "text", "text": _WORDS}]]
+    for content in contents:
+        message = [{"role": "user", "content": content}]
+        try:
+            text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=reply)
+        except Exception as error:  # a template may raise anything
+            problem: Exception = error
+            continue
+        if _WORDS in text:
+            return str(text)
+        problem = ValueError("the message is not in what it renders")
+    raise ConfigError(f"the checkpoint's chat template cannot render a user message: {problem}") from problem
+
+
+class PlainText:
+    """Encodes text from data: no token outside the ordinary vocabulary can come out of it.
+
+    The tokenizer's own pipeline runs without its added tokens, so that a literal ``<prm>`` or
+    ``<|im_end|>`` in a step is spelled out like any other text.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        from tokenizers import Tokenizer
+
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise ConfigError("the checkpoint has no fast tokenizer (tokenizer.json); save one with save_pretrained")
+        pipeline = json.loads(backend.to_str())
+        pipeline.update(added_tokens=[], truncation=None, padding=None, post_processor=None)
+        self._tokenizer = Tokenizer.from_str(json.dumps(pipeline))
+        unknown = {tokenizer.unk_token_id} if tokenizer.unk_token_id is not None else set()
+        control = {
+            **tokenizer.get_added_vocab(),
+            **dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True)),
+        }
+        self._control = {id_: text for text, id_ in control.items() if id_ not in unknown}
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the text."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        found = self._control.keys() & set(ids)
+        if found:
+            # a vocabulary of whole words holds its control tokens as words: break these up
+            for id_ in found:
+                token = self._control[id_]
+                text = text.replace(token, f"{token[:1]} {token[1:]}")
+            ids = [
+                id_ for id_ in self._tokenizer.encode(text, add_special_tokens=False).ids if id_ not in self._control
+            ]
+        return ids
+
+
+def place_images(question: str, n_images: int) -> list[str | int]:
+    """The question with each image (by number) at its mark, or None of them where the marks do not fit.
+
+    Marks are ``<image>``, one for each image in order, or ``<image1>``, ``<image2>``, … each once. Where
+    they do not fit the images one to one, all images stand before the question and marks stay as text.
+
+    Examples
+    --------
+    >>> place_images("Is <image> larger than <image>?", 2)
+    ['Is ', 0, ' larger than ', 1, '?']
+    >>> place_images("Find x.", 1)
+    [0, 'Find x.']
+    """
+    marks = list(IMAGE_MARK.finditer(question)) if n_images else []
+    digits = [re.search(r"\d+", mark.group()) for mark in marks]
+    if marks and not any(digits):
+        numbers = list(range(len(marks)))
+    else:
+        numbers = [int(digit.group()) - 1 for digit in digits if digit]
+    if len(numbers) != len(marks) or sorted(numbers) != list(range(n_images)):
+        return [*range(n_images), question]
+    pieces: list[str | int] = []
+    end = 0
+    for mark, number in zip(marks, numbers, strict=True):
+        pieces += [question[end : mark.start()], number]
+        end = mark.end()
+    return [piece for piece in [*pieces, question[end:]] if piece != ""]
+
+
+def encode_chat(backbone: Any, text: str, images: Sequence[Any] = (), *, begun: str = "") -> dict[str, Any]:
+    """Tensors for ``generate``: the user's text and images, the assistant's turn opened and ``begun``."""
+    import torch
+
+    family, tokenizer, plain = backbone.family, backbone.tokenizer, PlainText(backbone.tokenizer)
+    before, after = chat_frame(tokenizer, reply=True)
+    ids = list(before)
+    for piece in place_images(text, len(images)):
+        if isinstance(piece, str):
+            ids += plain.encode(piece)
+        else:
+            n_tokens = family.n_image_tokens(backbone.image_processor, *images[piece].size)
+            ids += family.image_ids(tokenizer, n_tokens)
+            ids += plain.encode(family.image_end) if family.image_end else []
+    ids += after + (plain.encode(begun) if begun else [])
+    input_ids = torch.tensor([ids])
+    inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
+    if images:
+        arrays = family.preprocess(backbone.image_processor, images)
+        inputs |= {name: torch.as_tensor(array) for name, array in arrays.items()}
+        inputs |= family.batch_inputs(tokenizer, input_ids)
+    return {name: tensor.to(backbone.model.device) for name, tensor in inputs.items()}

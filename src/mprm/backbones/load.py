@@ -1,0 +1,138 @@
+"""Load a checkpoint: which backbone it is, its tokenizer and image processor, its weights."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mprm.backbones.chat import encode_chat
+from mprm.backbones.family import Family
+from mprm.backbones.internvl import InternVL
+from mprm.backbones.qwen2_5_vl import Qwen25VL
+from mprm.backbones.text import Text
+from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
+
+FAMILIES: dict[str, Family] = {"qwen2_5_vl": Qwen25VL(), "internvl": InternVL()}
+"""By the checkpoint's ``model_type``; every other type is a text model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backbone:
+    """A vision-language or text model with what it takes to speak to it."""
+
+    family: Family
+    model: Any
+    tokenizer: Any
+    image_processor: Any
+
+    def encode_chat(self, text: str, images: Any = (), *, begun: str = "") -> dict[str, Any]:
+        """Tensors for ``generate``; see `mprm.backbones.chat.encode_chat`."""
+        return encode_chat(self, text, images, begun=begun)
+
+
+def family_of(path: str | Path) -> Family:
+    """Which backbone the checkpoint at ``path`` is."""
+    config_path = Path(path) / "config.json"
+    if not config_path.is_file():
+        raise InputNotFoundError(f"{path} is no checkpoint: {config_path} is not there")
+    kind = json.loads(config_path.read_text(encoding="utf-8")).get("model_type", "")
+    if kind == "internvl_chat":
+        raise ConfigError(
+            f"{path} is an InternVL checkpoint in its remote-code layout; turn it into the native one with"
+            f" mprm convert-internvl {path} {Path(path).name}-native"
+        )
+    return FAMILIES.get(kind, Text())
+
+
+def need_torch() -> None:
+    """Stop with the remedy where the training packages are not installed."""
+    try:
+        import torch  # noqa: F401
+        from transformers.utils import logging
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"this needs torch and transformers ({error.name} is missing): install mprm with its extra [train]"
+        ) from error
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+
+
+def load_tokenizer(path: str | Path) -> Any:
+    """The checkpoint's fast tokenizer; its chat template may lie in a file of the processor's."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(path))
+    beside = Path(path) / "chat_template.json"
+    if not tokenizer.chat_template and beside.is_file():
+        tokenizer.chat_template = json.loads(beside.read_text(encoding="utf-8"))["chat_template"]
+    return tokenizer
+
+
+def resolve_device(device: str) -> str:
+    """``auto`` is the GPU where there is one."""
+    import torch
+
+    if device != "auto":
+        return device
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def resolve_dtype(dtype: str, device: str) -> Any:
+    """``auto`` is bfloat16 on a GPU and float32 elsewhere."""
+    import torch
+
+    names = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if dtype == "auto":
+        return torch.bfloat16 if device.startswith("cuda") else torch.float32
+    if dtype not in names:
+        raise ConfigError(f"unknown dtype {dtype!r}; expected auto, {', '.join(names)}")
+    return names[dtype]
+
+
+def load_backbone(
+    path: str | Path,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    attention: str | None = None,
+    image_settings: dict[str, int] | None = None,
+) -> Backbone:
+    """The checkpoint in a folder, of whichever family it is.
+
+    Parameters
+    ----------
+    path
+        Folder in Hugging Face format. Nothing of it is executed.
+    dtype, device
+        ``auto``: the GPU where there is one, bfloat16 there and float32 elsewhere.
+    attention
+        Attention implementation by transformers' name; its default when None.
+    image_settings
+        Instead of the paper's: ``min_pixels`` and ``max_pixels`` (Qwen2.5-VL), ``max_patches`` (InternVL).
+    """
+    need_torch()
+    import torch
+
+    family = family_of(path)
+    device = resolve_device(device)
+    options = {} if attention is None else {"attn_implementation": attention}
+    model = family.model_class().from_pretrained(str(path), dtype=resolve_dtype(dtype, device), **options)
+    if device.startswith("cuda"):
+        # its plans are made anew for every shape of a batch, which takes longer than the batch itself
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    if not shards_weights():
+        model.to(device)
+    processor = family.image_processor(str(path), image_settings or {})
+    return Backbone(family, model.eval(), load_tokenizer(path), processor)
+
+
+def shards_weights() -> bool:
+    """Whether DeepSpeed splits the weights over the ranks while they are loaded."""
+    from transformers.integrations import is_deepspeed_zero3_enabled
+
+    return bool(is_deepspeed_zero3_enabled())

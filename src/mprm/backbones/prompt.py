@@ -1,0 +1,133 @@
+r"""The one prompt: from a chain of steps to token ids and the places of ``<prm>``.
+
+Training, evaluation, reranking and serving all come through `PromptEncoder.encode`, so that a model
+is asked exactly what it was taught::
+
+    <chat template's beginning> images Question: {q}\nProcess: s1<prm>\n\ns2<prm> <chat template's end>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mprm.backbones.chat import PlainText, chat_frame, place_images
+from mprm.backbones.family import Arrays, Family
+from mprm.backbones.images import image_size, open_image
+from mprm.backbones.step_tokens import StepTokens
+from mprm.errors import ConfigError
+from mprm.rollouts.chain import Chain
+
+if TYPE_CHECKING:
+    import torch
+
+PROMPT_VERSION = 1
+"""Changes whenever the same chain would give other ids; a checkpoint names the one it was trained with."""
+MAX_LENGTH = 8192
+ROUND_TO = 32
+"""Batches are padded to a multiple of it: GPU kernels are planned anew, in up to a second, for every new shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A chain as the model sees it."""
+
+    ids: list[int]
+    positions: list[int]
+    """Where each step's ``<prm>`` stands; steps cut off by truncation have none."""
+    n_steps: int
+    """Steps of the chain, cut off or not."""
+    vision: Arrays = field(default_factory=dict)
+
+    @property
+    def n_lost(self) -> int:
+        """Steps that truncation cut off; they are the last ones."""
+        return self.n_steps - len(self.positions)
+
+
+class PromptEncoder:
+    """Turns chains into ids with one tokenizer, image processor and set of step tokens."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        image_processor: Any,
+        family: Family,
+        tokens: StepTokens,
+        *,
+        max_length: int = MAX_LENGTH,
+        image_root: str | Path | None = None,
+    ) -> None:
+        if max_length < 1:
+            raise ConfigError(f"max_length must be at least 1, got {max_length}")
+        self.tokenizer, self.image_processor, self.family, self.tokens = tokenizer, image_processor, family, tokens
+        self.max_length, self.image_root = max_length, image_root
+        self._plain = PlainText(tokenizer)
+        self._before, self._after = chat_frame(tokenizer)
+        self._image_end = self._plain.encode(family.image_end) if family.image_end else []
+
+    def encode(self, chain: Chain) -> Encoded:
+        """Ids, places of ``<prm>`` and vision inputs; cut off at ``max_length`` from the end."""
+        encoded = self.measure(chain)
+        if not chain.images or not encoded.positions:
+            return encoded
+        images = [open_image(image, self.image_root) for image in chain.images]
+        vision = self.family.preprocess(self.image_processor, images)
+        return Encoded(encoded.ids, encoded.positions, encoded.n_steps, vision)
+
+    def measure(self, chain: Chain) -> Encoded:
+        """Ids and places of ``<prm>`` without the vision inputs: of the images only their size is read."""
+        ids = list(self._before)
+        pieces = place_images(chain.question.strip(), len(chain.images))
+        # images that stand before the question stand before its heading too
+        while pieces and isinstance(pieces[0], int):
+            ids += self._image(chain, pieces.pop(0)) + self._image_end
+        text = "Question: "
+        for piece in pieces:
+            if isinstance(piece, str):
+                text += piece
+            else:
+                ids += self._plain.encode(text) + self._image(chain, piece)
+                text = ""
+        text += "\nProcess: "
+        positions = []
+        for step in chain.steps:
+            ids += self._plain.encode(text + step.strip())
+            positions.append(len(ids))
+            ids.append(self.tokens.prm)
+            text = "\n\n"
+        ids += self._after
+        kept = [position for position in positions if position < self.max_length]
+        return Encoded(ids[: self.max_length], kept, len(chain.steps))
+
+    def _image(self, chain: Chain, number: Any) -> list[int]:
+        size = image_size(chain.images[number], self.image_root)
+        return self.family.image_ids(self.tokenizer, self.family.n_image_tokens(self.image_processor, *size))
+
+    def collate(self, batch: Sequence[Encoded]) -> dict[str, torch.Tensor]:
+        """A batch for the step reader: ids padded on the right, and where each ``<prm>`` stands in it.
+
+        ``prm_index`` holds positions in the flattened (B·T) batch, chain by chain and step by step.
+        """
+        import torch
+
+        longest = max(len(encoded.ids) for encoded in batch)
+        width = -(-longest // ROUND_TO) * ROUND_TO
+        pad = self.tokenizer.pad_token_id
+        input_ids = torch.full((len(batch), width), 0 if pad is None else pad)
+        # the mask knows where the padding is; its id may be a real token elsewhere
+        attention_mask = torch.zeros(len(batch), width, dtype=torch.long)
+        for row, encoded in enumerate(batch):
+            input_ids[row, : len(encoded.ids)] = torch.tensor(encoded.ids)
+            attention_mask[row, : len(encoded.ids)] = 1
+        index = [row * width + place for row, encoded in enumerate(batch) for place in encoded.positions]
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "prm_index": torch.tensor(index)}
+        names = {name for encoded in batch for name in encoded.vision}
+        for name in sorted(names):
+            arrays = [torch.as_tensor(encoded.vision[name]) for encoded in batch if name in encoded.vision]
+            inputs[name] = torch.cat(arrays)
+        if names:
+            inputs |= self.family.batch_inputs(self.tokenizer, input_ids)
+        return inputs

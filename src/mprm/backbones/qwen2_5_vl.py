@@ -1,0 +1,77 @@
+"""Qwen2.5-VL: images at their own shape, at most 256 tokens each at the paper's setting; M-RoPE positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mprm.backbones.family import Arrays
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SETTINGS = {"min_pixels": 784, "max_pixels": 200_704}
+"""28 × 28 pixels a token: 1 to 256 tokens an image."""
+
+
+class Qwen25VL:
+    """See `Family`."""
+
+    name = "qwen2_5_vl"
+    image_tokens: tuple[str, ...] = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+    image_end = ""
+
+    def model_class(self) -> Any:
+        """See `Family.model_class`."""
+        from transformers import Qwen2_5_VLForConditionalGeneration
+
+        return Qwen2_5_VLForConditionalGeneration
+
+    def image_processor(self, path: str, settings: dict[str, int]) -> Any:
+        """See `Family.image_processor`; both pixel bounds are passed, or the checkpoint's own would stand."""
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+        bounds = {**SETTINGS, **settings}
+        size = {"shortest_edge": bounds["min_pixels"], "longest_edge": bounds["max_pixels"]}
+        processor = Qwen2VLImageProcessorPil.from_pretrained(path, size=size)
+        assert dict(processor.size) == size, processor.size
+        return processor
+
+    def image_ids(self, tokenizer: Any, n_tokens: int) -> list[int]:
+        """See `Family.image_ids`."""
+        start, pad, end = tokenizer.convert_tokens_to_ids(list(self.image_tokens))
+        return [start, *[pad] * n_tokens, end]
+
+    def n_image_tokens(self, processor: Any, width: int, height: int) -> int:
+        """See `Family.n_image_tokens`."""
+        return int(processor.get_number_of_image_patches(height, width, {}) // processor.merge_size**2)
+
+    def preprocess(self, processor: Any, images: Sequence[Image]) -> Arrays:
+        """Patches of all images in one array, and each image's grid."""
+        done = processor(list(images), return_tensors="np")
+        return {"pixel_values": done["pixel_values"], "image_grid_thw": done["image_grid_thw"]}
+
+    def batch_inputs(self, tokenizer: Any, input_ids: Any) -> dict[str, Any]:
+        """Which tokens are of an image: without it the model falls back to text positions in silence."""
+        image_pad = tokenizer.convert_tokens_to_ids(self.image_tokens[1])
+        return {"mm_token_type_ids": (input_ids == image_pad).int()}
+
+    def blank_vision(self, model: Any) -> dict[str, Any]:
+        """One merged patch of zeros."""
+        import torch
+
+        vision = model.config.vision_config
+        merge = vision.spatial_merge_size
+        width = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+        return {
+            "pixel_values": torch.zeros(merge * merge, width, device=model.device),
+            "image_grid_thw": torch.tensor([[1, merge, merge]], device=model.device),
+        }
+
+    def vision_tower(self, model: Any) -> Any:
+        """See `Family.vision_tower`."""
+        return model.model.visual
+
+    def projector(self, model: Any) -> Any:
+        """The patch merger at the end of the vision module."""
+        return model.model.visual.merger
