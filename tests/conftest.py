@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # several workers with several threads each wait for each other
 
 SHARED = Path(__file__).parents[2] / "shared"
 """Real data from public projects, where it lies beside the checkout."""

@@ -1,0 +1,107 @@
+"""PRM: a trained process reward model that scores steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mprm.backbones.card import Card, read_card
+from mprm.backbones.load import need_torch
+from mprm.backbones.step_model import StepModel, load_step_model
+from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
+from mprm.rollouts.chain import Chain
+
+
+class PRM:
+    """A process reward model: the probability that each step of a chain is correct.
+
+    Examples
+    --------
+    Load with ``prm = PRM.from_pretrained("runs/bis10")`` what ``mprm train`` wrote; then
+    ``prm.score(question="…", images=["…png"], steps=["…", "…"])`` gives a number for each step.
+    """
+
+    def __init__(self, step_model: StepModel, card: Card, *, name: str, tokens_per_batch: int) -> None:
+        if tokens_per_batch < 1:
+            raise ConfigError(f"tokens_per_batch must be at least 1, got {tokens_per_batch}")
+        self.model, self.encoder, self.family = step_model.model, step_model.encoder, step_model.family
+        self.card, self.name, self.tokens_per_batch = card, name, tokens_per_batch
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        attention: str | None = None,
+        image_root: str | Path | None = None,
+        tokens_per_batch: int | None = None,
+    ) -> PRM:
+        """Load what ``mprm train`` wrote: a whole checkpoint, or an adapter on its base.
+
+        Parameters
+        ----------
+        path
+            Folder with weights, tokenizer and ``mprm.json``.
+        device, dtype
+            ``auto``: the GPU where there is one, bfloat16 there and float32 elsewhere.
+        attention
+            Attention implementation by transformers' name.
+        image_root
+            Folder that image paths are relative to.
+        tokens_per_batch
+            Budget of a batch, padding counted; less needs less memory.
+        """
+        if not Path(path).is_dir():
+            raise InputNotFoundError(f"{path} is not a folder; expected a checkpoint that mprm train wrote")
+        need_torch()
+        from mprm.inference.score_chains import TOKENS_PER_BATCH
+
+        card = read_card(path)
+        is_adapter = (Path(path) / "adapter_config.json").is_file()
+        if is_adapter and card.base is None:
+            raise ConfigError(f"{path} holds an adapter, and its mprm.json does not name the base checkpoint")
+        weights = str(card.base) if is_adapter else str(path)
+        step_model = load_step_model(
+            weights, card, dtype=dtype, device=device, attention=attention, image_root=image_root
+        )
+        if is_adapter:
+            step_model = StepModel(_with_adapter(step_model.model, path), step_model.encoder, step_model.family)
+        budget = TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
+        return cls(step_model, card, name=Path(path).resolve().name, tokens_per_batch=budget)
+
+    def score(self, question: str, images: Sequence[Any] = (), steps: Sequence[str] = ()) -> list[float]:
+        """Probability that each step is correct, in [0, 1]; nan for steps beyond the model's length.
+
+        Parameters
+        ----------
+        question
+            The question alone, without an instruction how to answer.
+        images
+            Paths or PIL images.
+        steps
+            The chain, in order; each is judged in the light of those before it.
+        """
+        return self.score_many([Chain(question, tuple(steps), tuple(images))])[0]
+
+    def score_many(
+        self, chains: Sequence[Chain], *, on_scored: Callable[[int], None] | None = None
+    ) -> list[list[float]]:
+        """`score` for many chains, batched by length; see `StepScorer.score_many`."""
+        from mprm.inference.score_chains import score_chains
+
+        scores = score_chains(
+            self.model, self.encoder, chains, tokens_per_batch=self.tokens_per_batch, on_scored=on_scored
+        )
+        return [scores[index] for index in range(len(chains))]
+
+
+def _with_adapter(model: Any, path: str | Path) -> Any:
+    """The model with a LoRA adapter merged into its weights."""
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise MissingDependencyError("a LoRA adapter needs peft: install mprm with its extra [train]") from error
+    return PeftModel.from_pretrained(model, str(path)).merge_and_unload().eval()

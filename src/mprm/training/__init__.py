@@ -1,0 +1,1 @@
+"""Labels, batches, loss, trainer."""

@@ -1,0 +1,106 @@
+"""The learning curve: a benchmark scored every so many updates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from transformers import TrainerCallback
+
+from mprm.backbones.prompt import PromptEncoder
+from mprm.errors import DataError
+from mprm.evaluation.benchmark import Benchmark, read_benchmark, refuse_missing_images
+from mprm.evaluation.overall_value import OverallValue, overall_value
+from mprm.inference.score_chains import score_chains
+from mprm.training.config import TrainConfig
+
+CURVE = "curve.jsonl"
+
+
+class LearningCurve(TrainerCallback):  # type: ignore[misc]
+    """Appends a line to ``curve.jsonl`` each time: overall value and AUC, all sources and each alone.
+
+    All ranks score their share. A resumed run takes up the curve at its checkpoint.
+    """
+
+    def __init__(self, trainer: Any, config: TrainConfig, encoder: PromptEncoder) -> None:
+        self._trainer, self._config = trainer, config
+        root = config.benchmark_root or config.image_root
+        self._encoder = PromptEncoder(
+            encoder.tokenizer,
+            encoder.image_processor,
+            encoder.family,
+            encoder.tokens,
+            max_length=encoder.max_length,
+            image_root=root,
+        )
+        self._benchmark = read_benchmark(config.benchmark, text_only=config.text_only)
+        refuse_missing_images(self._benchmark, root)
+        self._path = Path(config.out) / CURVE
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Score the untrained model; forget what a killed run measured after its last checkpoint."""
+        if args.should_save and self._path.is_file():
+            kept = [line for line in self._path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+            kept = [line for line in kept if msgspec.json.decode(line)["update"] <= state.global_step]
+            self._path.write_bytes(b"".join(kept))
+        if state.global_step == 0:
+            self._measure(state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Score when it is time."""
+        if state.global_step % self._config.eval_every == 0 or state.global_step == state.max_steps:
+            self._measure(state)
+
+    def _measure(self, state: Any) -> None:
+        trainer, chains = self._trainer, self._benchmark.chains
+        world, rank = trainer.args.world_size, trainer.args.process_index
+        found = score_chains(trainer.model_wrapped, self._encoder, chains, rank=rank, world=world)
+        shares: list[Any] = [None] * world
+        if world > 1:
+            torch.distributed.all_gather_object(shares, found)
+        else:
+            shares = [found]
+        if not trainer.args.should_save:
+            return
+        scores = {chains[index]: values for share in shares for index, values in share.items()}
+        point = curve_point(self._benchmark, scores)
+        point = {"update": state.global_step, "epoch": state.epoch, **point}
+        with self._path.open("ab") as out:
+            out.write(msgspec.json.encode(point) + b"\n")
+        trainer.log({name: point[name] for name in ("overall", "auc") if point[name] is not None})
+
+
+def curve_point(benchmark: Benchmark, scores: dict[Any, list[float]]) -> dict[str, Any]:
+    """Overall value and AUC of the benchmark, and of each of its sources."""
+    everything = _value(benchmark, scores, None)
+    if everything is None:
+        raise DataError("no labelled step of the benchmark could be scored")
+    sources = dict.fromkeys(solution.source for solution in benchmark.solutions)
+    by_source = {source: _value(benchmark, scores, source) for source in sources}
+    return {
+        **asdict(everything),
+        "sources": {source: None if value is None else asdict(value) for source, value in by_source.items()},
+    }
+
+
+def _value(benchmark: Benchmark, scores: dict[Any, list[float]], source: str | None) -> OverallValue | None:
+    """The value of one source, or of all; None where nothing can be measured, as in a source of one problem."""
+    columns: tuple[list[float], list[int], list[str], list[str]] = ([], [], [], [])
+    for solution in benchmark.solutions:
+        if source in (None, solution.source):
+            found = scores[solution.chain]
+            columns[0].extend(math.nan if value is None else value for value in found)
+            columns[1].extend(solution.labels)
+            columns[2].extend([solution.source] * len(found))
+            columns[3].extend([solution.problem] * len(found))
+    try:
+        return overall_value(*columns)
+    except DataError:
+        if source is None:
+            raise
+        return None

@@ -1,0 +1,72 @@
+"""What the distributed tests launch: a few updates of each backbone, gradients and weights written by the first rank.
+
+torchrun --nproc-per-node 2 -m tests.training.launched FOLDER OUT PER_DEVICE KIND…
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from mprm.training.config import TrainConfig
+from mprm.training.train import train
+from mprm.training.trainer import StepTrainer
+
+
+class DumpGradients(TrainerCallback):
+    """Keeps the gradients of each update, as they are before the optimizer sees them."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, torch.Tensor]] = []
+        self.losses: list[float] = []
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        found = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+        self.found.append({name.removeprefix("module."): gradient.clone() for name, gradient in found.items()})
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if "loss" in logs:
+            self.losses.append(logs["loss"])
+
+
+def updates(kind: str, folder: Path, out: Path, per_device: int) -> None:
+    """Train a few updates and write ``gradients.pt`` into ``out``."""
+    dump = DumpGradients()
+    original = StepTrainer.__init__
+
+    def with_dump(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.add_callback(dump)
+
+    StepTrainer.__init__ = with_dump  # type: ignore[method-assign]
+    try:
+        config = TrainConfig(
+            model=str(folder / kind),
+            out=str(out),
+            batch_size=4,
+            per_device=per_device,
+            learning_rate=1e-3,
+            max_grad_norm=0.0,
+            image_root=str(folder / "images"),
+            text_only=kind == "text",
+            device="cpu",
+            workers=0,
+            save_every=0,
+            report_to=("none",),
+        )
+        train(str(folder / f"{'text' if kind == 'text' else 'images'}.jsonl"), config)
+    finally:
+        StepTrainer.__init__ = original  # type: ignore[method-assign]
+    if int(os.environ.get("RANK", "0")) == 0:
+        torch.save({"gradients": dump.found, "losses": dump.losses}, out / "gradients.pt")
+
+
+if __name__ == "__main__":
+    root, destination, size, *kinds = sys.argv[1:]
+    for each in kinds:
+        updates(each, Path(root), Path(destination) / each, int(size))

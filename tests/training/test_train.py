@@ -1,0 +1,385 @@
+"""Training on small real models: what changes, what does not, and that it learns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import mprm
+from mprm.backbones.card import read_card
+from mprm.errors import ConfigError, DataError, OutputExistsError
+from mprm.inference.prm import PRM
+from mprm.training.config import TrainConfig
+from mprm.training.prepare import chain_of
+from mprm.training.train import train
+from tests.tiny_models import BACKBONES, save_tiny
+from tests.tiny_rollouts import bar_records, text_records, write_records
+from tests.training.launched import updates
+
+ROOT = Path(__file__).parents[2]
+each_backbone = pytest.mark.parametrize("kind", BACKBONES)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of each backbone, and ten rollouts with and without images."""
+    root = tmp_path_factory.mktemp("training")
+    for kind in BACKBONES:
+        save_tiny(kind, root / kind)
+    records = bar_records(10, root / "images")
+    write_records(root / "images.jsonl", records)
+    write_records(root / "text.jsonl", text_records(records))
+    return root
+
+
+def config_for(kind: str, folder: Path, out: Path, **options: Any) -> TrainConfig:
+    settings: dict[str, Any] = {
+        "model": str(folder / kind),
+        "out": str(out),
+        "batch_size": 4,
+        "learning_rate": 1e-3,
+        "image_root": str(folder / "images"),
+        "text_only": kind == "text",
+        "device": "cpu",
+        "workers": 0,
+        "save_every": 0,
+        "report_to": ("none",),
+    }
+    return TrainConfig(**{**settings, **options})
+
+
+def data_for(kind: str, folder: Path) -> str:
+    return str(folder / f"{'text' if kind == 'text' else 'images'}.jsonl")
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    """By the names in the file, which are those of the published checkpoints."""
+    return load_file(path / "model.safetensors")
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@each_backbone
+def test_training_changes_language_model_and_projector_and_no_bit_of_the_vision_tower(
+    kind: str, folder: Path, tmp_path: Path
+) -> None:
+    train(data_for(kind, folder), config_for(kind, folder, tmp_path / "run", batch_size=16))  # one update
+    before, after = weights(folder / kind), weights(tmp_path / "run")
+    is_projector = {name for name in after if "merger" in name or "multi_modal_projector" in name}
+    is_tower = {name for name in after if "visual" in name or "vision_tower" in name} - is_projector
+    changed = {
+        name
+        for name in after
+        if name not in before or not torch.equal(before[name], after[name][: len(before[name])])
+    }
+    assert not changed & is_tower
+    assert is_projector <= changed
+    language = set(after) - is_tower - is_projector
+    assert {name for name in language if name.endswith("proj.weight")} <= changed
+    assert any(name.endswith("lm_head.weight") for name in changed)
+    assert bool(is_tower) == (kind != "text")
+
+
+@each_backbone
+def test_loss_and_gradients_do_not_depend_on_the_micro_batch(kind: str, folder: Path, tmp_path: Path) -> None:
+    for per_device in (1, 2, 4):
+        updates(kind, folder, tmp_path / str(per_device), per_device)
+    one, *others = (torch.load(tmp_path / str(size) / "gradients.pt") for size in (1, 2, 4))
+    assert len(one["gradients"]) == 3  # T = ⌈10 / 4⌉
+    for other in others:
+        assert one["losses"] == pytest.approx(other["losses"], abs=1e-5)
+        for mine, theirs in zip(one["gradients"], other["gradients"], strict=True):
+            assert mine.keys() == theirs.keys()
+            for name, gradient in mine.items():
+                torch.testing.assert_close(theirs[name], gradient, atol=1e-5, rtol=1e-5, msg=name)
+
+
+def launch(*words: str, processes: int = 2) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    done = subprocess.run(
+        [*command, "--nproc-per-node", str(processes), *words],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+
+
+def test_two_processes_give_the_loss_and_gradients_of_one(folder: Path, tmp_path: Path) -> None:
+    launch("-m", "tests.training.launched", str(folder), str(tmp_path / "two"), "1", *BACKBONES)
+    for kind in BACKBONES:
+        updates(kind, folder, tmp_path / "one" / kind, 4)
+        one, two = (torch.load(tmp_path / name / kind / "gradients.pt") for name in ("one", "two"))
+        assert one["losses"] == pytest.approx(two["losses"], abs=1e-5)
+        for mine, theirs in zip(one["gradients"], two["gradients"], strict=True):
+            for name, gradient in mine.items():
+                torch.testing.assert_close(theirs[name], gradient, atol=1e-5, rtol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("sharding", ["fsdp", "zero3"])
+def test_sharded_over_two_processes_stopped_and_resumed_gives_the_weights_of_one(
+    sharding: str, folder: Path, tmp_path: Path
+) -> None:
+    if sharding == "zero3":
+        pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: pip install deepspeed")
+    config = config_for("qwen2_5_vl", folder, tmp_path / "one")
+    data = data_for("qwen2_5_vl", folder)
+    train(data, config)
+    words = f"""-m mprm train {data} --model {config.model} --out {tmp_path / "two"} --image-root {config.image_root}
+        --batch-size 4 --per-device 1 --learning-rate 1e-3 --device cpu --workers 0 --report-to none
+        --save-every 0 --sharding {sharding}""".split()
+    launch(*words, "--max-updates", "2")
+    assert not (tmp_path / "two" / "model.safetensors").exists()
+    launch(*words, "--resume")
+    one, sharded = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert one.keys() == sharded.keys()
+    for name, weight in one.items():
+        torch.testing.assert_close(sharded[name], weight, atol=1e-5, rtol=1e-4, msg=name)
+    assert read_card(tmp_path / "two").data["rollouts"] == 10
+
+
+@each_backbone
+def test_a_model_overfits_64_rollouts(kind: str, folder: Path, tmp_path: Path) -> None:
+    from sklearn.metrics import roc_auc_score
+
+    records = bar_records(64, tmp_path / "images", seed=1)
+    path = write_records(tmp_path / "rollouts.jsonl", text_records(records) if kind == "text" else records)
+    save_tiny(kind, tmp_path / "base", hidden=64, layers=2, seed=3)
+    config = config_for(
+        kind,
+        folder,
+        tmp_path / "run",
+        model=str(tmp_path / "base"),
+        image_root=str(tmp_path / "images"),
+        batch_size=16,
+        per_device=16,
+        learning_rate=3e-3,
+        weight_decay=0.0,
+        gradient_checkpointing=False,
+        epochs=100 if kind == "text" else 60,
+    )
+    trained = train(str(path), config)
+    assert trained.n_updates == config.epochs * 4
+    prm = PRM.from_pretrained(tmp_path / "run", device="cpu", image_root=tmp_path / "images")
+    rollouts = list(mprm.open_corpus(str(path), text_only=kind == "text"))
+    scores = prm.score_many([chain_of(rollout) for rollout in rollouts])
+    labels = [score > 0 for rollout in rollouts for score in rollout.scores]
+    assert roc_auc_score(labels, [value for chain in scores for value in chain]) > 0.99
+
+
+def test_killed_and_resumed_gives_the_weights_of_an_uninterrupted_run(folder: Path, tmp_path: Path) -> None:
+    records = bar_records(24, tmp_path / "images")
+    path = write_records(tmp_path / "rollouts.jsonl", records)
+    words = f"""train {path} --model {folder / "qwen2_5_vl"} --image-root {tmp_path / "images"} --batch-size 4
+        --per-device 2 --epochs 3 --learning-rate 1e-3 --device cpu --workers 1 --report-to none --save-every 2""".split()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def run(out: Path, *more: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "mprm", *words, "--out", str(out), *more]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    killed = run(tmp_path / "killed")
+    checkpoints = tmp_path / "killed" / "checkpoints"
+    deadline = time.monotonic() + 120
+    while not list(checkpoints.glob("checkpoint-*/mprm.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    _, errors = killed.communicate()
+    assert list(checkpoints.glob("checkpoint-*")), errors.decode()
+    assert not (tmp_path / "killed" / "model.safetensors").exists()
+    # what a kill in the middle of writing a checkpoint leaves
+    (checkpoints / "checkpoint-99999").mkdir()
+    for out, more in ((tmp_path / "killed", ("--resume",)), (tmp_path / "whole", ())):
+        process = run(out, *more)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors.decode()
+    resumed, whole = weights(tmp_path / "killed"), weights(tmp_path / "whole")
+    assert all(torch.equal(resumed[name], weight) for name, weight in whole.items())
+    assert not (checkpoints / "checkpoint-99999").exists()
+
+
+def test_the_ids_that_training_sees_are_those_that_evaluate_sees(
+    tmp_path: Path, folder: Path, monkeypatch: Any
+) -> None:
+    from mprm.backbones.step_reader import StepReader
+
+    seen: list[tuple[int, ...]] = []
+    original = StepReader.forward
+
+    def spy(self: Any, input_ids: Any, attention_mask: Any, prm_index: Any, **vision: Any) -> Any:
+        seen.extend(tuple(ids[mask.bool()].tolist()) for ids, mask in zip(input_ids, attention_mask, strict=True))
+        return original(self, input_ids, attention_mask, prm_index, **vision)
+
+    monkeypatch.setattr(StepReader, "forward", spy)
+    for kind in BACKBONES:
+        seen.clear()
+        train(data_for(kind, folder), config_for(kind, folder, tmp_path / kind))
+        taught = sorted(seen)
+        seen.clear()
+        prm = PRM.from_pretrained(tmp_path / kind, device="cpu", image_root=folder / "images")
+        options = mprm.EvaluateConfig(
+            text_only=kind == "text", image_root=str(folder / "images"), draws=2, threshold=0.5
+        )
+        mprm.evaluate(data_for(kind, folder), scorer=prm, config=options)
+        assert len(taught) == 10
+        assert sorted(seen) == taught
+
+
+def test_a_run_writes_a_plain_checkpoint_and_its_card(folder: Path, tmp_path: Path) -> None:
+    trained = train(data_for("internvl", folder), config_for("internvl", folder, tmp_path / "run", tau=0.5))
+    card = read_card(tmp_path / "run")
+    assert (card.step_token, card.positive, card.negative) == ("<prm>", "Yes", "No")
+    assert card.labels == {"scheme": "hard", "tau": 0.5}
+    assert card.data == trained.data
+    assert card.data["rollouts"] == 10
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["architectures"] == ["InternVLForConditionalGeneration"]
+    from transformers import InternVLForConditionalGeneration
+
+    plain = InternVLForConditionalGeneration.from_pretrained(tmp_path / "run").state_dict()
+    mine = PRM.from_pretrained(tmp_path / "run", device="cpu").model.state_dict()
+    assert plain.keys() == mine.keys()
+    assert all(torch.equal(plain[name], weight) for name, weight in mine.items())
+    assert not list((tmp_path / "run").rglob("*.bin"))
+
+
+def test_adapters_train_and_load(folder: Path, tmp_path: Path) -> None:
+    config = config_for("qwen2_5_vl", folder, tmp_path / "run", lora_rank=4, batch_size=16)
+    train(data_for("qwen2_5_vl", folder), config)
+    assert (tmp_path / "run" / "adapter_config.json").is_file()
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    saved = load_file(tmp_path / "run" / "adapter_model.safetensors")
+    assert not any("visual" in name and "merger" not in name for name in saved)
+    assert any("merger" in name for name in saved)
+    prm, base = (
+        PRM.from_pretrained(tmp_path / "run", device="cpu", image_root=folder / "images"),
+        folder / "qwen2_5_vl",
+    )
+    image = str(next((folder / "images").glob("*.png")).name)
+    after = prm.score("how long is the bar?", [image], ["the bar is 3 long"])
+    from mprm.backbones.card import Card
+    from mprm.backbones.step_model import load_step_model
+    from mprm.inference.score_chains import score_chains
+
+    untrained = load_step_model(base, Card(), device="cpu", image_root=folder / "images")
+    chain = mprm.Chain("how long is the bar?", ("the bar is 3 long",), (image,))
+    assert score_chains(untrained.model, untrained.encoder, [chain])[0] != after
+
+
+def test_all_broken_images_are_listed_before_the_first_step_or_dropped(folder: Path, tmp_path: Path) -> None:
+    records = bar_records(6, tmp_path / "images")
+    (tmp_path / "images" / "1.png").unlink()
+    whole = (tmp_path / "images" / "3.png").read_bytes()
+    (tmp_path / "images" / "3.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "images" / "4.png").write_bytes(b"no image")
+    path = write_records(tmp_path / "rollouts.jsonl", records)
+    options = {"image_root": str(tmp_path / "images")}
+    with pytest.raises(DataError, match=r"(?s)3 images cannot be used.*1\.png.*3\.png.*4\.png.*--skip-bad"):
+        train(str(path), config_for("internvl", folder, tmp_path / "stops", **options))
+    listed = (tmp_path / "stops" / "data" / "broken_images.txt").read_text()
+    assert all(f"{number}.png" in listed for number in (1, 3, 4))
+    trained = train(str(path), config_for("internvl", folder, tmp_path / "goes on", skip_bad=True, **options))
+    assert trained.data["rollouts"] == 3
+    dropped = lines(tmp_path / "goes on" / "data" / "dropped.jsonl")
+    assert [row["line"] for row in dropped] == [2, 4, 5]
+    assert {row["kind"] for row in dropped} == {"image_broken"}
+
+
+def test_steps_lost_to_truncation_are_counted_and_a_rollout_without_any_is_dropped(
+    folder: Path, tmp_path: Path
+) -> None:
+    records = [
+        {"prompt": "q", "completions": ["a", "b"], "labels": [True, False]},
+        {"prompt": "q", "completions": ["a", "long " * 60, "c"], "labels": [True, False, True]},
+        {"prompt": "q " * 200, "completions": ["a"], "labels": [True]},
+    ]
+    path = write_records(tmp_path / "rollouts.jsonl", records)
+    trained = train(str(path), config_for("text", folder, tmp_path / "run", max_length=128))
+    assert (trained.data["rollouts"], trained.data["steps"]) == (2, 3)
+    assert (trained.data["steps_lost_to_truncation"], trained.data["rollouts_truncated"]) == (2, 1)
+    assert trained.data["dropped"] == {"rollouts": {"no_step_left": 1}}
+    assert "no step is left of 1 within 128 tokens" in (tmp_path / "run" / "data" / "dropped.jsonl").read_text()
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_rollouts_that_made_it(folder: Path, tmp_path: Path) -> None:
+    base = save_tiny("text", tmp_path / "base")
+    state = load_file(base / "model.safetensors")
+    state["model.norm.weight"][0] = float("nan")
+    from safetensors.torch import save_file
+
+    save_file(state, base / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"the loss of update 1 is nan; its micro-batch holds .*text\.jsonl:\d+"):
+        train(data_for("text", folder), config_for("text", folder, tmp_path / "run", model=str(base)))
+
+
+def test_a_subset_is_chosen_inline_as_select_chooses_it(folder: Path, tmp_path: Path) -> None:
+    config = config_for("internvl", folder, tmp_path / "run", select="bis", rho=0.5)
+    trained = train(data_for("internvl", folder), config)
+    chosen = mprm.select(data_for("internvl", folder), strategy="bis", rho=0.5)
+    chosen.write(str(tmp_path / "chosen.jsonl"))
+    assert (tmp_path / "run" / "data" / "selected.jsonl").read_bytes() == (tmp_path / "chosen.jsonl").read_bytes()
+    assert trained.data["rollouts"] == 5
+    assert trained.data["select"]["strategy"] == "bis"
+
+
+def test_the_learning_curve_is_what_evaluate_gives(folder: Path, tmp_path: Path) -> None:
+    path = data_for("text", folder)
+    config = config_for("text", folder, tmp_path / "run", benchmark=(path,), eval_every=2)
+    train(path, config)
+    points = lines(tmp_path / "run" / "curve.jsonl")
+    assert [point["update"] for point in points] == [0, 2, 3]
+    prm = PRM.from_pretrained(tmp_path / "run", device="cpu")
+    found = mprm.evaluate(path, scorer=prm, config=mprm.EvaluateConfig(text_only=True, draws=2))
+    assert points[-1]["overall"] == pytest.approx(found.models[0].value("overall"), abs=1e-6)
+    assert points[-1]["auc"] == pytest.approx(found.models[0].value("auc"), abs=1e-4)
+
+
+def test_nobodys_run_is_overwritten_and_a_resumed_one_must_be_the_same(folder: Path, tmp_path: Path) -> None:
+    path, out = data_for("text", folder), tmp_path / "run"
+    train(path, config_for("text", folder, out, max_updates=1))
+    with pytest.raises(OutputExistsError, match="go on with --resume"):
+        train(path, config_for("text", folder, out))
+    with pytest.raises(ConfigError, match=r"learning_rate was 0\.001, now 0.5"):
+        train(path, config_for("text", folder, out, learning_rate=0.5), resume=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match="is not the folder of a training run"):
+        train(path, config_for("text", folder, tmp_path / "mine"), force=True)
+    trained = train(path, config_for("text", folder, out), resume=True)
+    assert trained.is_finished
+    train(path, config_for("text", folder, tmp_path / "whole"))
+    stopped, whole = weights(out), weights(tmp_path / "whole")
+    assert all(torch.equal(stopped[name], weight) for name, weight in whole.items())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tau": 1.0}, "tau must be in"),
+        ({"soft": True, "tau": 0.5}, "soft labels have no threshold"),
+        ({"rho": 0.1}, "select does not say"),
+        ({"eval_every": 5}, "go together"),
+        ({"batch_size": 0}, "batch-size must be at least 1"),
+        ({"precision": "int4"}, "unknown precision"),
+        ({"learning_rate": float("nan")}, "learning-rate must be 0 or more"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(model="m", out="o", **options)
