@@ -16,6 +16,11 @@ COMMANDS = {
     "score": "one row a rollout: its label counts, R, mixture and BIS",
     "select": "keep the rollouts that teach the most",
     "convert": "turn a corpus into another format",
+    "train": "from rollouts to a process reward model",
+    "evaluate": "how well a model tells correct steps from incorrect ones",
+    "sample": "candidate solutions of questions, from a policy",
+    "rerank": "choose the best of N candidates by step scores",
+    "convert-internvl": "a published InternVL2.5 checkpoint for transformers' own class",
     "lab": "the sample corpus that mprm ships",
 }
 
@@ -24,7 +29,7 @@ HELP = f"""mprm {__version__}: choose the rollouts that teach a multimodal proce
 Usage: mprm COMMAND [OPTIONS]
 
 Commands:
-{chr(10).join(f"  {name:<9}{summary}" for name, summary in COMMANDS.items())}
+{chr(10).join(f"  {name:<18}{summary}" for name, summary in COMMANDS.items())}
 
 Example:
   mprm select annotations/*.jsonl --strategy bis --rho 0.10 --out bis10.jsonl
@@ -57,7 +62,7 @@ def run(arguments: list[str]) -> int:
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a terminal that knows no Greek shows ? for it
-        code = int(importlib.import_module(f"mprm.cli.{name}").run(arguments[1:]))
+        code = int(importlib.import_module(f"mprm.cli.{name.replace('-', '_')}").run(arguments[1:]))
         sys.stdout.flush()
         return code
     except MprmError as error:

@@ -1,0 +1,258 @@
+import base64
+import threading
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mprm.annotation.samplers.http_sampler import HTTPSampler
+from mprm.annotation.samplers.sampler import Completion, Decoding, Request, derived_seed
+from mprm.errors import ConfigError, MprmError
+from tests.annotation.samplers.chat_server import ChatServer, chat_server
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+def sampler(server: ChatServer, **settings: Any) -> HTTPSampler:
+    return HTTPSampler(server.url, "policy", **{"backoff_s": 0.01, **settings})
+
+
+def answers(found: HTTPSampler, requests: list[Request]) -> dict[int, list[Completion]]:
+    by_request = defaultdict(list)
+    for number, completion in found.sample(requests):
+        by_request[number].append(completion)
+    return dict(by_request)
+
+
+def test_all_answers_of_a_question_are_asked_for_at_once() -> None:
+    with chat_server() as server:
+        found = answers(sampler(server), [Request(prompt="2+2?", n=3, seed=5)])
+    assert [c.text for c in found[0]] == [f"2+2?\n\nseed 5, answer {i}" for i in range(3)]
+    assert {c.finish_reason for c in found[0]} == {"stop"}
+    assert len(server.bodies) == 1
+
+
+def test_the_body_says_how_to_decode() -> None:
+    decoding = Decoding(temperature=0.5, top_p=0.8, top_k=20, max_new_tokens=64)
+    with chat_server() as server:
+        answers(sampler(server, extra_body={"min_p": 0.1}), [Request(prompt="q", seed=9, decoding=decoding)])
+        answers(sampler(server), [Request(prompt="q", decoding=Decoding(top_k=0))])
+    first, second = server.bodies
+    assert first == {
+        "model": "policy",
+        "messages": [{"role": "user", "content": "q"}],
+        "max_tokens": 64,
+        "temperature": 0.5,
+        "top_p": 0.8,
+        "top_k": 20,
+        "seed": 9,
+        "min_p": 0.1,
+    }
+    assert "top_k" not in second  # 0 leaves it out, for servers that do not know it
+
+
+def test_an_answer_that_was_begun_is_continued() -> None:
+    with chat_server() as server:
+        answers(sampler(server), [Request(prompt="q", prefix="First,")])
+    assert server.bodies[0]["messages"][1] == {"role": "assistant", "content": "First,"}
+    assert server.bodies[0]["continue_final_message"] is True
+    assert server.bodies[0]["add_generation_prompt"] is False
+
+
+def test_the_key_goes_into_the_header() -> None:
+    with chat_server() as server:
+        answers(sampler(server, api_key="secret"), [Request(prompt="q")])
+        answers(sampler(server), [Request(prompt="q")])
+    assert server.headers[0]["Authorization"] == "Bearer secret"
+    assert "Authorization" not in server.headers[1]
+
+
+@pytest.mark.parametrize(("path", "expected"), [("", "/v1"), ("/", "/v1"), ("/v1", "/v1"), ("/api/v3/", "/api/v3")])
+def test_a_bare_address_gets_v1(path: str, expected: str) -> None:
+    assert HTTPSampler(f"http://host:1{path}", "m")._base == f"http://host:1{expected}"
+
+
+def test_a_server_that_gives_one_answer_at_a_time_is_asked_again() -> None:
+    requests = [Request(prompt=f"q{i}", n=4, seed=i) for i in range(3)]
+    with chat_server(takes_n=False) as server:
+        found = answers(sampler(server, concurrency=1), requests)
+        again = answers(sampler(server, concurrency=1), requests[::-1])
+    for i in range(3):
+        seeds = [i, *(derived_seed(i, number) for number in range(1, 4))]
+        assert [c.text for c in found[i]] == [f"q{i}\n\nseed {seed}, answer 0" for seed in seeds]
+        # the answers do not depend on whether the server's limit was known yet
+        assert [c.text for c in again[2 - i]] == [c.text for c in found[i]]
+    assert sum("n" in body for body in server.bodies) == 2  # each run learns it with its first question
+    assert found[0][0].n_tokens == 7
+
+
+def test_a_server_that_refuses_n_is_asked_for_one_at_a_time() -> None:
+    with chat_server(fault=lambda _number, body: 422 if "n" in body else None) as server:
+        found = answers(sampler(server, concurrency=1), [Request(prompt=f"q{i}", n=2) for i in range(3)])
+    assert all(c.finish_reason == "stop" for i in range(3) for c in found[i])
+    assert sum("n" in body for body in server.bodies) == 1
+
+
+def test_passing_faults_are_tried_again_and_nothing_is_lost() -> None:
+    faults: list[int | str] = [500, 429, "drop", 503, "garbage"]
+
+    def fault(number: int, _body: dict[str, Any]) -> int | str | None:
+        return faults[number % 10] if number % 10 < len(faults) else None
+
+    requests = [Request(prompt=f"q{i}", n=2, seed=i) for i in range(40)]
+    with chat_server(fault=fault) as server:
+        found = answers(sampler(server, concurrency=8, retries=40, backoff_s=0.001), requests)
+    assert found == {
+        i: [Completion(text=f"q{i}\n\nseed {i}, answer {k}", finish_reason="stop") for k in range(2)]
+        for i in range(40)
+    }
+    assert len(server.bodies) >= 75  # half of them failed
+
+
+def test_a_reply_that_takes_too_long_is_asked_for_again() -> None:
+    with chat_server(fault=lambda number, _body: "slow" if number == 0 else None) as server:
+        found = answers(sampler(server, timeout_s=0.3), [Request(prompt="q")])
+    assert found[0][0].finish_reason == "stop"
+    assert len(server.bodies) == 2
+
+
+def test_a_request_that_always_fails_is_recorded_and_the_others_go_on() -> None:
+    def fault(_number: int, body: dict[str, Any]) -> int | None:
+        return 500 if body["messages"][0]["content"] == "q1" else None
+
+    with chat_server(fault=fault) as server:
+        found = answers(sampler(server, retries=2), [Request(prompt=f"q{i}", n=2) for i in range(3)])
+    assert [c.finish_reason for c in found[0] + found[2]] == ["stop"] * 4
+    assert [c.finish_reason for c in found[1]] == ["error"] * 2
+    assert found[1][0].error == '3 tries failed, the last with HTTP 500: {"error": {"message": "fault 500"}}'
+    assert sum(body["messages"][0]["content"] == "q1" for body in server.bodies) == 3
+
+
+def test_a_request_that_is_refused_is_not_tried_again() -> None:
+    with chat_server(fault=lambda _number, _body: 400) as server:
+        found = answers(sampler(server), [Request(prompt="too long", n=3)])
+    assert [c.error for c in found[0]] == ['HTTP 400: {"error": {"message": "fault 400"}}'] * 3
+    assert len(server.bodies) == 2  # with n, and once without it
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_what_every_request_would_meet_stops_the_run(status: int) -> None:
+    with chat_server(fault=lambda _number, _body: status) as server:
+        with pytest.raises(ConfigError, match=rf"refuses: HTTP {status}.*--api-key-env"):
+            answers(sampler(server), [Request(prompt=f"q{i}") for i in range(100)])
+    assert len(server.bodies) <= 64
+
+
+def test_a_server_without_top_k_names_the_remedy() -> None:
+    with chat_server(fault=lambda _number, _body: "refuse {'top_k'}") as server:
+        with pytest.raises(ConfigError, match="--top-k 0"):
+            answers(sampler(server), [Request(prompt="q")])
+
+
+def test_no_server_is_said_at_once() -> None:
+    with pytest.raises(MprmError, match=r"no server answers at http://127\.0\.0\.1:9/v1/chat/completions"):
+        answers(HTTPSampler("http://127.0.0.1:9", "m", backoff_s=0.01), [Request(prompt="q")])
+
+
+@pytest.mark.parametrize(
+    ("given", "reason", "expected"),
+    [
+        ("a", "length", "length"),
+        ("a", "eos_token", "stop"),
+        ("a", "content_filter", "error"),
+        (None, "stop", "error"),
+    ],
+)
+def test_how_an_answer_ended_is_told(given: str | None, reason: str, expected: str) -> None:
+    def answer(_body: dict[str, Any], number: int) -> dict[str, Any]:
+        return {"index": number, "message": {"content": given}, "finish_reason": reason}
+
+    with chat_server(answer=answer) as server:
+        [completion] = answers(sampler(server), [Request(prompt="q")])[0]
+    assert completion.finish_reason == expected
+    assert (completion.error is not None) == (expected == "error")
+
+
+def test_many_requests_are_in_flight_but_not_more_than_allowed() -> None:
+    with chat_server(delay_s=0.05, takes_n=False) as server:
+        found = answers(sampler(server, concurrency=6), [Request(prompt=f"q{i}", n=3) for i in range(12)])
+    assert sum(map(len, found.values())) == 36
+    assert 3 <= server.most_at_once <= 6
+
+
+def test_whoever_stops_early_stops_the_requests() -> None:
+    before = threading.active_count()
+    with chat_server(delay_s=0.02) as server:
+        stream = sampler(server, concurrency=2).sample([Request(prompt=f"q{i}") for i in range(500)])
+        next(stream)
+        stream.close()
+        n_asked = len(server.bodies)
+        assert n_asked < 50
+    assert threading.active_count() <= before + 1
+
+
+def test_done_completions_are_counted() -> None:
+    counted = []
+    with chat_server() as server:
+        requests = [Request(prompt=f"q{i}", n=2) for i in range(5)]
+        list(sampler(server).sample(requests, on_done=counted.append))
+    assert sum(counted) == 10
+
+
+def test_images_stand_at_their_marks_or_before_the_text(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(PNG)  # a PNG by another name is sent as what it is
+    (tmp_path / "b.png").write_bytes(PNG + b"b")
+    images = (tmp_path / "a.jpg", tmp_path / "b.png")
+    prompts = ["Look.", "Is <image> like <image>?", "Is <image2> like <image1>?", "One <image> only."]
+    with chat_server() as server:
+        answers(sampler(server, concurrency=1), [Request(prompt=prompt, images=images) for prompt in prompts])
+    a, b = ("data:image/png;base64," + base64.b64encode(data).decode() for data in (PNG, PNG + b"b"))
+    said = [
+        [part.get("text") or {a: "A", b: "B"}[part["image_url"]["url"]] for part in body["messages"][0]["content"]]
+        for body in server.bodies
+    ]
+    assert said == [
+        ["A", "B", "Look."],
+        ["Is", "A", "like", "B", "?"],
+        ["Is", "B", "like", "A", "?"],
+        ["A", "B", "One <image> only."],
+    ]
+
+
+def test_an_image_that_cannot_be_read_fails_its_question_alone(tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("no image")
+    requests = [Request(prompt="q", images=(tmp_path / name,), n=2) for name in ("gone.png", "text.png")]
+    with chat_server() as server:
+        found = answers(sampler(server), [*requests, Request(prompt="q")])
+    assert "gone.png' cannot be read: No such file" in str(found[0][1].error)
+    assert "text.png' is no PNG, JPEG" in str(found[1][0].error)
+    assert found[2][0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://"])
+def test_what_is_no_server_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="is no server"):
+        HTTPSampler(url, "m")
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+    ],
+)
+def test_decoding_that_makes_no_sense_is_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Decoding(**settings)
+
+
+def test_several_answers_at_temperature_0_are_refused() -> None:
+    with pytest.raises(ConfigError, match="would be the same"):
+        Request(prompt="q", n=2, decoding=Decoding(temperature=0))

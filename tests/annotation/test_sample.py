@@ -1,0 +1,281 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mprm.annotation.questions.question import Question
+from mprm.annotation.sample import SampleConfig, sample
+from mprm.annotation.samplers.sampler import Completion, Decoding, Request
+from mprm.cli.sample import run
+from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
+from tests.annotation.samplers.chat_server import chat_server
+from tests.conftest import write_jsonl
+
+
+class Echo:
+    """Answers with the question and the seed, last question first; fails on some."""
+
+    name = "echo"
+
+    def __init__(self, *, fails: Sequence[str] = (), stops_after: int | None = None, voice: str = "low") -> None:
+        self.fails, self.stops_after = fails, stops_after
+        self.settings = {"voice": voice}
+        self.asked: list[str] = []
+
+    def sample(
+        self, requests: Sequence[Request], *, on_done: Callable[[int], None] | None = None
+    ) -> Iterator[tuple[int, Completion]]:
+        for number in reversed(range(len(requests))):
+            request = requests[number]
+            self.asked.append(request.prompt.split("?")[0])
+            if self.stops_after is not None and len(self.asked) > self.stops_after:
+                raise KeyboardInterrupt
+            for place in range(request.n):
+                if self.asked[-1] in self.fails and place == 1:
+                    yield number, Completion(text="", finish_reason="error", error="HTTP 500")
+                else:
+                    reason = "length" if place == 0 else "stop"
+                    text = f"{self.asked[-1]}\n\nseed {request.seed}\n\n{place}"
+                    yield number, Completion(text=text, finish_reason=reason)
+                if on_done is not None:
+                    on_done(1)
+
+
+QUESTIONS = [Question(id=str(i), source="s", question=f"q{i}?", answer="4") for i in range(5)]
+CONFIG = SampleConfig(n=2)
+
+
+def ids(path: Path) -> list[str]:
+    return [json.loads(line)["id"] for line in path.read_text().splitlines()]
+
+
+def test_each_question_is_written_with_its_candidates_in_order(tmp_path: Path) -> None:
+    out = tmp_path / "c.jsonl"
+    summary = sample(QUESTIONS, Echo(), str(out), config=SampleConfig(n=2, max_steps=2))
+    assert ids(out) == ["0", "1", "2", "3", "4"]
+    record = json.loads(out.read_text().splitlines()[1])
+    candidates = record.pop("candidates")
+    assert record == {"id": "1", "source": "s", "question": "q1?", "answer": "4", "images": [], "options": []}
+    assert [c["finish_reason"] for c in candidates] == ["length", "stop"]
+    assert candidates[0]["text"].startswith("q1\n\nseed ")
+    # three pieces in two steps: the first, then the other two
+    assert candidates[0]["steps"] == [
+        candidates[0]["text"].split("\n\n")[0],
+        "\n\n".join(candidates[0]["text"].split("\n\n")[1:]),
+    ]
+    assert (summary.n_done, summary.n_failed, summary.n_candidates, summary.n_cut) == (5, 0, 10, 5)
+    assert not (tmp_path / "c.jsonl.partial").exists()
+    manifest = json.loads((tmp_path / "c.jsonl.manifest.json").read_text())
+    assert manifest["config"]["policy"] == "echo"
+    assert manifest["config"]["temperature"] == 0.7
+    assert manifest["config"]["top_k"] == 30
+    assert manifest["sources"] == {"s": {"read": 5, "done": 5, "failed": 0, "cut": 5}}
+
+
+def test_every_question_has_a_seed_of_its_own_that_the_run_seed_changes(tmp_path: Path) -> None:
+    def seeds(seed: int) -> list[str]:
+        out = tmp_path / f"{seed}.jsonl"
+        sample(QUESTIONS, Echo(), str(out), config=SampleConfig(n=1, seed=seed))
+        return [json.loads(line)["candidates"][0]["steps"][1] for line in out.read_text().splitlines()]
+
+    assert len({*seeds(0), *seeds(1)}) == 10
+
+
+def test_a_run_that_was_stopped_continues_and_gives_the_same_file(tmp_path: Path) -> None:
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "c.jsonl"
+    sample(QUESTIONS, Echo(), str(whole), config=CONFIG)
+    with pytest.raises(KeyboardInterrupt):
+        sample(QUESTIONS, Echo(stops_after=2), str(out), config=CONFIG)
+    assert not out.exists()
+    echo = Echo()
+    summary = sample(QUESTIONS, echo, str(out), config=CONFIG)
+    assert echo.asked == ["q2", "q1", "q0"]
+    assert summary.n_continued == 2
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_other_settings_do_not_continue_a_run(tmp_path: Path) -> None:
+    out = str(tmp_path / "c.jsonl")
+    with pytest.raises(KeyboardInterrupt):
+        sample(QUESTIONS, Echo(stops_after=2), out, config=CONFIG)
+    with pytest.raises(ConfigError, match=r"temperature was 0\.7, now 1\.0"):
+        sample(QUESTIONS, Echo(), out, config=SampleConfig(n=2, decoding=Decoding(temperature=1.0)))
+    with pytest.raises(ConfigError, match="voice was 'low', now 'high'"):
+        sample(QUESTIONS, Echo(voice="high"), out, config=CONFIG)
+    with pytest.raises(ConfigError, match="questions was"):
+        sample(QUESTIONS[:3], Echo(), out, config=CONFIG)
+    echo = Echo()
+    sample(QUESTIONS[:3], echo, out, config=CONFIG, force=True)
+    assert len(echo.asked) == 3
+
+
+def test_failures_are_recorded_and_asked_again(tmp_path: Path) -> None:
+    out = tmp_path / "c.jsonl"
+    with pytest.raises(MprmError, match=r"2 of 5 questions failed, each with its reason in .*c\.failed\.jsonl"):
+        sample(QUESTIONS, Echo(fails=["q1", "q3"]), str(out), config=CONFIG)
+    assert not out.exists()
+    failed = [json.loads(line) for line in (tmp_path / "c.failed.jsonl").read_text().splitlines()]
+    assert sorted(entry["id"] for entry in failed) == ["1", "3"]
+    assert failed[0]["errors"] == ["HTTP 500"]
+    echo = Echo()
+    summary = sample(QUESTIONS, echo, str(out), config=CONFIG)
+    assert echo.asked == ["q3", "q1"]
+    assert ids(out) == ["0", "1", "2", "3", "4"]
+    assert summary.n_continued == 3
+    assert not (tmp_path / "c.failed.jsonl").exists()
+
+
+def test_failures_can_be_allowed_and_stay_accounted_for(tmp_path: Path) -> None:
+    out = tmp_path / "c.jsonl"
+    summary = sample(QUESTIONS, Echo(fails=["q1"]), str(out), config=CONFIG, allow_failures=True)
+    assert ids(out) == ["0", "2", "3", "4"]
+    assert (summary.n_done, summary.n_failed) == (4, 1)
+    assert summary.failed_to == str(tmp_path / "c.failed.jsonl")
+    manifest = json.loads(Path(summary.manifest).read_text())
+    assert manifest["sources"]["s"] == {"read": 5, "done": 4, "failed": 1, "cut": 4}
+
+
+def test_an_output_of_nothing_is_never_written(tmp_path: Path) -> None:
+    with pytest.raises(MprmError, match="5 of 5 questions failed"):
+        sample(
+            QUESTIONS,
+            Echo(fails=[f"q{i}" for i in range(5)]),
+            str(tmp_path / "c.jsonl"),
+            config=CONFIG,
+            allow_failures=True,
+        )
+
+
+def test_existing_output_is_kept_without_force(tmp_path: Path) -> None:
+    out = tmp_path / "c.jsonl"
+    out.write_text("mine")
+    with pytest.raises(OutputExistsError):
+        sample(QUESTIONS, Echo(), str(out), config=CONFIG)
+    assert out.read_text() == "mine"
+    sample(QUESTIONS, Echo(), str(out), config=CONFIG, force=True)
+    assert len(ids(out)) == 5
+
+
+def test_a_sampler_that_leaves_requests_unanswered_is_found_out(tmp_path: Path) -> None:
+    class Lazy(Echo):
+        def sample(self, requests: Sequence[Request], **given: Any) -> Iterator[tuple[int, Completion]]:
+            return (found for found in super().sample(requests, **given) if found[0] != 2)
+
+    with pytest.raises(MprmError, match="left requests unanswered"):
+        sample(QUESTIONS, Lazy(), str(tmp_path / "c.jsonl"), config=CONFIG)
+
+
+def test_ids_that_come_twice_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="two questions of source 's' have the id '0'"):
+        sample([*QUESTIONS, QUESTIONS[0]], Echo(), str(tmp_path / "c.jsonl"), config=CONFIG)
+
+
+def test_images_are_looked_up_under_the_root_and_must_be_there(tmp_path: Path) -> None:
+    question = Question(id="1", source="s", question="q?", answer="4", images=("a.png",))
+    with pytest.raises(DataError, match=r"question '1' of 's': image .*a\.png is not there; .*--image-root"):
+        sample([question], Echo(), str(tmp_path / "c.jsonl"), config=CONFIG, image_root=tmp_path)
+    climbing = Question(id="1", source="s", question="q?", answer="4", images=("../a.png",))
+    with pytest.raises(DataError, match="leaves the image root"):
+        sample([climbing], Echo(), str(tmp_path / "c.jsonl"), config=CONFIG, image_root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--out", "c.jsonl"],
+        ["--out", "c.jsonl", "--policy", "p", "--server", "http://h", "--model", "m"],
+        ["--out", "c.jsonl", "--server", "http://h"],
+        ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--extra-body", "[1]"],
+        ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--api-key-env", "NO_SUCH_KEY"],
+        ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--n", "0"],
+        ["--out", "s3://bucket/c.jsonl", "--server", "http://h", "--model", "m", "--force"],
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    questions = write_jsonl(tmp_path / "q.jsonl", [{"id": "1", "question": "q?", "answer": "4"}])
+    with pytest.raises(ConfigError):
+        run([str(questions), *arguments])
+    assert not list(tmp_path.glob("c.jsonl*"))
+
+
+def test_the_command_samples_from_a_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "secret")
+    questions = write_jsonl(
+        tmp_path / "q.jsonl", [{"id": str(i), "question": f"q{i}?", "answer": "4"} for i in range(3)]
+    )
+    out = tmp_path / "c.jsonl"
+    with chat_server() as server:
+        code = run(
+            [
+                str(questions),
+                "--server",
+                server.url,
+                "--model",
+                "policy",
+                "--out",
+                str(out),
+                "--api-key-env",
+                "MY_KEY",
+            ]
+        )
+    assert code == 0
+    assert "3 questions with 16 candidates each" in capsys.readouterr().out
+    assert ids(out) == ["0", "1", "2"]
+    assert {header["Authorization"] for header in server.headers} == {"Bearer secret"}
+    body = server.bodies[0]
+    # the paper's decoding
+    assert (body["n"], body["temperature"], body["top_p"], body["top_k"], body["max_tokens"]) == (
+        16,
+        0.7,
+        0.9,
+        30,
+        2048,
+    )
+    assert "secret" not in out.read_text() + (tmp_path / "c.jsonl.manifest.json").read_text()
+
+
+def test_a_run_that_was_killed_continues_with_every_question_once(tmp_path: Path) -> None:
+    questions = write_jsonl(
+        tmp_path / "q.jsonl", [{"id": str(i), "question": f"q{i}?", "answer": "4"} for i in range(60)]
+    )
+    out, partial = tmp_path / "c.jsonl", tmp_path / "c.jsonl.partial"
+    with chat_server(delay_s=0.1) as server:
+        command = [
+            *(sys.executable, "-c", "import sys; from mprm.cli.sample import run; sys.exit(run(sys.argv[1:]))"),
+            *(str(questions), "--server", server.url, "--model", "policy", "--out", str(out)),
+            *("--n", "2", "--concurrency", "4"),
+        ]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not (partial.exists() and partial.read_bytes().count(b"\n") > 8):
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        process.stdout.close()  # type: ignore[union-attr]
+        assert not out.exists()
+        n_saved = partial.read_bytes().count(b"\n") - 1
+        assert 8 <= n_saved < 60
+        with partial.open("ab") as torn:
+            torn.write(b'{"id": "59", "source": "q", "candid')  # as a kill in the middle of a write leaves it
+        server.delay_s = 0.0
+        n_asked = len(server.bodies)
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"{n_saved} of them were done by an earlier run" in done.stdout
+    assert len(server.bodies) - n_asked == 60 - n_saved
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record["id"] for record in records] == [str(i) for i in range(60)]
+    assert all(len(record["candidates"]) == 2 for record in records)
+    assert all(record["candidates"][0]["text"].startswith(f"q{i}?") for i, record in enumerate(records))
+    assert not partial.exists()
