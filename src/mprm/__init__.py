@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from mprm.annotation.answers.checker import AnswerChecker
+    from mprm.annotation.questions.read import read_questions
+    from mprm.annotation.sample import sample
     from mprm.errors import MprmError
+    from mprm.evaluation.config import EvaluateConfig
+    from mprm.evaluation.evaluate import evaluate
+    from mprm.inference.prm import PRM
+    from mprm.reranking.rerank import rerank
+    from mprm.rollouts.chain import Chain
     from mprm.rollouts.check import check
     from mprm.rollouts.convert import convert
     from mprm.rollouts.corpus import Corpus, open_corpus
@@ -19,8 +27,20 @@ if TYPE_CHECKING:
     from mprm.scores.statistics import Statistics, stats
     from mprm.selection.select import select
     from mprm.selection.selection import Selection
+    from mprm.training.config import TrainConfig
+    from mprm.training.train import train
 
 _HOME = {
+    "AnswerChecker": ("mprm.annotation.answers.checker", "AnswerChecker"),
+    "Chain": ("mprm.rollouts.chain", "Chain"),
+    "EvaluateConfig": ("mprm.evaluation.config", "EvaluateConfig"),
+    "PRM": ("mprm.inference.prm", "PRM"),
+    "TrainConfig": ("mprm.training.config", "TrainConfig"),
+    "evaluate": ("mprm.evaluation.evaluate", "evaluate"),
+    "read_questions": ("mprm.annotation.questions.read", "read_questions"),
+    "rerank": ("mprm.reranking.rerank", "rerank"),
+    "sample": ("mprm.annotation.sample", "sample"),
+    "train": ("mprm.training.train", "train"),
     "MprmError": ("mprm.errors", "MprmError"),
     "check": ("mprm.rollouts.check", "check"),
     "convert": ("mprm.rollouts.convert", "convert"),
@@ -40,23 +60,33 @@ _HOME = {
 }
 
 __all__ = [
+    "PRM",
+    "AnswerChecker",
+    "Chain",
     "Corpus",
+    "EvaluateConfig",
     "MprmError",
     "Rollout",
     "Selection",
     "Statistics",
     "Step",
+    "TrainConfig",
     "__version__",
     "bis",
     "check",
     "convert",
+    "evaluate",
     "mixture",
     "open_corpus",
     "positive_fraction",
+    "read_questions",
     "reliability",
+    "rerank",
+    "sample",
     "score",
     "select",
     "stats",
+    "train",
 ]
 
 

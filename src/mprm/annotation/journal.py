@@ -1,0 +1,143 @@
+"""Work that is saved as it is done, so that a run that was stopped continues where it was."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from mprm.errors import ConfigError, DataError
+
+SUFFIX = ".partial"
+Key = tuple[str, str]
+"""Source and id of a question."""
+
+
+class Journal:
+    """A file beside the output, with one record a question in the order in which they were done.
+
+    Its first line tells what run it belongs to; a run with other settings is refused. Each record is
+    on disk before the next is made. A last line that was cut off by the end of a run is removed.
+
+    Parameters
+    ----------
+    out
+        The output; the journal is ``OUT.partial``.
+    run
+        What must be the same for a run to continue this one.
+    force
+        Begin anew where the journal belongs to another run.
+    """
+
+    def __init__(self, out: str, *, run: Mapping[str, Any], force: bool = False) -> None:
+        self.path = Path(out + SUFFIX).expanduser()
+        self._run = msgspec.json.decode(msgspec.json.encode(run))  # as it reads back
+        self._spans: dict[Key, tuple[int, int]] = {}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if force and self.path.exists() and self._difference() is not None:
+            self.path.unlink()
+        self._file = self.path.open("ab+")
+        try:
+            self._continue()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _continue(self) -> None:
+        """Take over what an earlier run has done; write the first line where there is none."""
+        end = 0
+        for number, start, line in self._lines():
+            record = _decoded(line)
+            if record is None:
+                if start + len(line) < self.path.stat().st_size:
+                    raise DataError(
+                        f"{self.path}:{number}: the line is damaged; expected a JSON object."
+                        " Remove the file to begin anew"
+                    )
+                break  # torn: the run ended while it was written
+            end = start + len(line)
+            if number == 1:
+                self._refuse_other(record)
+            else:
+                self._spans[record["source"], record["id"]] = (start, end)
+        self._file.truncate(end)
+        if end == 0:
+            self._append({"run": self._run})
+
+    def _lines(self) -> Iterator[tuple[int, int, bytes]]:
+        """(number, place, line) of each line."""
+        with self.path.open("rb") as lines:
+            start = 0
+            for number, line in enumerate(lines, 1):
+                yield number, start, line
+                start += len(line)
+
+    def _refuse_other(self, first: Any) -> None:
+        difference = self._difference(first)
+        if difference is not None:
+            raise ConfigError(
+                f"{self.path} was begun with other settings: {difference}. Continue with the same ones,"
+                " or begin anew with --force (in Python: force=True)"
+            )
+
+    def _difference(self, first: Any = None) -> str | None:
+        """What the journal's run has otherwise than this one; None where they agree or nothing is begun."""
+        if first is None:
+            with self.path.open("rb") as lines:
+                first = _decoded(lines.readline())
+        then = first.get("run", {}) if first is not None else self._run
+        changed = [name for name in {**then, **self._run} if then.get(name) != self._run.get(name)]
+        told = [f"{name} was {then.get(name)!r}, now {self._run.get(name)!r}" for name in changed]
+        return "; ".join(told) or None
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._spans
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Save one more record, with ``source`` and ``id``; it is on disk when this returns."""
+        self._spans[record["source"], record["id"]] = self._append(record)
+
+    def _append(self, record: Mapping[str, Any]) -> tuple[int, int]:
+        line = msgspec.json.encode(record) + b"\n"
+        start = self._file.seek(0, os.SEEK_END)
+        self._file.write(line)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return start, start + len(line)
+
+    def line(self, key: Key) -> bytes:
+        """The record of a question, as a line."""
+        start, end = self._spans[key]
+        self._file.seek(start)
+        return self._file.read(end - start)
+
+    def remove(self) -> None:
+        """Delete the file, once its records are in the output."""
+        self._file.close()
+        self.path.unlink()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def _decoded(line: bytes) -> dict[str, Any] | None:
+    """The line's object; None where the line is not whole."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = msgspec.json.decode(line)
+    except (ValueError, msgspec.MsgspecError):
+        return None
+    return record if isinstance(record, dict) else None

@@ -1,0 +1,265 @@
+"""``mprm sample``: several answers of a policy to each question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+
+from mprm.annotation.image_files import image_files
+from mprm.annotation.journal import Journal
+from mprm.annotation.questions.question import Question
+from mprm.annotation.samplers.sampler import Completion, Decoding, Request, Sampler, derived_seed
+from mprm.annotation.split_steps import split_steps
+from mprm.annotation.watch import Advance, Watch, unwatched
+from mprm.errors import ConfigError, DataError, MprmError
+from mprm.rollouts.atomic_write import atomic_write, refuse_existing
+from mprm.rollouts.files import DATA_FILE, corpus_files, is_url
+from mprm.rollouts.manifest import hash_file, write_manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleConfig:
+    """What is sampled; the defaults are the paper's for best-of-N."""
+
+    n: int = 16
+    """Candidates of each question."""
+    decoding: Decoding = field(default_factory=Decoding)
+    seed: int = 0
+    """With the question's source and id it seeds the question's candidates."""
+    max_steps: int | None = None
+    """Most steps a candidate is split into; as many as it has blank lines when None."""
+
+    def __post_init__(self) -> None:
+        Request(prompt="", n=self.n, decoding=self.decoding)  # refuses what makes no sense
+        split_steps("", self.max_steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSummary:
+    """What became of the questions: questions = done + failed."""
+
+    out: str
+    n_questions: int
+    n_done: int
+    n_failed: int
+    n_continued: int
+    """Of those done, the ones that an earlier run had done."""
+    n_candidates: int
+    n_cut: int
+    """Candidates that the token limit cut off."""
+    failed_to: str | None
+    manifest: str
+
+
+def sample(
+    questions: Any,
+    sampler: Sampler,
+    out: str,
+    *,
+    config: SampleConfig | None = None,
+    format: str | None = None,
+    image_root: str | Path | None = None,
+    allow_failures: bool = False,
+    force: bool = False,
+    watch: Watch = unwatched,
+) -> SampleSummary:
+    """Write each question with its candidates to ``out``, in the questions' order.
+
+    Each question is saved in ``OUT.partial`` as soon as it is done; the same call continues there
+    after whatever stopped it. A question of which a candidate could not be had fails: it is listed
+    with its reasons in ``OUT.failed.jsonl``, and tried again by the next call.
+
+    Parameters
+    ----------
+    questions
+        Whatever `mprm.annotation.questions.read.read_questions` takes, or a list of `Question`.
+    image_root
+        Folder of the images; paths that leave it are refused.
+    allow_failures
+        Write ``out`` without the questions that failed, instead of stopping before it.
+    watch
+        Shows how far the work is.
+    """
+    out, config = str(out), config or SampleConfig()
+    refuse_output(out, force=force)
+    entries, inputs = _questions(questions, format, image_root)
+    requests = [_request(question, config, image_root) for question in entries]
+    run = {"policy": sampler.name, **sampler.settings, **_settings(config), "questions": _digest(entries)}
+    with Journal(out, run=run, force=force) as journal:
+        todo = [number for number, question in enumerate(entries) if _key(question) not in journal]
+        with watch("sampling", len(todo) * config.n) as advance:
+            reasons = _fill(journal, sampler, [(entries[i], requests[i]) for i in todo], config, advance)
+        failed_to = _write_failed(out, reasons)
+        if reasons and (not allow_failures or len(reasons) == len(entries)):
+            raise MprmError(
+                f"{len(reasons):,} of {len(entries):,} questions failed, each with its reason in {failed_to};"
+                f" the others are kept in {journal.path}. The same command asks for the failed ones again;"
+                " with --allow-failures it goes on without those that fail"
+            )
+        n_cut, manifest = _write(out, journal, entries, reasons, inputs, run)
+        journal.remove()
+    n_done = len(entries) - len(reasons)
+    return SampleSummary(
+        out=out,
+        n_questions=len(entries),
+        n_done=n_done,
+        n_failed=len(reasons),
+        n_continued=len(entries) - len(todo),
+        n_candidates=n_done * config.n,
+        n_cut=n_cut,
+        failed_to=failed_to,
+        manifest=manifest,
+    )
+
+
+def refuse_output(out: str, *, force: bool) -> None:
+    """Stop when candidates cannot go to ``out``: to be called before a policy is loaded, too."""
+    if is_url(out):
+        raise ConfigError(f"{out}: candidates are saved as they come, on this machine; name a local file")
+    refuse_existing(out, force=force)
+
+
+def _questions(
+    questions: Any, format: str | None, image_root: str | Path | None
+) -> tuple[list[Question], list[dict[str, Any]]]:
+    """The questions, each once, and the manifest's entries of their files."""
+    if isinstance(questions, list | tuple) and questions and isinstance(questions[0], Question):
+        entries = list(questions)
+        inputs: list[dict[str, Any]] = [{"path": "(in memory)"}]
+    else:
+        from mprm.annotation.questions.read import read_questions
+
+        entries = read_questions(questions, format=format, image_root=image_root)
+        inputs = [
+            {
+                "path": file.path,
+                "n_bytes": file.n_bytes,
+                "xxh3_128": None if file.is_remote else hash_file(file.path),
+            }
+            for file in corpus_files(questions)
+        ]
+    if not entries:
+        raise DataError(f"{questions}: no questions; expected at least one")
+    seen: set[tuple[str, str]] = set()
+    for question in entries:
+        if _key(question) in seen:
+            raise DataError(
+                f"two questions of source {question.source!r} have the id {question.id!r};"
+                " expected each once. Give them different ids or sources"
+            )
+        seen.add(_key(question))
+    return entries, inputs
+
+
+def _key(question: Question) -> tuple[str, str]:
+    return question.source, question.id
+
+
+def _digest(entries: Sequence[Question]) -> str:
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode([asdict(question) for question in entries]))
+
+
+def _settings(config: SampleConfig) -> dict[str, Any]:
+    return {"n": config.n, **asdict(config.decoding), "seed": config.seed, "max_steps": config.max_steps}
+
+
+def _request(question: Question, config: SampleConfig, image_root: str | Path | None) -> Request:
+    from mprm.annotation.questions.prompt import prompt_of
+
+    return Request(
+        prompt=prompt_of(question),
+        images=image_files(question, image_root),
+        n=config.n,
+        seed=derived_seed(config.seed, question.source, question.id),
+        decoding=config.decoding,
+    )
+
+
+def _fill(
+    journal: Journal,
+    sampler: Sampler,
+    asked: Sequence[tuple[Question, Request]],
+    config: SampleConfig,
+    advance: Advance,
+) -> dict[tuple[str, str], list[str]]:
+    """Save each question as its candidates are there; returns the reasons of those that failed."""
+    pending: dict[int, list[Completion]] = {}
+    reasons = {}
+    for number, completion in sampler.sample([request for _, request in asked], on_done=advance):
+        completions = pending.setdefault(number, [])
+        completions.append(completion)
+        if len(completions) < config.n:
+            continue
+        question = asked[number][0]
+        errors = [c.error or "no reason given" for c in pending.pop(number) if c.finish_reason == "error"]
+        if errors:
+            reasons[_key(question)] = sorted(set(errors))
+        else:
+            journal.add(_record(question, completions, config.max_steps))
+    if pending or any(_key(question) not in journal and _key(question) not in reasons for question, _ in asked):
+        raise MprmError(f"{sampler.name} left requests unanswered; those that are done are kept in {journal.path}")
+    return reasons
+
+
+def _record(question: Question, completions: Sequence[Completion], max_steps: int | None) -> dict[str, Any]:
+    candidates = [
+        {"text": c.text, "steps": split_steps(c.text, max_steps), "finish_reason": c.finish_reason}
+        for c in completions
+    ]
+    return {
+        "id": question.id,
+        "source": question.source,
+        "question": question.question,
+        "answer": question.answer,
+        "images": question.images,
+        "options": question.options,
+        "candidates": candidates,
+    }
+
+
+def _write_failed(out: str, reasons: dict[tuple[str, str], list[str]]) -> str | None:
+    """List the questions that failed; a list of an earlier run goes when there are none."""
+    path = DATA_FILE.sub("", out) + ".failed.jsonl"
+    if not reasons:
+        Path(path).expanduser().unlink(missing_ok=True)
+        return None
+    with atomic_write(path) as temporary, temporary.open("wb") as lines:
+        for (source, id_), errors in reasons.items():
+            lines.write(msgspec.json.encode({"id": id_, "source": source, "errors": errors}) + b"\n")
+    return path
+
+
+def _write(
+    out: str,
+    journal: Journal,
+    entries: Sequence[Question],
+    reasons: dict[tuple[str, str], list[str]],
+    inputs: list[dict[str, Any]],
+    run: dict[str, Any],
+) -> tuple[int, str]:
+    """Copy the journal's records in the questions' order; returns how many candidates were cut, and the manifest."""
+    sources: dict[str, dict[str, int]] = {}
+    n_cut = 0
+    with atomic_write(out) as temporary:
+        with temporary.open("wb") as lines:
+            for question in entries:
+                counts = sources.setdefault(question.source, {"read": 0, "done": 0, "failed": 0, "cut": 0})
+                counts["read"] += 1
+                if _key(question) in reasons:
+                    counts["failed"] += 1
+                    continue
+                line = journal.line(_key(question))
+                record = msgspec.json.decode(line)
+                cut = sum(candidate["finish_reason"] == "length" for candidate in record["candidates"])
+                counts["done"] += 1
+                counts["cut"] += cut
+                n_cut += cut
+                lines.write(line)
+        output = {"path": out, "n_bytes": temporary.stat().st_size, "xxh3_128": hash_file(str(temporary))}
+        manifest = write_manifest(out, command="sample", config=run, inputs=inputs, sources=sources, output=output)
+    return n_cut, manifest

@@ -1,0 +1,146 @@
+"""Policies in this process, through transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from mprm.annotation.samplers.sampler import Completion, Request, derived_seed
+from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError
+
+
+class Policy(Protocol):
+    """A model that can be spoken to; `mprm.backbones.load.Backbone` is one."""
+
+    @property
+    def model(self) -> Any:
+        """Something that can ``generate``."""
+        ...
+
+    @property
+    def tokenizer(self) -> Any:
+        """Its tokenizer."""
+        ...
+
+    def encode_chat(self, text: str, images: Any = (), *, begun: str = "") -> dict[str, Any]:
+        """Tensors for ``generate``, of one row: the user's turn, and the answer as far as it is ``begun``."""
+        ...
+
+
+class TransformersSampler:
+    """Answers requests one after the other, all ``n`` answers of a request in one batch.
+
+    A batch holds one request only and is seeded by it. So its answers are the same, bit for bit,
+    whatever is asked before, after and besides, and whether a run was interrupted or not; on the same
+    kind of device, with the same ``n``, ``rows_per_batch`` and versions of torch and transformers.
+    What the policy's own generation config sets beyond `Decoding`, such as a repetition penalty, holds.
+
+    Parameters
+    ----------
+    policy
+        The model and its tokenizer.
+    name
+        What manifests call it.
+    rows_per_batch
+        Most answers at a time; more of a request are drawn batch by batch.
+    """
+
+    def __init__(self, policy: Policy, *, name: str, rows_per_batch: int = 16) -> None:
+        if rows_per_batch < 1:
+            raise ConfigError(f"rows_per_batch must be 1 or more, got {rows_per_batch}")
+        self._policy = policy
+        self._name = name
+        self._rows_per_batch = rows_per_batch
+        self._eos_ids = _eos_ids(policy)
+
+    @property
+    def name(self) -> str:
+        """See `Sampler.name`."""
+        return self._name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """See `Sampler.settings`."""
+        return {"rows_per_batch": self._rows_per_batch}
+
+    def sample(
+        self, requests: Sequence[Request], *, on_done: Callable[[int], None] | None = None
+    ) -> Iterator[tuple[int, Completion]]:
+        """See `Sampler.sample`; completions come in the order of the requests."""
+        for number, request in enumerate(requests):
+            try:
+                images = [_opened(image) for image in request.images]
+                inputs = self._policy.encode_chat(request.prompt, images, begun=request.prefix)
+            except DataError as error:  # an image that cannot be read, or that the policy cannot see
+                failed = Completion(text="", finish_reason="error", error=str(error))
+                completions: Iterator[Completion] = iter([failed] * request.n)
+            else:
+                completions = self._completions(inputs, request)
+            for completion in completions:
+                yield number, completion
+                if on_done is not None:
+                    on_done(1)
+
+    def _completions(self, inputs: dict[str, Any], request: Request) -> Iterator[Completion]:
+        for start in range(0, request.n, self._rows_per_batch):
+            n_rows = min(self._rows_per_batch, request.n - start)
+            seed = request.seed if start == 0 else derived_seed(request.seed, start)
+            yield from self._batch(inputs, request, n_rows=n_rows, seed=seed)
+
+    def _batch(self, inputs: dict[str, Any], request: Request, *, n_rows: int, seed: int) -> list[Completion]:
+        import torch
+
+        model, decoding = self._policy.model, request.decoding
+        how: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        if decoding.temperature > 0:
+            how = {"do_sample": True, "temperature": decoding.temperature}
+            how |= {"top_p": decoding.top_p, "top_k": decoding.top_k}
+        devices = [model.device] if model.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), torch.inference_mode():
+            torch.manual_seed(seed)
+            try:
+                tokens = model.generate(
+                    **inputs,
+                    **how,
+                    num_return_sequences=n_rows,
+                    max_new_tokens=decoding.max_new_tokens,
+                    eos_token_id=self._eos_ids,
+                    pad_token_id=self._eos_ids[0],  # only after a row's end, where nothing is read
+                )
+            except torch.OutOfMemoryError as error:
+                raise MprmError(
+                    f"{n_rows} answers at a time do not fit into memory; take fewer with --rows-per-batch"
+                ) from error
+        n_prompt = inputs["input_ids"].shape[1]
+        return [self._completion(row[n_prompt:]) for row in tokens.tolist()]
+
+    def _completion(self, ids: list[int]) -> Completion:
+        end = next((place for place, id_ in enumerate(ids) if id_ in self._eos_ids), None)
+        text = self._policy.tokenizer.decode(ids[:end], skip_special_tokens=True)
+        return Completion(text=text, finish_reason="length" if end is None else "stop", n_tokens=len(ids[:end]))
+
+
+def _eos_ids(policy: Policy) -> list[int]:
+    """The tokens that end an answer: the generation config's, or the tokenizer's."""
+    found = policy.model.generation_config.eos_token_id
+    if found is None:
+        found = policy.tokenizer.eos_token_id
+    if found is None:
+        raise ConfigError("the policy has no end-of-text token; set eos_token_id in its generation_config.json")
+    return list(found) if isinstance(found, list | tuple) else [int(found)]
+
+
+def _opened(image: Any) -> Any:
+    """A PIL image in RGB."""
+    if not isinstance(image, str | Path):
+        return image.convert("RGB")
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingDependencyError("images need Pillow: install mprm with its extra [train]") from error
+    try:
+        with Image.open(image) as opened:
+            return opened.convert("RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"image {str(image)!r} cannot be read: {error}; see --image-root") from error

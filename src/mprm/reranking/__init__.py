@@ -1,0 +1,1 @@
+"""Aggregate step scores, choose the best of N."""
