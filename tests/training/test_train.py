@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import mprm
 from mprm.backbones.card import read_card
@@ -247,6 +248,7 @@ def test_a_run_writes_a_plain_checkpoint_and_its_card(folder: Path, tmp_path: Pa
     assert (card.step_token, card.positive, card.negative) == ("<prm>", "Yes", "No")
     assert card.labels == {"scheme": "hard", "tau": 0.5}
     assert card.data == trained.data
+    assert card.base_fingerprint
     assert card.data["rollouts"] == 10
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["architectures"] == ["InternVLForConditionalGeneration"]
@@ -321,8 +323,6 @@ def test_a_loss_that_is_not_finite_stops_with_the_rollouts_that_made_it(folder: 
     base = save_tiny("text", tmp_path / "base")
     state = load_file(base / "model.safetensors")
     state["model.norm.weight"][0] = float("nan")
-    from safetensors.torch import save_file
-
     save_file(state, base / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(DataError, match=r"the loss of update 1 is nan; its micro-batch holds .*text\.jsonl:\d+"):
         train(data_for("text", folder), config_for("text", folder, tmp_path / "run", model=str(base)))
@@ -359,7 +359,7 @@ def test_nobodys_run_is_overwritten_and_a_resumed_one_must_be_the_same(folder: P
         train(path, config_for("text", folder, out, learning_rate=0.5), resume=True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    with pytest.raises(ConfigError, match="is not the folder of a training run"):
+    with pytest.raises(ConfigError, match="not the folder of a training run"):
         train(path, config_for("text", folder, tmp_path / "mine"), force=True)
     trained = train(path, config_for("text", folder, out), resume=True)
     assert trained.is_finished
@@ -368,9 +368,93 @@ def test_nobodys_run_is_overwritten_and_a_resumed_one_must_be_the_same(folder: P
     assert all(torch.equal(stopped[name], weight) for name, weight in whole.items())
 
 
+def test_force_keeps_the_earlier_run_until_the_new_one_is_finished(folder: Path, tmp_path: Path, capfd: Any) -> None:
+    path, out = data_for("text", folder), tmp_path / "run"
+    train(path, config_for("text", folder, out))
+    before = weights(out)
+    # the run's own model, its data, a model that is not there: refused, and nothing is lost
+    for bad in ({"model": str(out)}, {"model": str(tmp_path / "typo")}):
+        with pytest.raises(mprm.MprmError):
+            train(path, config_for("text", folder, out, **bad), force=True)
+        assert torch.equal(weights(out)["lm_head.weight"], before["lm_head.weight"])
+    broken = save_tiny("text", tmp_path / "base")
+    state = load_file(broken / "model.safetensors")
+    state["model.norm.weight"][0] = float("nan")
+    save_file(state, broken / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match="the loss of update"):
+        train(path, config_for("text", folder, out, model=str(broken)), force=True)
+    assert "is kept in" in capfd.readouterr().err
+    kept = tmp_path / "run.replaced"
+    assert torch.equal(weights(kept)["lm_head.weight"], before["lm_head.weight"])
+    with pytest.raises(ConfigError, match="is in the way"):
+        train(path, config_for("text", folder, out), force=True)
+    shutil.rmtree(kept)
+    train(path, config_for("text", folder, out, seed=1), force=True)
+    assert not kept.exists()
+    assert not torch.equal(weights(out)["lm_head.weight"], before["lm_head.weight"])
+
+
+def test_a_start_that_failed_is_no_run_and_may_be_repeated(folder: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    with pytest.raises(mprm.MprmError):
+        train(str(empty), config_for("text", folder, tmp_path / "run", format="trl"))
+    assert train(data_for("text", folder), config_for("text", folder, tmp_path / "run")).is_finished
+
+
+def test_a_resumed_run_must_have_the_same_rollouts_and_the_same_base(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_bytes((folder / "text.jsonl").read_bytes())
+    shutil.copytree(folder / "text", tmp_path / "base")
+    config = config_for("text", folder, tmp_path / "run", model=str(tmp_path / "base"), max_updates=1)
+    train(str(path), config)
+    path.write_text(path.read_text().replace("bar", "rod"))
+    with pytest.raises(ConfigError, match="rollouts_xxh3_128 was"):
+        train(str(path), config, resume=True)
+    path.write_bytes((folder / "text.jsonl").read_bytes())
+    save_tiny("text", tmp_path / "base", seed=5)
+    with pytest.raises(ConfigError, match="base_fingerprint was"):
+        train(str(path), config, resume=True)
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_an_older_whole_one(folder: Path, tmp_path: Path) -> None:
+    path = data_for("text", folder)
+    train(path, config_for("text", folder, tmp_path / "whole"))
+    train(path, config_for("text", folder, tmp_path / "run", save_every=1, max_updates=2))
+    newest = tmp_path / "run" / "checkpoints" / "checkpoint-2"
+    (newest / "optimizer.pt").write_bytes((newest / "optimizer.pt").read_bytes()[:100])
+    assert train(path, config_for("text", folder, tmp_path / "run"), resume=True).n_updates == 3
+    resumed, whole = weights(tmp_path / "run"), weights(tmp_path / "whole")
+    assert all(torch.equal(resumed[name], weight) for name, weight in whole.items())
+    again = train(path, config_for("text", folder, tmp_path / "run"), resume=True)
+    assert (again.is_finished, again.loss) == (True, None)
+
+
+def test_two_processes_cannot_train_in_one_folder(folder: Path, tmp_path: Path) -> None:
+    import fcntl
+
+    train(data_for("text", folder), config_for("text", folder, tmp_path / "run", max_updates=1))
+    with (tmp_path / "run" / "lock").open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="another process is training"):
+            train(data_for("text", folder), config_for("text", folder, tmp_path / "run"), resume=True)
+
+
+def test_a_text_model_is_not_given_images(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"images\.jsonl:1: the rollout has images, and a text model cannot see"):
+        train(data_for("internvl", folder), config_for("text", folder, tmp_path / "run"))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"seed": -1}, "seed must be from 0"),
+        ({"beta1": 1.5}, "beta1 must be in"),
+        ({"epsilon": 0.0}, "epsilon must be above 0"),
+        ({"max_updates": 0}, "max-updates must be at least 1"),
+        ({"batch_size": 2.5}, "batch-size must be a whole number"),
+        ({"lora_alpha": 8}, "lora-rank says that there are none"),
+        ({"device": "cuda"}, "unknown device"),
         ({"tau": 1.0}, "tau must be in"),
         ({"soft": True, "tau": 0.5}, "soft labels have no threshold"),
         ({"rho": 0.1}, "select does not say"),

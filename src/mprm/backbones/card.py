@@ -28,6 +28,10 @@ class Card:
     image_settings: dict[str, int] = field(default_factory=dict)
     labels: dict[str, Any] = field(default_factory=dict)
     """How steps were labelled: hard at tau, or soft."""
+    base_fingerprint: str | None = None
+    """Of the checkpoint that training began with."""
+    files: dict[str, int] = field(default_factory=dict)
+    """Sizes of the files beside it, when the checkpoint was whole."""
     base: str | None = None
     """The checkpoint that training began with; where the adapter's base weights lie."""
     data: dict[str, Any] = field(default_factory=dict)
@@ -50,12 +54,14 @@ def read_card(folder: str | Path) -> Card:
             " mprm.backbones.card.write_card, naming the prompt and tokens they were trained with."
         )
     try:
+        if "prompt_version" not in msgspec.json.decode(path.read_bytes(), type=dict):
+            raise ConfigError(f"{path} names no prompt_version; expected what mprm train writes")
         card = msgspec.json.decode(path.read_bytes(), type=Card)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}; expected what mprm train writes") from error
     if card.prompt_version != PROMPT_VERSION:
         raise ConfigError(
             f"{path}: the model was trained with prompt version {card.prompt_version}, this mprm {__version__} asks"
-            f" with version {PROMPT_VERSION}; install mprm {card.mprm}"
+            f" with version {PROMPT_VERSION}; score it with the mprm that trained it ({card.mprm})"
         )
     return card

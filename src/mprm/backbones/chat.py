@@ -67,7 +67,8 @@ class PlainText:
         self._control = {id_: text for text, id_ in control.items() if id_ not in unknown}
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the text."""
+        """Ids of the text; what is no character in UTF-8 becomes the replacement character."""
+        text = text.encode("utf-8", "replace").decode()
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         found = self._control.keys() & set(ids)
         if found:

@@ -38,16 +38,38 @@ def open_image(image: Any, root: str | Path | None = None) -> Image:
     """The whole image in RGB; ``image`` is a path or a PIL image."""
     Image = _pillow()  # noqa: N806 - the class's own name
     if isinstance(image, Image.Image):
-        return image.convert("RGB")  # type: ignore[no-any-return]
+        return as_rgb(image)
+    if not isinstance(image, str | Path):
+        raise DataError(f"an image is {image!r}; expected a path or a PIL image")
     path = image_path(image, root)
     try:
         with Image.open(path) as opened:
-            return opened.convert("RGB")  # type: ignore[no-any-return]
+            return as_rgb(opened)
     except FileNotFoundError:
         raise DataError(f"image {path} is not there; image paths are looked up under --image-root") from None
     # Pillow raises whatever a decoder stumbled over: SyntaxError, struct.error, DecompressionBombError and more
     except Exception as error:
         raise DataError(f"image {path} cannot be read: {error or type(error).__name__}") from error
+
+
+def as_rgb(image: Image) -> Image:
+    """The image in RGB as a person sees it: what is transparent is white, 16 bits are scaled to 8."""
+    import numpy as np
+
+    if image.mode.startswith("I"):
+        wide = np.asarray(image).astype(np.float64)
+        if wide.min(initial=0) < 0 or wide.max(initial=0) > 65535:
+            raise ValueError(f"pixels of mode {image.mode} beyond 16 bits; convert it to 8 bits")
+        return _pillow().fromarray((wide / 257).round().astype(np.uint8)).convert("RGB")  # type: ignore[no-any-return]
+    if image.mode == "F":
+        raise ValueError("floating-point pixels have no known scale; convert it to 8 bits")
+    if image.has_transparency_data:
+        # convert("RGB") would show what lies under the transparency: black, mostly, behind black lines
+        seen = image.convert("RGBA")
+        white = _pillow().new("RGBA", seen.size, "white")
+        white.alpha_composite(seen)
+        return white.convert("RGB")  # type: ignore[no-any-return]
+    return image.convert("RGB")
 
 
 @lru_cache(maxsize=1 << 16)
@@ -60,6 +82,8 @@ def _size_of_file(path: Path) -> tuple[int, int]:
 def image_size(image: Any, root: str | Path | None = None) -> tuple[int, int]:
     """(width, height), read from the file's header alone."""
     if not isinstance(image, str | Path):
+        if not hasattr(image, "size"):
+            raise DataError(f"an image is {image!r}; expected a path or a PIL image")
         return image.size  # type: ignore[no-any-return]
     path = image_path(image, root)
     try:

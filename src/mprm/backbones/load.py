@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from mprm.backbones.family import Family
 from mprm.backbones.internvl import InternVL
 from mprm.backbones.qwen2_5_vl import Qwen25VL
 from mprm.backbones.text import Text
-from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
+from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError, MprmError
 
 FAMILIES: dict[str, Family] = {"qwen2_5_vl": Qwen25VL(), "internvl": InternVL()}
 """By the checkpoint's ``model_type``; every other type is a text model."""
@@ -38,7 +40,10 @@ def family_of(path: str | Path) -> Family:
     config_path = Path(path) / "config.json"
     if not config_path.is_file():
         raise InputNotFoundError(f"{path} is no checkpoint: {config_path} is not there")
-    kind = json.loads(config_path.read_text(encoding="utf-8")).get("model_type", "")
+    try:
+        kind = json.loads(config_path.read_text(encoding="utf-8")).get("model_type", "")
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f"{config_path} is not the configuration of a model: {error}") from error
     if kind == "internvl_chat":
         raise ConfigError(
             f"{path} is an InternVL checkpoint in its remote-code layout; turn it into the native one with"
@@ -64,11 +69,35 @@ def load_tokenizer(path: str | Path) -> Any:
     """The checkpoint's fast tokenizer; its chat template may lie in a file of the processor's."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(str(path))
+    with _named_errors(path, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(str(path))
     beside = Path(path) / "chat_template.json"
     if not tokenizer.chat_template and beside.is_file():
         tokenizer.chat_template = json.loads(beside.read_text(encoding="utf-8"))["chat_template"]
     return tokenizer
+
+
+@contextmanager
+def _named_errors(path: str | Path, what: str) -> Iterator[None]:
+    """Whatever transformers stumbles over in a folder becomes one line that names it."""
+    try:
+        yield
+    except MprmError:
+        raise
+    except Exception as error:  # broken JSON, broken weights, unknown types: each library has errors of its own
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"{path}: the {what} cannot be loaded: {first}") from error
+
+
+def refuse_incomplete(path: str | Path, info: dict[str, Any]) -> None:
+    """Stop when weights are missing or left over: a model with random ones would score all the same."""
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        names = sorted(map(str, info.get(kind) or ()))
+        if names:
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            raise ConfigError(
+                f"{path}: the weights do not fit config.json; {kind.replace('_', ' ')}: {', '.join(names[:5])}{more}"
+            )
 
 
 def resolve_device(device: str) -> str:
@@ -76,6 +105,11 @@ def resolve_device(device: str) -> str:
     import torch
 
     if device != "auto":
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            first = str(error).splitlines()[0]
+            raise ConfigError(f"device {device!r} cannot be used: {first}") from error
         return device
     if torch.cuda.is_available():
         return "cuda"
@@ -121,13 +155,30 @@ def load_backbone(
     family = family_of(path)
     device = resolve_device(device)
     options = {} if attention is None else {"attn_implementation": attention}
-    model = family.model_class().from_pretrained(str(path), dtype=resolve_dtype(dtype, device), **options)
+    with _named_errors(path, "model"):
+        model, info = family.model_class().from_pretrained(
+            str(path),
+            dtype=resolve_dtype(dtype, device),
+            use_safetensors=True,
+            output_loading_info=True,
+            **options,
+        )
+    refuse_incomplete(path, info)
     if device.startswith("cuda"):
         # its plans are made anew for every shape of a batch, which takes longer than the batch itself
         torch.backends.cuda.enable_cudnn_sdp(False)
     if not shards_weights():
         model.to(device)
-    processor = family.image_processor(str(path), image_settings or {})
+    settings = image_settings or {}
+    if unknown := settings.keys() - family.image_settings:
+        raise ConfigError(
+            f"{', '.join(sorted(unknown))}: no setting of {family.name} checkpoints; expected"
+            f" {', '.join(family.image_settings) or 'none, they see no images'}"
+        )
+    if min(settings.values(), default=1) < 1:
+        raise ConfigError(f"image settings must be at least 1, got {settings}")
+    with _named_errors(path, "image processor"):
+        processor = family.image_processor(str(path), settings)
     return Backbone(family, model.eval(), load_tokenizer(path), processor)
 
 

@@ -17,7 +17,7 @@ from mprm.backbones.chat import PlainText, chat_frame, place_images
 from mprm.backbones.family import Arrays, Family
 from mprm.backbones.images import image_size, open_image
 from mprm.backbones.step_tokens import StepTokens
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, DataError, MprmError
 from mprm.rollouts.chain import Chain
 
 if TYPE_CHECKING:
@@ -103,8 +103,15 @@ class PromptEncoder:
         return Encoded(ids[: self.max_length], kept, len(chain.steps))
 
     def _image(self, chain: Chain, number: Any) -> list[int]:
-        size = image_size(chain.images[number], self.image_root)
-        return self.family.image_ids(self.tokenizer, self.family.n_image_tokens(self.image_processor, *size))
+        image = chain.images[number]
+        size = image_size(image, self.image_root)
+        try:
+            n_tokens = self.family.n_image_tokens(self.image_processor, *size)
+        except MprmError:
+            raise
+        except ValueError as error:  # of a shape that the backbone cannot take
+            raise DataError(f"image {image} of {size[0]} × {size[1]} pixels cannot be used: {error}") from error
+        return self.family.image_ids(self.tokenizer, n_tokens)
 
     def collate(self, batch: Sequence[Encoded]) -> dict[str, torch.Tensor]:
         """A batch for the step reader: ids padded on the right, and where each ``<prm>`` stands in it.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mprm.backbones.family import Arrays
+from mprm.errors import ConfigError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -19,6 +20,7 @@ class Qwen25VL:
 
     name = "qwen2_5_vl"
     image_tokens: tuple[str, ...] = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+    image_settings: tuple[str, ...] = ("min_pixels", "max_pixels")
     image_end = ""
 
     def model_class(self) -> Any:
@@ -32,6 +34,10 @@ class Qwen25VL:
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
         bounds = {**SETTINGS, **settings}
+        if bounds["min_pixels"] > bounds["max_pixels"] or bounds["max_pixels"] < 784:
+            raise ConfigError(
+                f"min_pixels must be at most max_pixels, and that at least 784 (one token), got {bounds}"
+            )
         size = {"shortest_edge": bounds["min_pixels"], "longest_edge": bounds["max_pixels"]}
         processor = Qwen2VLImageProcessorPil.from_pretrained(path, size=size)
         assert dict(processor.size) == size, processor.size

@@ -11,6 +11,7 @@ from mprm.backbones.family import Family
 from mprm.backbones.load import load_backbone
 from mprm.backbones.prompt import PromptEncoder
 from mprm.backbones.step_tokens import grow_embeddings, step_tokens
+from mprm.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ def load_step_model(
     device: str = "auto",
     attention: str | None = None,
     image_root: str | Path | None = None,
+    is_trained: bool = False,
 ) -> StepModel:
     """Load any checkpoint, before or after it was trained, as a model that reads steps.
 
@@ -47,7 +49,12 @@ def load_step_model(
         See `mprm.backbones.load.load_backbone`.
     image_root
         Folder that image paths are relative to.
+    is_trained
+        The checkpoint must know the step token already: it was trained with it.
     """
+    if image_root is not None and not Path(image_root).expanduser().is_dir():
+        raise ConfigError(f"the image root {image_root} is not a folder")
+    root = None if image_root is None else Path(image_root).expanduser()
     backbone = load_backbone(
         path, dtype=dtype, device=device, attention=attention, image_settings=card.image_settings
     )
@@ -55,9 +62,13 @@ def load_step_model(
     from mprm.backbones.step_reader import step_reader
 
     is_new = card.step_token not in tokenizer.get_added_vocab()
+    if is_new and is_trained:
+        raise ConfigError(
+            f"{path}: the tokenizer does not know {card.step_token}, which mprm.json names; is it its own?"
+        )
     tokens = step_tokens(tokenizer, step=card.step_token, positive=card.positive, negative=card.negative)
     grow_embeddings(model, tokenizer, tokens.prm if is_new else None)
     encoder = PromptEncoder(
-        tokenizer, backbone.image_processor, family, tokens, max_length=card.max_length, image_root=image_root
+        tokenizer, backbone.image_processor, family, tokens, max_length=card.max_length, image_root=root
     )
     return StepModel(step_reader(model, family, tokens), encoder, family)

@@ -19,6 +19,7 @@ class Text:
 
     name = "text"
     image_tokens: tuple[str, ...] = ()
+    image_settings: tuple[str, ...] = ()
     image_end = ""
 
     def model_class(self) -> Any:

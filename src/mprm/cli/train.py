@@ -119,6 +119,9 @@ def run(arguments: list[str]) -> int:
         )
     if n_dropped:
         print(f"{n_dropped:,} rollouts dropped, each with its reason in {trained.out}/data/dropped.jsonl.")
+    if trained.loss is None:
+        print(f"The run was finished already; the model is in {trained.out}.")
+        return 0
     end = f"the model is in {trained.out}" if trained.is_finished else "go on with --resume"
     print(f"{trained.n_updates:,} updates, mean loss {trained.loss:.4f}; {end}.")
     return 0

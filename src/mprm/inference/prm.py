@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mprm.backbones.card import Card, read_card
+from mprm.backbones.fingerprint import fingerprint_of
 from mprm.backbones.load import need_torch
 from mprm.backbones.step_model import StepModel, load_step_model
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
@@ -22,11 +24,15 @@ class PRM:
     ``prm.score(question="…", images=["…png"], steps=["…", "…"])`` gives a number for each step.
     """
 
-    def __init__(self, step_model: StepModel, card: Card, *, name: str, tokens_per_batch: int) -> None:
+    def __init__(
+        self, step_model: StepModel, card: Card, *, name: str, tokens_per_batch: int, fingerprint: str
+    ) -> None:
         if tokens_per_batch < 1:
             raise ConfigError(f"tokens_per_batch must be at least 1, got {tokens_per_batch}")
         self.model, self.encoder, self.family = step_model.model, step_model.encoder, step_model.family
         self.card, self.name, self.tokens_per_batch = card, name, tokens_per_batch
+        self.fingerprint = fingerprint
+        """Tells these weights from others, whatever their folder is called."""
 
     @classmethod
     def from_pretrained(
@@ -64,13 +70,27 @@ class PRM:
         if is_adapter and card.base is None:
             raise ConfigError(f"{path} holds an adapter, and its mprm.json does not name the base checkpoint")
         weights = str(card.base) if is_adapter else str(path)
+        if is_adapter and card.base_fingerprint not in (None, fingerprint_of(weights)):
+            raise ConfigError(f"{weights} is not the checkpoint that the adapter in {path} was trained on")
         step_model = load_step_model(
-            weights, card, dtype=dtype, device=device, attention=attention, image_root=image_root
+            weights,
+            card,
+            dtype=dtype,
+            device=device,
+            attention=attention,
+            image_root=image_root,
+            is_trained=not is_adapter,
         )
         if is_adapter:
             step_model = StepModel(_with_adapter(step_model.model, path), step_model.encoder, step_model.family)
         budget = TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
-        return cls(step_model, card, name=Path(path).resolve().name, tokens_per_batch=budget)
+        return cls(
+            step_model,
+            card,
+            name=Path(path).resolve().name,
+            tokens_per_batch=budget,
+            fingerprint=fingerprint_of(path),
+        )
 
     def score(self, question: str, images: Sequence[Any] = (), steps: Sequence[str] = ()) -> list[float]:
         """Probability that each step is correct, in [0, 1]; nan for steps beyond the model's length.
@@ -84,6 +104,8 @@ class PRM:
         steps
             The chain, in order; each is judged in the light of those before it.
         """
+        if isinstance(steps, str) or isinstance(images, str | Path):
+            raise ConfigError("steps and images are lists: steps=['…'], images=['….png']")
         return self.score_many([Chain(question, tuple(steps), tuple(images))])[0]
 
     def score_many(
@@ -92,6 +114,9 @@ class PRM:
         """`score` for many chains, batched by length; see `StepScorer.score_many`."""
         from mprm.inference.score_chains import score_chains
 
+        for place, chain in enumerate(chains):
+            if not all(isinstance(text, str) for text in (chain.question, *chain.steps)):
+                raise ConfigError(f"chain {place}: the question and each step must be text, got {chain!r:.200}")
         scores = score_chains(
             self.model, self.encoder, chains, tokens_per_batch=self.tokens_per_batch, on_scored=on_scored
         )
@@ -104,4 +129,10 @@ def _with_adapter(model: Any, path: str | Path) -> Any:
         from peft import PeftModel
     except ImportError as error:
         raise MissingDependencyError("a LoRA adapter needs peft: install mprm with its extra [train]") from error
-    return PeftModel.from_pretrained(model, str(path)).merge_and_unload().eval()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        adapted = PeftModel.from_pretrained(model, str(path))
+    missing = [str(warning.message) for warning in caught if "missing adapter keys" in str(warning.message)]
+    if missing:
+        raise ConfigError(f"{path}: the adapter lacks weights: {missing[0][:300]}")
+    return adapted.merge_and_unload().eval()

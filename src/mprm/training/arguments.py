@@ -80,6 +80,10 @@ def trainer_arguments(config: TrainConfig, plan: BatchPlan | None = None) -> Any
         disable_tqdm=True,
         **_sharding(config),
     )
+    if config.sharding != "none" and arguments.world_size == 1:
+        raise ConfigError(
+            f"sharding {config.sharding} splits a model over several processes; start them with torchrun"
+        )
     if arguments.n_gpu > 1:
         raise ConfigError(
             f"this process sees {arguments.n_gpu} GPUs; start one process a GPU with torchrun --nproc-per-node"

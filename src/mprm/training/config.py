@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from mprm.backbones.prompt import MAX_LENGTH
@@ -10,6 +11,11 @@ from mprm.backbones.step_tokens import NEGATIVE, POSITIVE
 from mprm.errors import ConfigError
 from mprm.selection.config import StrategyName
 
+WHOLE = (
+    *("batch_size", "per_device", "epochs", "max_length", "seed", "select_seed", "lora_rank", "eval_every"),
+    *("save_every", "keep", "workers", "max_updates"),
+)
+"""Options that are whole numbers."""
 Precision = Literal["auto", "bf16", "float32", "pure-bf16"]
 Sharding = Literal["none", "fsdp", "zero3"]
 
@@ -87,6 +93,18 @@ class TrainConfig:
     device: Literal["auto", "cpu"] = "auto"
 
     def __post_init__(self) -> None:
+        for name in ("model", "out", "image_root", "benchmark_root"):
+            if isinstance(getattr(self, name), Path):
+                object.__setattr__(self, name, str(getattr(self, name)))
+        for name in ("report_to", "benchmark"):
+            if isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, (getattr(self, name),))
+        if not isinstance(self.model, str) or not isinstance(self.out, str):
+            raise ConfigError(f"model and out are folders, got {self.model!r} and {self.out!r}")
+        for name in WHOLE:
+            value = getattr(self, name)
+            if not (isinstance(value, int) or (value is None and name == "max_updates")) or isinstance(value, bool):
+                raise ConfigError(f"{name.replace('_', '-')} must be a whole number, got {value!r}")
         for name, options in (("precision", Precision), ("sharding", Sharding)):
             if getattr(self, name) not in get_args(options):
                 raise ConfigError(f"unknown {name} {getattr(self, name)!r}; expected {', '.join(get_args(options))}")
@@ -96,6 +114,19 @@ class TrainConfig:
         for name in ("learning_rate", "weight_decay", "max_grad_norm", "save_every", "eval_every", "keep", "workers"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name.replace('_', '-')} must be 0 or more, got {getattr(self, name)}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        if not self.epsilon > 0:
+            raise ConfigError(f"epsilon must be above 0, got {self.epsilon}")
+        if not 0 <= self.seed < 2**32:
+            raise ConfigError(f"seed must be from 0 to {2**32 - 1}, got {self.seed}")
+        if self.max_updates is not None and self.max_updates < 1:
+            raise ConfigError(f"max-updates must be at least 1, got {self.max_updates}")
+        if self.device not in ("auto", "cpu"):
+            raise ConfigError(
+                f"unknown device {self.device!r}; expected auto or cpu. CUDA_VISIBLE_DEVICES picks a GPU"
+            )
         if not 0 <= self.tau < 1:
             raise ConfigError(f"tau must be in [0, 1), got {self.tau}")
         if self.soft and self.tau:
@@ -108,6 +139,8 @@ class TrainConfig:
             raise ConfigError("eval-every and benchmark go together: name both or neither")
         if self.lora_rank < 0:
             raise ConfigError(f"lora-rank must be 0 or more, got {self.lora_rank}")
+        if self.lora_alpha is not None and not self.lora_rank:
+            raise ConfigError("lora-alpha scales adapters, and lora-rank says that there are none")
 
     @property
     def label_scheme(self) -> dict[str, Any]:

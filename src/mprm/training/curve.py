@@ -46,7 +46,7 @@ class LearningCurve(TrainerCallback):  # type: ignore[misc]
         """Score the untrained model; forget what a killed run measured after its last checkpoint."""
         if args.should_save and self._path.is_file():
             kept = [line for line in self._path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-            kept = [line for line in kept if msgspec.json.decode(line)["update"] <= state.global_step]
+            kept = [line for line in kept if 0 < state.global_step >= msgspec.json.decode(line)["update"]]
             self._path.write_bytes(b"".join(kept))
         if state.global_step == 0:
             self._measure(state)

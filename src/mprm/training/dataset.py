@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mprm.backbones.prompt import Encoded, PromptEncoder
+from mprm.errors import DataError
 from mprm.rollouts.chain import Chain
 from mprm.training.labels import IGNORED, step_labels
 
@@ -31,7 +32,10 @@ class TrainingSet:
     def __init__(self, path: Path, encoder: PromptEncoder, *, tau: float = 0.0, soft: bool = False) -> None:
         import pyarrow as pa
 
-        self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        try:
+            self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataError(f"{path} is damaged or gone: {error}; start anew with --force") from error
         self._encoder, self._tau, self._soft = encoder, tau, soft
         self.lengths = np.asarray(self._table["n_tokens"], dtype=np.int64)
         self.n_kept = np.asarray(self._table["n_kept"], dtype=np.int64)
@@ -47,7 +51,8 @@ class TrainingSet:
         is_filler, index = index < 0, (~index if index < 0 else index)
         row = self.row(index)
         encoded = self._encoder.encode(Chain(row["question"], tuple(row["steps"]), tuple(row["images"])))
-        assert len(encoded.positions) == row["n_kept"], f"{row['place']}: the prompt changed since it was measured"
+        if len(encoded.positions) != row["n_kept"]:
+            raise DataError(f"{row['place']}: its images or the tokenizer changed since the run was prepared")
         labels = step_labels(row["scores"], tau=self._tau, soft=self._soft)[: len(encoded.positions)]
         return Example(encoded, [IGNORED] * len(labels) if is_filler else labels, row["place"])
 

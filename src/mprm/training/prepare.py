@@ -15,6 +15,7 @@ import msgspec
 
 from mprm.backbones.images import broken_image, listed
 from mprm.backbones.prompt import PromptEncoder
+from mprm.backbones.text import NO_IMAGES
 from mprm.errors import DataError
 from mprm.rollouts.chain import Chain
 from mprm.rollouts.chunks import Chunk, lines_of
@@ -131,6 +132,7 @@ def prepare(
     import pyarrow as pa
 
     done, images, sources = Prepared(), _Images(encoder), Counter[str]()
+    sees_images = bool(encoder.family.image_tokens)
     placed = placed_rollouts(corpus, done.dropped if skip_bad else None)
     with (
         ThreadPoolExecutor(os.cpu_count()) as pool,
@@ -138,6 +140,9 @@ def prepare(
         pa.ipc.new_file(out, schema()) as writer,
     ):
         while batch := list(islice(placed, ROWS)):
+            blind = next((one for one in batch if one.rollout.images and not sees_images), None)
+            if blind is not None:
+                raise DataError(f"{blind.file}:{blind.line}: the rollout has images, and {NO_IMAGES}")
             rows = list(_rows(batch, encoder, images, pool, done, skip_bad=skip_bad))
             for row in rows:
                 sources[row["source"]] += 1
@@ -149,6 +154,8 @@ def prepare(
             if on_rollouts is not None:
                 on_rollouts(len(batch))
     done.by_source = dict(sources)
+    if len(done.dropped):
+        done.dropped.write(str(path.parent / "dropped.jsonl"))
     if done.broken:
         everything = path.parent / BROKEN
         everything.write_text("\n".join(sorted(set(done.broken))) + "\n", encoding="utf-8")
@@ -158,7 +165,9 @@ def prepare(
             " --skip-bad."
         )
     if not done.n_rollouts:
-        raise DataError(f"no rollout is left to train on: {len(done.dropped):,} were dropped, {done.dropped.counts}")
+        named = ", ".join(file.path for file in corpus.files)
+        why = f"; all were dropped, see {path.parent / 'dropped.jsonl'}" if len(done.dropped) else ""
+        raise DataError(f"{named}: no rollout to train on{why}")
     return done
 
 
@@ -178,8 +187,8 @@ class _Images:
         if reason is None:
             try:
                 self._encoder.measure(Chain("", ("",), (image,)))
-            except ValueError as error:  # of a shape that the backbone cannot take
-                return f"image {image} cannot be used: {error}"
+            except DataError as error:  # of a shape that the backbone cannot take
+                return str(error)
         return reason
 
     def reasons(self, paths: tuple[str, ...]) -> list[str]:

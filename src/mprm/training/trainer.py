@@ -16,6 +16,7 @@ from mprm.errors import DataError
 from mprm.training.batches import BatchPlan, RankBatches
 from mprm.training.dataset import TrainingSet
 from mprm.training.loss import step_loss_sum
+from mprm.training.run_folder import checkpoints
 
 
 class StepTrainer(Trainer):  # type: ignore[misc]
@@ -121,9 +122,3 @@ class _Lazy:
     def __iter__(self) -> Iterator[Any]:
         for _ in range(self._n):
             yield next(self._items)
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """The run's checkpoints, oldest first, whole or not."""
-    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")))
