@@ -97,6 +97,8 @@ BAD: list[tuple[Any, str]] = [
     ({**MM_PRM, "labels": [1]}, "expected 2 of them"),
     ({**MM_PRM, "labels": [1, 0.5]}, "label 1 is 0.5; expected true or false"),
     ({**MM_PRM, "prm_scores": [[0.9, 1.5], [0.1]]}, "scores of solution 0.*from 0 to 1"),
+    ({**MM_PRM, "prm_scores": [[0.9, 1e308], [0.1]]}, "scores of solution 0.*from 0 to 1"),
+    ({**MM_PRM, "prm_scores": [[0.9, 10**400], [0.1]]}, "scores of solution 0.*from 0 to 1"),
     ({**MM_PRM, "prm_scores": [[0.9], [0.1]]}, "scores of solution 0: .*expected 2, one a step"),
     ({**MM_PRM, "solutions_splits": "text"}, '"solutions_splits" holds .*expected a list'),
     ({**MM_PRM, "image_path": [3]}, "the images: found .*expected a list of texts"),
@@ -127,8 +129,12 @@ def test_a_broken_array_is_told(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no candidates in these files"):
-        read_candidates(write_jsonl(tmp_path / "c.jsonl", []))
+    path = write_jsonl(tmp_path / "c.jsonl", [])
+    other = write_jsonl(tmp_path / "d.jsonl", [])
+    for paths, named in ((path, f"{path}"), ((str(path),), f"{path}"), ([path, other], f"{path}, {other}")):
+        with pytest.raises(DataError) as raised:
+            read_candidates(paths)
+        assert str(raised.value).startswith(f"{named}: no candidates in these files")
 
 
 def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from mprm.annotation.sample import SampleConfig, sample
 from mprm.annotation.samplers.sampler import Completion, Decoding, Request
 from mprm.cli.sample import run
 from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
+from tests.annotation.full_disk import files_of_at_most
 from tests.annotation.samplers.chat_server import chat_server
 from tests.conftest import write_jsonl
 
@@ -163,6 +164,45 @@ def test_existing_output_is_kept_without_force(tmp_path: Path) -> None:
     assert len(ids(out)) == 5
 
 
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.partial", "c.failed.jsonl", "c.jsonl.manifest.json"])
+def test_the_questions_are_never_replaced(tmp_path: Path, name: str, force: bool) -> None:
+    questions = write_jsonl(tmp_path / name, [{"id": "1", "question": "q1?", "answer": "4"}])
+    before = questions.read_bytes()
+    out = str(tmp_path / "folder" / ".." / "c.jsonl")  # another name of the same file
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match="is one of the inputs; choose another output"):
+        sample(questions, Echo(), out, config=CONFIG, format="plain", force=force)
+    arguments = ["--server", "http://localhost:1", "--model", "m", "--out", out, *(["--force"] if force else [])]
+    with pytest.raises(ConfigError, match="is one of the inputs"):
+        run([str(questions), *arguments])
+    assert questions.read_bytes() == before
+    assert [path for path in tmp_path.iterdir() if path.is_file()] == [questions]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_file_of_others_where_the_work_would_be_saved_is_kept(tmp_path: Path, force: bool) -> None:
+    mine = tmp_path / "c.jsonl.partial"
+    mine.write_text('{"run": 5}')
+    with pytest.raises(ConfigError, match=r"c\.jsonl\.partial was not made by mprm"):
+        sample(QUESTIONS, Echo(), str(tmp_path / "c.jsonl"), config=CONFIG, force=force)
+    assert mine.read_text() == '{"run": 5}'
+
+
+def test_a_full_disk_is_told_with_the_file_that_was_written(tmp_path: Path) -> None:
+    out = tmp_path / "c.jsonl"
+    # the journal holds the output and a line more: it fails first, unless it is whole already
+    with pytest.raises(OSError, match=r"File too large: .*c\.jsonl\.partial'"), files_of_at_most(500):
+        sample(QUESTIONS, Echo(), str(out), config=CONFIG)
+    with pytest.raises(MprmError, match="questions failed"):
+        sample(QUESTIONS, Echo(fails=["q0"]), str(out), config=CONFIG)
+    n_journal = (tmp_path / "c.jsonl.partial").stat().st_size
+    with pytest.raises(OSError, match=r"File too large: .*c\.jsonl'"), files_of_at_most(100):
+        sample(QUESTIONS, Echo(fails=["q0"]), str(out), config=CONFIG, allow_failures=True)
+    assert not out.exists()
+    assert (tmp_path / "c.jsonl.partial").stat().st_size == n_journal
+
+
 def test_a_sampler_that_leaves_requests_unanswered_is_found_out(tmp_path: Path) -> None:
     class Lazy(Echo):
         def sample(self, requests: Sequence[Request], **given: Any) -> Iterator[tuple[int, Completion]]:
@@ -195,6 +235,11 @@ def test_images_are_looked_up_under_the_root_and_must_be_there(tmp_path: Path) -
         ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--extra-body", "[1]"],
         ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--api-key-env", "NO_SUCH_KEY"],
         ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--n", "0"],
+        ["--out", "c.jsonl", "--policy", "p", "--concurrency", "0"],
+        ["--out", "c.jsonl", "--policy", "p", "--timeout-s", "-1"],
+        ["--out", "c.jsonl", "--policy", "p", "--timeout-s", "nan"],
+        ["--out", "c.jsonl", "--policy", "p", "--retries", "-1"],
+        ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--rows-per-batch", "0"],
         ["--out", "s3://bucket/c.jsonl", "--server", "http://h", "--model", "m", "--force"],
     ],
 )

@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 
 import mprm
 from mprm.backbones.card import Card, write_card
-from mprm.backbones.images import as_rgb
 from mprm.backbones.step_model import load_step_model
 from mprm.errors import ConfigError, DataError, InputNotFoundError
 from mprm.inference.prm import PRM
 from mprm.inference.score_chains import score_chains
+from mprm.rollouts.images import as_rgb
 from tests.tiny_models import BACKBONES, save_tiny
 
 

@@ -11,10 +11,12 @@ from mprm.annotation.candidates import read_candidates
 from mprm.cli.rerank import run
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
 from mprm.reranking import rerank as stage
+from mprm.reranking.outputs import RESULTS, SCORES
 from mprm.reranking.rerank import RerankConfig, Reranking, rerank
 from mprm.reranking.verdicts import judge_candidates
 from mprm.reranking.write import metrics
 from mprm.rollouts.chain import Chain
+from tests.annotation.full_disk import files_of_at_most
 from tests.conftest import SHARED, write_jsonl
 
 
@@ -139,7 +141,7 @@ def test_the_tables_are_readable(files: Path, tmp_path: Path) -> None:
     text = (tmp_path / "a" / "metrics.md").read_text()
     assert "| method | N = 1 | N = 2 | N = 4 |" in text
     assert "| oracle (pass@N) | 37.5 (" in text  # (1/4 + 2/4) / 2
-    assert "2 candidates have no scored step" in text
+    assert "2 of 8 candidates have no scored step" in text
     assert "| sums | 1 | 100.0 |" in text
 
 
@@ -240,6 +242,90 @@ def test_scoring_that_was_stopped_continues(tmp_path: Path) -> None:
     assert not (out / "scores.jsonl.partial").exists()
 
 
+def test_scoring_is_not_continued_by_another_model_of_the_same_name(tmp_path: Path) -> None:
+    class Trained(Scorer):
+        def __init__(self, fingerprint: str, **settings: Any) -> None:
+            super().__init__(**settings)
+            self.fingerprint = fingerprint
+
+    path = write_jsonl(
+        tmp_path / "c.jsonl", [question(i, [candidate(rf"good \boxed{{{i}}}")] * 2) for i in range(100)]
+    )
+    out = tmp_path / "a"
+    with pytest.raises(KeyboardInterrupt):
+        rerank(path, Trained("1f2e", stops_after=1), out=out)
+    with pytest.raises(ConfigError, match=r"begun with other settings: model_fingerprint was '1f2e', now '3d4c'"):
+        rerank(path, Trained("3d4c"), out=out)
+    scorer = Trained("1f2e")
+    assert rerank(path, scorer, out=out).model == "likes-good"
+    assert len(scorer.chains) == 2 * (100 - 64)
+
+
+@pytest.mark.parametrize("change", [{"images": ["b.png"]}, {"images": []}, {"question": "8+0?"}])
+def test_scores_of_another_question_or_other_images_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    record = question(7, [candidate("good", RIGHT)], images=["a.png"])
+    rerank(write_jsonl(tmp_path / "c.jsonl", [record]), Scorer(), out=tmp_path / "a")
+    changed = write_jsonl(tmp_path / "changed.jsonl", [{**record, **change}])
+    with pytest.raises(DataError, match=r"scores\.jsonl:1: these are scores of other candidates.*its images"):
+        rerank(changed, scores=tmp_path / "a" / SCORES)
+
+
+@pytest.mark.parametrize("score", ["1.5", "-0.1", "1e308", "1e400", "1" + "0" * 400])
+def test_saved_scores_out_of_range_are_refused_with_their_line(files: Path, tmp_path: Path, score: str) -> None:
+    rerank(files, Scorer(), out=tmp_path / "a")
+    scores = tmp_path / "a" / SCORES
+    first, second = scores.read_text().splitlines()
+    scores.write_text(f"{first}\n{second.replace('0.2', score, 1)}\n")
+    with pytest.raises(DataError, match=r"scores\.jsonl:2: .*(expected 0 to 1|out of range)"):
+        rerank(files, scores=scores)
+
+
+def test_a_question_with_two_different_lines_of_scores_is_refused(files: Path, tmp_path: Path) -> None:
+    expected = rerank(files, Scorer(), out=tmp_path / "a")
+    scores = tmp_path / "a" / SCORES
+    text = scores.read_text()
+    scores.write_text(text + text)
+    assert rerank(files, scores=scores) == expected  # the same twice does no harm
+    scores.write_text(text + text.replace("0.2", "0.3"))
+    with pytest.raises(DataError, match=r"scores\.jsonl:3: question '7' of 'sums' has other scores on a line before"):
+        rerank(files, scores=scores)
+
+
+def test_scores_of_two_models_in_one_file_are_refused(files: Path, tmp_path: Path) -> None:
+    rerank(files, Scorer(), out=tmp_path / "a")
+    scores = tmp_path / "a" / SCORES
+    first, second = scores.read_text().splitlines()
+    scores.write_text(f"{first}\n{second.replace('likes-good', 'another')}\n")
+    with pytest.raises(DataError, match=r"scores\.jsonl:2: .*model 'another', those before of 'likes-good'"):
+        rerank(files, scores=scores)
+
+
+def test_a_model_that_scores_no_step_at_all_is_refused(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "c.jsonl", [question(7, [candidate("cut", "cut"), {"text": "", "steps": []}])])
+    with pytest.raises(DataError, match=r"likes-good: no step of the 2 candidates has a score.*gives nan"):
+        rerank(path, Scorer())
+
+
+def test_control_characters_of_the_data_reach_neither_terminal_nor_tables(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "\x1b[2J\x9b3J\nmore"
+    records = [json.loads(line) for line in files.read_text().splitlines()]
+    records[0] |= {"source": evil, "id": evil, "answer": evil}
+    path = write_jsonl(tmp_path / "evil.jsonl", records)
+    scorer = Scorer()
+    scorer.name = evil
+    rerank(path, scorer, out=tmp_path / "a")
+    assert run([str(path), "--scores", str(tmp_path / "a" / SCORES), "--out", str(tmp_path / "b")]) == 0
+    for text in (capsys.readouterr().out, (tmp_path / "b" / "metrics.md").read_text()):
+        assert not {"\x1b", "\x9b"} & set(text)
+        assert r"Model: \x1b[2J\x9b3J\nmore." in text
+        assert text.count(r"\x1b[2J\x9b3J\nmore") == 2  # the model and the source
+    with pytest.raises(DataError) as raised:
+        rerank(write_jsonl(tmp_path / "twice.jsonl", [records[0], records[0]]), scorer)
+    assert not {"\x1b", "\x9b"} & set(str(raised.value))
+
+
 def test_scores_of_other_candidates_are_refused(files: Path, tmp_path: Path) -> None:
     rerank(files, Scorer(), out=tmp_path / "a")
     scores = tmp_path / "a" / "scores.jsonl"
@@ -270,9 +356,69 @@ def test_existing_results_are_kept_without_force(files: Path, tmp_path: Path) ->
     rerank(files, Scorer(), out=tmp_path / "a", force=True)
 
 
+@pytest.mark.parametrize("name", RESULTS)
+def test_each_output_is_looked_for_before_the_model_is_loaded(files: Path, tmp_path: Path, name: str) -> None:
+    mine = tmp_path / "a" / name
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    with pytest.raises(OutputExistsError, match=name):
+        rerank(files, tmp_path / "no-model", out=tmp_path / "a")
+    assert mine.read_text() == "mine"
+
+
+def test_the_outputs_that_are_looked_for_are_all_that_is_written(files: Path, tmp_path: Path) -> None:
+    rerank(files, Scorer(), out=tmp_path / "a")
+    figures = {"best_of_n.svg", "best_of_n.png"}
+    assert {path.name for path in (tmp_path / "a").iterdir()} | figures == {*RESULTS, SCORES}
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("name", [*RESULTS, SCORES, SCORES + ".partial"])
+def test_the_candidates_are_never_replaced(files: Path, tmp_path: Path, name: str, force: bool) -> None:
+    (tmp_path / "a").mkdir()
+    candidates = files.rename(tmp_path / "a" / name)
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    before = candidates.read_bytes()
+    # a name like .png packs nothing: any file of lines is read
+    with pytest.raises(ConfigError, match="is one of the inputs; choose another output"):
+        rerank(candidates, Scorer(), out=tmp_path / "b", force=force)
+    assert candidates.read_bytes() == before
+    assert list((tmp_path / "a").iterdir()) == [candidates]
+
+
+def test_the_saved_scores_are_never_replaced(files: Path, tmp_path: Path) -> None:
+    rerank(files, Scorer(), out=tmp_path / "a")
+    scores = (tmp_path / "a" / SCORES).rename(tmp_path / "a" / "chosen.jsonl")
+    before = scores.read_bytes()
+    with pytest.raises(ConfigError, match=r"chosen\.jsonl would be replaced, and is one of the inputs"):
+        rerank(files, scores=scores, out=tmp_path / "a", force=True)
+    assert scores.read_bytes() == before
+    rerank(files, scores=scores, out=tmp_path / "b")
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "s3://bucket/folder"])
+def test_a_folder_that_cannot_be_written_to_is_told_before_the_model_is_loaded(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("mine")
+    with pytest.raises(ConfigError, match=r"nothing can be written there|name a local folder"):
+        rerank(files, tmp_path / "no-model", out=out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["candidates.jsonl", "file"]
+
+
+def test_a_full_disk_is_told_with_the_file_that_was_written(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"File too large: .*scores\.jsonl\.partial'"), files_of_at_most(20):
+        rerank(files, Scorer(), out=tmp_path / "a")
+    rerank(files, Scorer(), out=tmp_path / "b")
+    with pytest.raises(OSError, match=r"File too large: .*chosen\.jsonl'"), files_of_at_most(20):
+        rerank(files, scores=tmp_path / "b" / SCORES, out=tmp_path / "c")
+
+
 def test_scores_that_were_saved_before_a_run_broke_are_not_made_again_in_silence(files: Path, tmp_path: Path) -> None:
     rerank(files, Scorer(), out=tmp_path / "a")
-    (tmp_path / "a" / "metrics.json").unlink()
+    for name in RESULTS:
+        (tmp_path / "a" / name).unlink(missing_ok=True)
     with pytest.raises(OutputExistsError, match=r"holds scores already; use them with --scores .*scores\.jsonl"):
         rerank(files, Scorer(), out=tmp_path / "a")
     rerank(files, scores=tmp_path / "a" / "scores.jsonl", out=tmp_path / "a")
@@ -299,7 +445,8 @@ def test_a_question_with_one_candidate_limits_n(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"aggregate": "median"}, {"n": (0,)}, {"draws": 0}, {"timeout_s": 0}, {"subsets": "some"}]
+    "settings",
+    [{"aggregate": "median"}, {"n": (0,)}, {"draws": 0}, {"timeout_s": 0}, {"subsets": "some"}, {"seed": -1}],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
@@ -345,6 +492,7 @@ def test_a_real_reward_model_scores_what_a_real_policy_sampled(kind: str, tmp_pa
     from PIL import Image
 
     from mprm.backbones.card import Card, write_card
+    from mprm.backbones.step_model import load_step_model
     from mprm.cli.sample import run as run_sample
     from tests.tiny_models import save_tiny
 
@@ -359,11 +507,14 @@ def test_a_real_reward_model_scores_what_a_real_policy_sampled(kind: str, tmp_pa
     assert run_sample([str(questions), *sampling, "--image-root", str(tmp_path), "--device", "cpu"]) == 0
     sets = read_candidates(out)
     assert [len(entry.candidates) for entry in sets] == [4, 4]
-    write_card(policy, Card())  # random weights serve as a reward model, too
+    prm = str(tmp_path / "prm")  # random weights serve as a reward model, too
+    step_model = load_step_model(policy, Card(), device="cpu")
+    step_model.model.save_pretrained(prm)
+    step_model.save_beside(prm)
+    write_card(prm, Card())
     ranked = tmp_path / "ranked"
     assert (
-        run([str(out), "--model", policy, "--image-root", str(tmp_path), "--out", str(ranked), "--device", "cpu"])
-        == 0
+        run([str(out), "--model", prm, "--image-root", str(tmp_path), "--out", str(ranked), "--device", "cpu"]) == 0
     )
     lines = [json.loads(line) for line in (ranked / "scores.jsonl").read_text().splitlines()]
     assert [[len(one) for one in line["scores"]] for line in lines] == [
@@ -371,7 +522,7 @@ def test_a_real_reward_model_scores_what_a_real_policy_sampled(kind: str, tmp_pa
     ]
     assert all(0 < score < 1 for line in lines for one in line["scores"] for score in one)
     saved = json.loads((ranked / "metrics.json").read_text())
-    assert (saved["model"], saved["n"], saved["n_candidates"]) == ("policy", [1, 2, 4], 8)
+    assert (saved["model"], saved["n"], saved["n_candidates"]) == ("prm", [1, 2, 4], 8)
 
 
 def test_one_candidate_a_question_is_measured_and_drawn(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_pipes_are_refused_because_input_is_read_twice(tmp_path: Path) -> None:
     ("name", "content"),
     [
         ("a.jsonl.gz", b"not gzip"),
-        ("b.jsonl.gz", gzip.compress(b"x" * 999)[:20]),
+        ("b.jsonl.gz", gzip.compress(b"x" * 999, mtime=0)[:20]),
         ("c.jsonl.zst", b"not zstd"),
         ("d.parquet", b"not parquet"),
     ],

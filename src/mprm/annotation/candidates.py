@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from mprm.annotation.questions.question import Question
@@ -178,8 +179,12 @@ def read_candidates(paths: Any, *, format: str | None = None) -> list[CandidateS
                     f" {first.place} already; expected each once. Give them different ids or sources"
                 )
     if not found:
-        raise DataError(f"{paths}: no candidates in these files; expected one question a line")
+        raise DataError(f"{_named(paths)}: no candidates in these files; expected one question a line")
     return list(found.values())
+
+
+def _named(paths: Any) -> str:
+    return str(paths) if isinstance(paths, str | Path) else ", ".join(map(str, paths))
 
 
 def _candidate_set(record: Record, number: int, file: CorpusFile, format: str | None) -> CandidateSet:

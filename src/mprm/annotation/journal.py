@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 
+from mprm.annotation.write_errors import naming
 from mprm.errors import ConfigError, DataError
+from mprm.rollouts.printable import printable
 
 SUFFIX = ".partial"
 Key = tuple[str, str]
@@ -22,6 +24,7 @@ class Journal:
 
     Its first line tells what run it belongs to; a run with other settings is refused. Each record is
     on disk before the next is made. A last line that was cut off by the end of a run is removed.
+    A file that is no journal is never touched.
 
     Parameters
     ----------
@@ -38,13 +41,21 @@ class Journal:
         self._run = msgspec.json.decode(msgspec.json.encode(run))  # as it reads back
         self._spans: dict[Key, tuple[int, int]] = {}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if force and self.path.exists() and self._difference() is not None:
-            self.path.unlink()
+        self._header = msgspec.json.encode({"run": self._run}) + b"\n"
+        if self.path.exists():
+            difference = self._difference()
+            if difference is not None and not force:
+                raise ConfigError(
+                    f"{self.path} was begun with other settings: {difference}. Continue with the same ones,"
+                    " or begin anew with --force (in Python: force=True)"
+                )
+            if difference is not None:
+                self.path.unlink()
         self._file = self.path.open("ab+")
         try:
             self._continue()
         except BaseException:
-            self._file.close()
+            self._close()
             raise
 
     def _continue(self) -> None:
@@ -52,21 +63,22 @@ class Journal:
         end = 0
         for number, start, line in self._lines():
             record = _decoded(line)
-            if record is None:
-                if start + len(line) < self.path.stat().st_size:
-                    raise DataError(
-                        f"{self.path}:{number}: the line is damaged; expected a JSON object."
-                        " Remove the file to begin anew"
-                    )
+            if record is None and start + len(line) == self.path.stat().st_size:
                 break  # torn: the run ended while it was written
             end = start + len(line)
-            if number == 1:
-                self._refuse_other(record)
-            else:
-                self._spans[record["source"], record["id"]] = (start, end)
+            match record:
+                case _ if number == 1:
+                    pass  # the run's, looked at before
+                case {"source": str(source), "id": str(id_)}:
+                    self._spans[source, id_] = (start, end)
+                case _:
+                    raise DataError(
+                        f"{self.path}:{number}: the line is damaged; expected a JSON object with source and id."
+                        " Remove the file to begin anew"
+                    )
         self._file.truncate(end)
         if end == 0:
-            self._append({"run": self._run})
+            self._append(self._header)
 
     def _lines(self) -> Iterator[tuple[int, int, bytes]]:
         """(number, place, line) of each line."""
@@ -76,22 +88,21 @@ class Journal:
                 yield number, start, line
                 start += len(line)
 
-    def _refuse_other(self, first: Any) -> None:
-        difference = self._difference(first)
-        if difference is not None:
-            raise ConfigError(
-                f"{self.path} was begun with other settings: {difference}. Continue with the same ones,"
-                " or begin anew with --force (in Python: force=True)"
-            )
-
-    def _difference(self, first: Any = None) -> str | None:
+    def _difference(self) -> str | None:
         """What the journal's run has otherwise than this one; None where they agree or nothing is begun."""
-        if first is None:
-            with self.path.open("rb") as lines:
-                first = _decoded(lines.readline())
-        then = first.get("run", {}) if first is not None else self._run
+        with self.path.open("rb") as lines:
+            line = lines.readline()
+        if self._header.startswith(line):  # nothing, or a first line that the end of a run cut off, or the same
+            return None
+        first = _decoded(line)
+        then = None if first is None else first.get("run")
+        if not isinstance(then, dict):
+            raise ConfigError(
+                f"{self.path} was not made by mprm: its first line tells of no run. Work is saved under that"
+                " name as it is done; move the file away, or choose another output"
+            )
         changed = [name for name in {**then, **self._run} if then.get(name) != self._run.get(name)]
-        told = [f"{name} was {then.get(name)!r}, now {self._run.get(name)!r}" for name in changed]
+        told = [f"{printable(name)} was {then.get(name)!r}, now {self._run.get(name)!r}" for name in changed]
         return "; ".join(told) or None
 
     def __contains__(self, key: Key) -> bool:
@@ -102,14 +113,14 @@ class Journal:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Save one more record, with ``source`` and ``id``; it is on disk when this returns."""
-        self._spans[record["source"], record["id"]] = self._append(record)
+        self._spans[record["source"], record["id"]] = self._append(msgspec.json.encode(record) + b"\n")
 
-    def _append(self, record: Mapping[str, Any]) -> tuple[int, int]:
-        line = msgspec.json.encode(record) + b"\n"
-        start = self._file.seek(0, os.SEEK_END)
-        self._file.write(line)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+    def _append(self, line: bytes) -> tuple[int, int]:
+        with naming(self.path):
+            start = self._file.seek(0, os.SEEK_END)
+            self._file.write(line)
+            self._file.flush()
+            os.fsync(self._file.fileno())
         return start, start + len(line)
 
     def line(self, key: Key) -> bytes:
@@ -120,8 +131,12 @@ class Journal:
 
     def remove(self) -> None:
         """Delete the file, once its records are in the output."""
-        self._file.close()
+        self._close()
         self.path.unlink()
+
+    def _close(self) -> None:
+        with naming(self.path):  # what could not be written before is tried again
+            self._file.close()
 
     def __enter__(self) -> Journal:
         return self
@@ -129,7 +144,7 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self._close()
 
 
 def _decoded(line: bytes) -> dict[str, Any] | None:

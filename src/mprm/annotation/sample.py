@@ -11,7 +11,7 @@ import msgspec
 import xxhash
 
 from mprm.annotation.image_files import image_files
-from mprm.annotation.journal import Journal
+from mprm.annotation.journal import SUFFIX, Journal
 from mprm.annotation.questions.question import Question
 from mprm.annotation.samplers.sampler import Completion, Decoding, Request, Sampler, derived_seed
 from mprm.annotation.split_steps import split_steps
@@ -20,6 +20,8 @@ from mprm.errors import ConfigError, DataError, MprmError
 from mprm.rollouts.atomic_write import atomic_write, refuse_existing
 from mprm.rollouts.files import DATA_FILE, corpus_files, is_url
 from mprm.rollouts.manifest import hash_file, write_manifest
+from mprm.rollouts.refuse_inputs import refuse_inputs
+from mprm.rollouts.source_ranges import MANIFEST_SUFFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,7 @@ def sample(
         Shows how far the work is.
     """
     out, config = str(out), config or SampleConfig()
-    refuse_output(out, force=force)
+    refuse_output(out, questions, force=force)
     entries, inputs = _questions(questions, format, image_root)
     requests = [_request(question, config, image_root) for question in entries]
     run = {"policy": sampler.name, **sampler.settings, **_settings(config), "questions": _digest(entries)}
@@ -117,18 +119,29 @@ def sample(
     )
 
 
-def refuse_output(out: str, *, force: bool) -> None:
+def refuse_output(out: str, questions: Any, *, force: bool) -> None:
     """Stop when candidates cannot go to ``out``: to be called before a policy is loaded, too."""
     if is_url(out):
         raise ConfigError(f"{out}: candidates are saved as they come, on this machine; name a local file")
+    if not _is_in_memory(questions):
+        made = [out, out + SUFFIX, _failed_path(out), out + MANIFEST_SUFFIX]
+        refuse_inputs([file.path for file in corpus_files(questions)], made)
     refuse_existing(out, force=force)
+
+
+def _is_in_memory(questions: Any) -> bool:
+    return isinstance(questions, list | tuple) and bool(questions) and isinstance(questions[0], Question)
+
+
+def _failed_path(out: str) -> str:
+    return DATA_FILE.sub("", out) + ".failed.jsonl"
 
 
 def _questions(
     questions: Any, format: str | None, image_root: str | Path | None
 ) -> tuple[list[Question], list[dict[str, Any]]]:
     """The questions, each once, and the manifest's entries of their files."""
-    if isinstance(questions, list | tuple) and questions and isinstance(questions[0], Question):
+    if _is_in_memory(questions):
         entries = list(questions)
         inputs: list[dict[str, Any]] = [{"path": "(in memory)"}]
     else:
@@ -224,7 +237,7 @@ def _record(question: Question, completions: Sequence[Completion], max_steps: in
 
 def _write_failed(out: str, reasons: dict[tuple[str, str], list[str]]) -> str | None:
     """List the questions that failed; a list of an earlier run goes when there are none."""
-    path = DATA_FILE.sub("", out) + ".failed.jsonl"
+    path = _failed_path(out)
     if not reasons:
         Path(path).expanduser().unlink(missing_ok=True)
         return None

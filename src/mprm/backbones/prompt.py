@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from mprm.backbones.chat import PlainText, chat_frame, place_images
 from mprm.backbones.family import Arrays, Family
-from mprm.backbones.images import image_size, open_image
 from mprm.backbones.step_tokens import StepTokens
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.rollouts.chain import Chain
+from mprm.rollouts.images import image_size, open_image
 
 if TYPE_CHECKING:
     import torch

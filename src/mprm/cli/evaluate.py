@@ -70,14 +70,14 @@ def run(arguments: list[str]) -> int:
 
     config = _config(options)
     refuse_wrong_use(
-        has_benchmark=bool(options.benchmarks),
+        options.benchmarks or None,
         has_scorer=options.model is not None,
         scores=options.scores,
         out=options.out,
         force=options.force,
     )
     benchmark = _benchmark(options, config)
-    scorer = _scorer(options) if options.model is not None else None
+    scorer = _scorer(options, config.image_root) if options.model is not None else None
     with counting("scoring", len(benchmark.chains) if benchmark else None) as on_scored:
         evaluation = evaluate(
             benchmark,
@@ -105,7 +105,7 @@ def _config(options: EvaluateCommand) -> EvaluateConfig:
         seed=options.seed,
         draws=options.draws,
         tau=options.tau,
-        image_root=options.image_root,
+        image_root=None if options.image_root is None else str(Path(options.image_root).expanduser()),
         text_only=options.text_only,
         benchmark_format=options.benchmark_format,
     )
@@ -123,20 +123,21 @@ def _threshold(text: str) -> ThresholdChoice:
 
 
 def _benchmark(options: EvaluateCommand, config: EvaluateConfig) -> Benchmark | None:
-    """The benchmark, read and its images looked for before a model is loaded."""
+    """The benchmark, read and its images looked at before a model is loaded."""
     if not options.benchmarks:
         return None
-    from mprm.evaluation.benchmark import read_benchmark, refuse_missing_images
+    from mprm.evaluation.benchmark import read_benchmark, refuse_broken_images, refuse_missing_images
 
     benchmark = read_benchmark(
         options.benchmarks, format=config.benchmark_format, tau=config.tau, text_only=config.text_only
     )
     if options.model is not None:
         refuse_missing_images(benchmark, config.image_root)
+        refuse_broken_images(benchmark, config.image_root)
     return benchmark
 
 
-def _scorer(options: EvaluateCommand) -> Any:
+def _scorer(options: EvaluateCommand, image_root: str | None) -> Any:
     from mprm.inference.prm import PRM
 
     assert options.model is not None
@@ -144,7 +145,7 @@ def _scorer(options: EvaluateCommand) -> Any:
         options.model,
         device=options.device,
         dtype=options.dtype,
-        image_root=options.image_root,
+        image_root=image_root,
         tokens_per_batch=options.batch_tokens,
     )
 

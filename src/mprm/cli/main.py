@@ -66,7 +66,7 @@ def run(arguments: list[str]) -> int:
         sys.stdout.flush()
         return code
     except MprmError as error:
-        print(f"mprm {name}: {error}", file=sys.stderr)
+        print(f"mprm {name}: {_shown(error)}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         print(f"mprm {name}: interrupted; nothing half-written was left under a final name", file=sys.stderr)
@@ -76,8 +76,15 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        print(f"mprm {name}: {error}", file=sys.stderr)
+        print(f"mprm {name}: {_shown(error)}", file=sys.stderr)
         return 1
+
+
+def _shown(error: Exception) -> str:
+    """The message, line by line, without anything from data that could steer the terminal."""
+    from mprm.rollouts.printable import printable
+
+    return "\n".join(map(printable, str(error).split("\n")))
 
 
 if __name__ == "__main__":

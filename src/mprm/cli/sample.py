@@ -66,6 +66,12 @@ class SampleCommand:
             raise ConfigError("name either --policy DIR or --server URL with --model NAME")
         if (self.server is None) != (self.model is None):
             raise ConfigError("--server URL and --model NAME go together")
+        from mprm.annotation.samplers.http_sampler import refuse_limits
+
+        # wrong ones are told even where a policy in this process has no use for them
+        refuse_limits(concurrency=self.concurrency, timeout_s=self.timeout_s, retries=self.retries)
+        if self.rows_per_batch < 1:
+            raise ConfigError(f"rows_per_batch must be 1 or more, got {self.rows_per_batch}")
 
 
 def run(arguments: list[str]) -> int:
@@ -87,7 +93,7 @@ def run(arguments: list[str]) -> int:
         max_new_tokens=options.max_new_tokens,
     )
     config = SampleConfig(n=options.n, decoding=decoding, seed=options.seed, max_steps=options.max_steps)
-    refuse_output(options.out, force=options.force)
+    refuse_output(options.out, options.questions, force=options.force)
     summary = sample(
         options.questions,
         _sampler(options),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mprm.rollouts.printable import printable
 from mprm.scores.statistics import Statistics
 
 
@@ -45,23 +46,26 @@ def rich_table(
     left: Sequence[int] = (0,),
     total_last: bool = True,
 ) -> Any:
-    """A table for the terminal: names left, numbers right, the total below a line."""
+    """A table for the terminal: names left, numbers right, the total below a line; texts are shown as they are."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(title=Text(printable(title), style="bold"), box=box.SIMPLE_HEAD, title_justify="left")
     for number, head in enumerate(heads):
         # numbers are never cut; heads are, at a stroke or their last space
-        broken = head.replace("/", "/\n") if "/" in head else "\n".join(head.rsplit(" ", 1))
+        whole = printable(head)
+        broken = whole.replace("/", "/\n") if "/" in whole else "\n".join(whole.rsplit(" ", 1))
         is_text = number in left
         table.add_column(
-            head if is_text else broken, justify="left" if is_text else "right", no_wrap=number == 0 or not is_text
+            Text(whole if is_text else broken),
+            justify="left" if is_text else "right",
+            no_wrap=number == 0 or not is_text,
         )
     for number, row in enumerate(rows):
         is_last = number == len(rows) - 1
         table.add_row(
-            *(Text(cell) for cell in row),
+            *(Text(printable(cell)) for cell in row),
             style="bold" if is_last and total_last else None,
             end_section=total_last and number == len(rows) - 2,
         )
@@ -88,7 +92,7 @@ def show_fitted(title: str, heads: list[str], rows: list[list[str]], *, spare: S
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The table in Markdown."""
     lines = [list(heads), ["---"] + ["---:"] * (len(heads) - 1), *map(list, rows)]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(printable(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def latex_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -110,6 +114,7 @@ def latex_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _tex(text: str) -> str:
+    text = printable(text)
     for sign, command in (("\\", r"\textbackslash{}"), ("α", r"$\alpha$"), ("–", "--")):
         text = text.replace(sign, command)
     for sign in "&%#_":

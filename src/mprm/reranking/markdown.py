@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mprm.reranking.best_of_n import METHODS, RIVALS, BestOfN, Estimate
 from mprm.reranking.rerank import Reranking
+from mprm.rollouts.printable import printable
 
 Table = tuple[str, list[str], list[list[str]]]
 """Title, heads, rows."""
@@ -42,7 +43,11 @@ def _sources(found: Reranking, n: int) -> Table:
     groups: dict[str, BestOfN] = {**found.measured.sources, "all questions": found.measured.total}
     methods = list(found.measured.total.accuracy)
     rows = [
-        [name, f"{group.n_questions:,}", *(f"{100 * group.accuracy[method][n].value:.1f}" for method in methods)]
+        [
+            printable(name),
+            f"{group.n_questions:,}",
+            *(f"{100 * group.accuracy[method][n].value:.1f}" for method in methods),
+        ]
         for name, group in groups.items()
     ]
     return f"Accuracy at N = {n} by source", ["source", "questions", *(METHODS[method] for method in methods)], rows
@@ -65,7 +70,7 @@ def notes(found: Reranking) -> list[str]:
         else "the first N candidates of each question"
     )
     lines = [
-        f"Model: {found.model}. {len(found.chosen):,} questions, {found.n_candidates:,} candidates.",
+        f"Model: {printable(found.model)}. {len(found.chosen):,} questions, {found.n_candidates:,} candidates.",
         f"In brackets: 95% bootstrap interval over questions ({config.draws:,} draws, seed {config.seed}).",
         f"At each N: {over}.",
     ]
@@ -83,9 +88,15 @@ def notes(found: Reranking) -> list[str]:
     if found.n_answerless:
         lines.append(f"{found.n_answerless:,} candidates state no answer that was found: they have no vote.")
     if found.n_cut_steps:
-        lines.append(f"{found.n_cut_steps:,} steps were cut off by truncation and are left out of their scores.")
+        lines.append(
+            f"{found.n_cut_steps:,} steps have no score, cut off by truncation or nan from the model:"
+            " they are left out."
+        )
     if found.n_unscored:
-        lines.append(f"{found.n_unscored:,} candidates have no scored step: they rank below all others.")
+        lines.append(
+            f"{found.n_unscored:,} of {found.n_candidates:,} candidates have no scored step: they rank below all"
+            " others."
+        )
     return lines
 
 

@@ -14,14 +14,15 @@ from mprm.annotation.answers.judged import Judged
 from mprm.annotation.candidates import CandidateSet, read_candidates
 from mprm.annotation.image_files import image_files
 from mprm.annotation.watch import Watch, unwatched
-from mprm.errors import ConfigError, OutputExistsError
+from mprm.errors import ConfigError, DataError
 from mprm.inference.scorer import StepScorer
 from mprm.reranking.aggregate import AGGREGATES, aggregate
 from mprm.reranking.best_of_n import Measured, Outcome, Subsets, best_of_n, powers_of_two
 from mprm.reranking.chosen import Chosen, chosen_of
+from mprm.reranking.outputs import SCORES, make_folder, output_folder, refuse_outputs
 from mprm.reranking.step_scores import StepScores, given_scores, read_scores, score_candidates
 from mprm.reranking.verdicts import answer_numbers, judge_candidates
-from mprm.rollouts.atomic_write import refuse_existing
+from mprm.rollouts.printable import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +48,12 @@ class RerankConfig:
             raise ConfigError(f"N must be 1 or more, got {list(self.n)}")
         if self.subsets not in ("all", "first"):
             raise ConfigError(f"unknown subsets {self.subsets!r}; expected all or first")
-        if self.draws < 1 or self.timeout_s <= 0:
-            raise ConfigError(f"draws must be 1 or more and timeout_s above 0, got {self.draws} and {self.timeout_s}")
+        if self.draws < 1:
+            raise ConfigError(f"draws must be 1 or more, got {self.draws}")
+        if self.seed < 0:
+            raise ConfigError(f"seed must be 0 or more, got {self.seed}")
+        if not 0 < self.timeout_s < math.inf:
+            raise ConfigError(f"timeout_s must be a number of seconds above 0, got {self.timeout_s}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +69,7 @@ class Reranking:
     n_answerless: int
     """Candidates in which no answer was found; they have no vote."""
     n_cut_steps: int
-    """Steps that truncation left without a score."""
+    """Steps without a score: truncation cut them off, or the model gave nan."""
     n_unscored: int
     """Candidates without any scored step; they rank below all others."""
     measured: Measured
@@ -112,10 +117,16 @@ def rerank(
         Shows how far the work is.
     """
     config = config or RerankConfig()
-    saved = None if out is None or model is None else Path(out) / "scores.jsonl"
-    _refuse(model, scores, out, saved, force=force)
+    if model is not None and scores is not None:
+        raise ConfigError("give a model or saved scores, not both")
+    folder = None if out is None else output_folder(out)
+    saved = None if folder is None or model is None else folder / SCORES
+    if folder is not None:
+        refuse_outputs(folder, candidates, scores, saves_scores=saved is not None, force=force)
     sets = read_candidates(candidates, format=format)
     ns = _ns(sets, config.n)
+    if folder is not None:
+        make_folder(folder)  # before hours of scoring that would be in vain
     if isinstance(model, str | Path):
         from mprm.inference.prm import PRM
 
@@ -125,26 +136,15 @@ def rerank(
             model, image_root=image_root, device=device, dtype=dtype, tokens_per_batch=tokens_per_batch
         )
     step_scores = _step_scores(sets, model, scores, saved=saved, force=force, watch=watch)
+    _refuse_unscored(step_scores)
     with watch("checking answers", _n_unlabelled(sets)) as advance:
         judged = judge_candidates(sets, timeout_s=config.timeout_s, on_checked=advance)
     found = _measured(sets, judged, step_scores, config, ns, watch)
-    if out is not None:
+    if folder is not None:
         from mprm.reranking.write import write
 
-        write(found, Path(out), candidates=candidates, scores=scores or saved)
+        write(found, folder, candidates=candidates, scores=scores or saved)
     return found
-
-
-def _refuse(model: object, scores: object, out: str | Path | None, saved: Path | None, *, force: bool) -> None:
-    """Stop before hours of scoring that would be in vain."""
-    if model is not None and scores is not None:
-        raise ConfigError("give a model or saved scores, not both")
-    if out is not None:
-        refuse_existing(str(Path(out) / "metrics.json"), force=force)
-    if saved is not None and saved.exists() and not force:
-        raise OutputExistsError(
-            f"{saved} holds scores already; use them with --scores {saved}, or score again with --force"
-        )
 
 
 def _ns(sets: Sequence[CandidateSet], asked: tuple[int, ...]) -> tuple[int, ...]:
@@ -181,9 +181,22 @@ def _step_scores(
             raise ConfigError("name the reward model with --model DIR, or saved scores with --scores FILE")
         return found
     name = getattr(scorer, "name", type(scorer).__name__)
+    fingerprint = getattr(scorer, "fingerprint", name)
     out = None if saved is None else str(saved)
     with watch("scoring", sum(len(entry.candidates) for entry in sets)) as advance:
-        return score_candidates(sets, scorer, model=name, out=out, force=force, on_scored=advance)
+        return score_candidates(
+            sets, scorer, model=name, fingerprint=fingerprint, out=out, force=force, on_scored=advance
+        )
+
+
+def _refuse_unscored(found: StepScores) -> None:
+    """Stop when there is nothing to choose by: every table would be one of ties."""
+    candidates = [one for row in found.scores for one in row]
+    if all(math.isnan(score) for one in candidates for score in one):
+        raise DataError(
+            f"{printable(found.model)}: no step of the {len(candidates):,} candidates has a score. Truncation cut all"
+            " of them off, or the model gives nan: look at its weights and at the most tokens that it reads"
+        )
 
 
 def _outcome(entry: CandidateSet, judged: Sequence[Judged], step_scores: Sequence[Sequence[float]]) -> Outcome:

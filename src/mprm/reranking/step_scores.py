@@ -38,7 +38,7 @@ class _Line(msgspec.Struct, kw_only=True):
     source: str
     model: str
     candidates_xxh3: str
-    """Of the question and its candidates' steps, to tell scores of other candidates."""
+    """Of the question, its images' names and its candidates' steps, to tell scores of other candidates."""
     scores: list[list[float | None]]
     """null for a step that truncation cut off."""
 
@@ -48,15 +48,23 @@ def score_candidates(
     scorer: StepScorer,
     *,
     model: str,
+    fingerprint: str | None = None,
     out: str | None = None,
     force: bool = False,
     on_scored: Callable[[int], None] | None = None,
 ) -> StepScores:
-    """Score every step of every candidate; saves to ``out``, and continues a run that was stopped."""
+    """Score every step of every candidate; saves to ``out``, and continues a run that was stopped.
+
+    ``fingerprint`` tells the model from others of the same name, whose run is not continued.
+    """
     if out is None:
         found = [_scored(part, scorer, on_scored) for part in _parts(sets)]
         return StepScores(model, [scores for part in found for scores in part])
-    run = {"model": model, "candidates": xxhash.xxh3_128_hexdigest("".join(map(_digest, sets)).encode())}
+    run = {
+        "model": model,
+        "model_fingerprint": fingerprint or model,
+        "candidates": xxhash.xxh3_128_hexdigest("".join(map(_digest, sets)).encode()),
+    }
     with Journal(out, run=run, force=force) as journal:
         todo = [entry for entry in sets if entry.key not in journal]
         if on_scored is not None:
@@ -99,7 +107,8 @@ def _line(entry: CandidateSet, scores: list[list[float]], model: str) -> _Line:
 
 
 def _digest(entry: CandidateSet) -> str:
-    content = [entry.question.question, [candidate.steps for candidate in entry.candidates]]
+    steps = [candidate.steps for candidate in entry.candidates]
+    content = [entry.question.question, entry.question.images, steps]
     return xxhash.xxh3_64_hexdigest(msgspec.json.encode(content))
 
 
@@ -117,8 +126,8 @@ def read_scores(path: str, sets: Sequence[CandidateSet]) -> StepScores:
     if not here.is_file():
         raise InputNotFoundError(f"{path}: no such file; expected scores.jsonl as mprm rerank --out saved it")
     wanted = {entry.key: entry for entry in sets}
-    found: dict[tuple[str, str], list[list[float]]] = {}
-    models: dict[str, None] = {}
+    found: dict[tuple[str, str], list[list[float | None]]] = {}
+    model: str | None = None
     decoder = msgspec.json.Decoder(_Line)
     with here.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -126,18 +135,24 @@ def read_scores(path: str, sets: Sequence[CandidateSet]) -> StepScores:
                 continue
             place = f"{path}:{number}"
             saved = _decoded(decoder, line, place)
+            model = saved.model if model is None else model
+            _refuse_mixed(saved, model, place)
             entry = wanted.get((saved.source, saved.id))
             if entry is not None:
                 _refuse_other(saved, entry, place)
-                found[entry.key] = [[math.nan if s is None else s for s in one] for one in saved.scores]
-                models[saved.model] = None
+                if found.setdefault(entry.key, saved.scores) != saved.scores:
+                    raise DataError(
+                        f"{place}: question {saved.id!r} of {saved.source!r} has other scores on a line before;"
+                        " expected each question once. Score the candidates again with --model"
+                    )
     missing = [entry for entry in sets if entry.key not in found]
     if missing:
         raise DataError(
             f"{path}: holds no scores for {len(missing):,} of {len(sets):,} questions, the first at"
             f" {missing[0].place}; score the candidates again with --model"
         )
-    return StepScores(", ".join(models), [found[entry.key] for entry in sets])
+    scores = [[[math.nan if s is None else s for s in one] for one in found[entry.key]] for entry in sets]
+    return StepScores(model or "", scores)
 
 
 def _decoded(decoder: Any, line: bytes, place: str) -> _Line:
@@ -148,10 +163,22 @@ def _decoded(decoder: Any, line: bytes, place: str) -> _Line:
     return saved
 
 
+def _refuse_mixed(saved: _Line, model: str, place: str) -> None:
+    """Stop at scores that no one model gave."""
+    if saved.model != model:
+        raise DataError(
+            f"{place}: the scores are of the model {saved.model!r}, those before of {model!r}; expected one model."
+            " Keep the scores of each in a file of its own"
+        )
+    wrong = [score for one in saved.scores for score in one if score is not None and not 0 <= score <= 1]
+    if wrong:
+        raise DataError(f"{place}: a step has score {wrong[0]}; expected 0 to 1, or null for a step without a score")
+
+
 def _refuse_other(saved: _Line, entry: CandidateSet, place: str) -> None:
     n_steps = [len(candidate.steps) for candidate in entry.candidates]
     if saved.candidates_xxh3 != _digest(entry) or [len(one) for one in saved.scores] != n_steps:
         raise DataError(
-            f"{place}: these are scores of other candidates than those of {entry.place}, or the steps were changed"
-            " since; score the candidates again with --model"
+            f"{place}: these are scores of other candidates than those of {entry.place}, or the question,"
+            " its images or the steps were changed since; score the candidates again with --model"
         )

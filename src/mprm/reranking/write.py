@@ -14,6 +14,7 @@ from mprm.reranking.rerank import Reranking
 from mprm.rollouts.atomic_write import atomic_write
 from mprm.rollouts.files import corpus_files
 from mprm.rollouts.manifest import hash_file, write_manifest
+from mprm.rollouts.printable import printable
 
 
 def metrics(found: Reranking) -> dict[str, Any]:
@@ -36,11 +37,12 @@ def metrics(found: Reranking) -> dict[str, Any]:
 
 def write(found: Reranking, folder: Path, *, candidates: Any, scores: str | Path | None) -> None:
     """Write chosen.jsonl, metrics.json with its manifest, metrics.md and, where Altair is installed, the figure."""
-    folder.mkdir(parents=True, exist_ok=True)
     encode = msgspec.json.Encoder().encode
-    with atomic_write(str(folder / "chosen.jsonl")) as temporary, temporary.open("wb") as lines:
+    chosen_path = str(folder / "chosen.jsonl")
+    with atomic_write(chosen_path) as temporary, temporary.open("wb") as lines:
         lines.writelines(encode(chosen) + b"\n" for chosen in found.chosen)
-    figures = write_figure(found.measured.total, folder, title=f"Best of N: {found.model}") if can_draw() else []
+    title = f"Best of N: {printable(found.model)}"
+    figures = write_figure(found.measured.total, folder, title=title) if can_draw() else []
     with atomic_write(str(folder / "metrics.md")) as temporary:
         text = markdown(found, figure=figures[0] if figures else None)
         temporary.write_text(text, encoding="utf-8")
@@ -60,7 +62,7 @@ def write(found: Reranking, folder: Path, *, candidates: Any, scores: str | Path
                 "path": path,
                 "n_bytes": temporary.stat().st_size,
                 "xxh3_128": hash_file(str(temporary)),
-                "chosen_xxh3_128": hash_file(str(folder / "chosen.jsonl")),
+                "chosen_xxh3_128": hash_file(chosen_path),
                 "figures": figures,
             },
         )

@@ -55,5 +55,9 @@ def atomic_write(path: str) -> Iterator[Path]:
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)  # mkstemp makes files that only their owner can read
         temporary.replace(final)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = path  # a full disk does not say what was being written
+        raise
     finally:
         temporary.unlink(missing_ok=True)

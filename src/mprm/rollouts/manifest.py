@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,10 +12,11 @@ import xxhash
 
 from mprm import __version__
 from mprm.engines.engine import Engine
-from mprm.errors import ConfigError, DataError
+from mprm.errors import DataError
 from mprm.rollouts.atomic_write import atomic_write
 from mprm.rollouts.corpus import Corpus
 from mprm.rollouts.files import is_url, stamp_of
+from mprm.rollouts.refuse_inputs import refuse_inputs
 from mprm.rollouts.source_ranges import MANIFEST_SUFFIX
 
 
@@ -65,16 +65,7 @@ class InputHashes:
 
 def refuse_input_as_output(corpus: Corpus, outs: list[str]) -> None:
     """Stop before an input is replaced by what is made of it."""
-    inputs = {_identity(file.path) for file in corpus.files}
-    for out in outs:
-        if _identity(out) in inputs:
-            raise ConfigError(f"{out} is one of the inputs; choose another output")
-
-
-def _identity(path: str) -> str:
-    """The same text for every way to name a local file."""
-    local = path.removeprefix("file://")
-    return path if is_url(local) else str(Path(local).expanduser().resolve())
+    refuse_inputs([file.path for file in corpus.files], outs)
 
 
 def refuse_changed(corpus: Corpus) -> None:

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from mprm.backbones.prompt import PromptEncoder
 from mprm.errors import DataError
-from mprm.evaluation.benchmark import Benchmark, read_benchmark, refuse_missing_images
+from mprm.evaluation.benchmark import Benchmark, read_benchmark, refuse_broken_images, refuse_missing_images
 from mprm.evaluation.overall_value import OverallValue, overall_value
 from mprm.inference.score_chains import score_chains
 from mprm.training.config import TrainConfig
@@ -40,6 +40,7 @@ class LearningCurve(TrainerCallback):  # type: ignore[misc]
         )
         self._benchmark = read_benchmark(config.benchmark, text_only=config.text_only)
         refuse_missing_images(self._benchmark, root)
+        refuse_broken_images(self._benchmark, root)
         self._path = Path(config.out) / CURVE
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

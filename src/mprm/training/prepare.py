@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from mprm.backbones.images import broken_image, listed
 from mprm.backbones.prompt import PromptEncoder
 from mprm.backbones.text import NO_IMAGES
 from mprm.errors import DataError
@@ -21,6 +20,7 @@ from mprm.rollouts.chain import Chain
 from mprm.rollouts.chunks import Chunk, lines_of
 from mprm.rollouts.corpus import Corpus, CountedLines, PlacedRollout, bad_record, rollouts_of
 from mprm.rollouts.dropped import Dropped, DroppedRecords
+from mprm.rollouts.images import broken_image, listed
 from mprm.rollouts.problem import CHECK_ONLY, ERRORS, Report
 from mprm.rollouts.rollout import Rollout
 

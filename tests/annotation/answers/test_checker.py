@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mprm.annotation.answers.checker import AnswerChecker
 from mprm.annotation.answers.judged import Judged
 from mprm.annotation.questions.question import Question
-from mprm.errors import ConfigError, MissingDependencyError
+from mprm.errors import ConfigError, DataError, MissingDependencyError
 
 pytest.importorskip("math_verify")
 
@@ -220,6 +220,19 @@ def test_a_caller_that_stops_leaves_no_old_outcome_behind(checker: AnswerChecker
         checker.check_many(pairs, on_checked=stop)
     assert checker.check(boxed("p^2"), open_question("q+p")).verdict == "wrong"
     assert [judged.verdict for judged in checker.check_many(pairs)] == ["correct"] * 4
+
+
+def test_what_is_no_text_is_told_with_its_place_before_anything_is_checked(checker: AnswerChecker) -> None:
+    good = (boxed("4"), open_question("4"))
+    told: list[int] = []
+    for bad, problem in (
+        ((None, open_question("4")), "pair 1: the response is None; expected text"),
+        ((boxed("4"), open_question(None)), "pair 1: question '1' has the gold answer None; expected text"),
+        ((boxed("4"), choice(4, "3", "4")), "pair 1: question '1' has the gold answer 4; expected text"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(DataError, match=problem):
+            checker.check_many([good, bad], on_checked=lambda place, _judged: told.append(place))  # type: ignore[list-item]
+    assert told == []
 
 
 def test_threads_can_share_a_checker(checker: AnswerChecker) -> None:

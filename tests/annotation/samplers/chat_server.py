@@ -74,6 +74,8 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(1.0)
         if isinstance(fault, int):
             self._send(fault, {"error": {"message": f"fault {fault}"}})
+        elif isinstance(fault, bytes):
+            self._send(404, fault)
         elif fault == "garbage":
             self._send(200, {"nothing": "here"})
         elif isinstance(fault, str) and fault.startswith("refuse "):
@@ -83,8 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
             choices = [self.chat.choice(body, place) for place in range(n)]
             self._send(200, {"choices": choices, "usage": {"completion_tokens": 7}})
 
-    def _send(self, status: int, record: dict[str, Any]) -> None:
-        data = json.dumps(record).encode()
+    def _send(self, status: int, record: dict[str, Any] | bytes) -> None:
+        data = record if isinstance(record, bytes) else json.dumps(record).encode()
         try:
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

@@ -152,6 +152,27 @@ def test_a_server_without_top_k_names_the_remedy() -> None:
             answers(sampler(server), [Request(prompt="q")])
 
 
+def test_control_characters_of_a_server_are_not_passed_on() -> None:
+    with chat_server(fault=lambda _number, _body: b"go \x1b[2Jaway\x07") as server:
+        with pytest.raises(ConfigError, match=r"refuses: HTTP 404: go \\x1b\[2Jaway\\x07\. See --server"):
+            answers(sampler(server), [Request(prompt="q")])
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"concurrency": 0}, "concurrency must be 1 or more, got 0"),
+        ({"timeout_s": -1.0}, "timeout_s must be a number of seconds above 0, got -1.0"),
+        ({"timeout_s": float("nan")}, "timeout_s must be"),
+        ({"retries": -1}, "retries must be 0 or more, got -1"),
+        ({"backoff_s": -1.0}, "backoff_s must be 0 or more, got -1.0"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        HTTPSampler("http://localhost:8000", "policy", **settings)
+
+
 def test_no_server_is_said_at_once() -> None:
     with pytest.raises(MprmError, match=r"no server answers at http://127\.0\.0\.1:9/v1/chat/completions"):
         answers(HTTPSampler("http://127.0.0.1:9", "m", backoff_s=0.01), [Request(prompt="q")])

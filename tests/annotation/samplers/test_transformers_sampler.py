@@ -155,7 +155,7 @@ def test_images_that_cannot_be_used_fail_their_question_alone(policy: Any, tmp_p
     requests = [Request(prompt="q", images=(tmp_path / name,), n=2, decoding=DECODING) for name in names]
     found = answers(TransformersSampler(policy, name="p"), [*requests, Request(prompt="q", decoding=DECODING)])
     assert [[completion.finish_reason for completion in row] for row in found[:3]] == [["error"] * 2] * 3
-    assert "No such file" in str(found[0][0].error)
+    assert "is not there" in str(found[0][0].error)
     assert "cannot identify image" in str(found[1][0].error)
     assert "cannot see images" in str(found[2][0].error)
     assert found[3][0].finish_reason != "error"

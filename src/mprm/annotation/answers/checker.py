@@ -20,7 +20,8 @@ from mprm.annotation.answers.reading import read_answer, same_answer
 from mprm.annotation.questions.options import LETTERS, letter_of
 from mprm.annotation.questions.question import Question
 from mprm.engines.local import n_cores
-from mprm.errors import ConfigError, MissingDependencyError
+from mprm.errors import ConfigError, DataError, MissingDependencyError
+from mprm.rollouts.fields import shown
 
 NO_ANSWER = "no answer found"
 
@@ -77,6 +78,16 @@ def _judge_choice(response: str, options: Sequence[str], gold: str) -> Judged | 
     letters = [gold, *(letter for letter in letters if letter != gold)]
     candidates = tuple(read_answer(options[LETTERS.index(letter)]).latex for letter in letters)
     return Undecided(Job(answer.latex, candidates), answer.key, tuple(letters))
+
+
+def _refuse_no_text(place: int, response: Any, question: Question) -> None:
+    """Stop at what cannot be compared, before anything is."""
+    if not isinstance(response, str):
+        raise DataError(f"pair {place}: the response is {shown(response)}; expected text")
+    if not isinstance(question.answer, str):
+        raise DataError(
+            f"pair {place}: question {question.id!r} has the gold answer {shown(question.answer)}; expected text"
+        )
 
 
 class AnswerChecker:
@@ -144,10 +155,12 @@ class AnswerChecker:
         Parameters
         ----------
         pairs
-            Responses, each with its question.
+            Responses, each with its question; a place in an error counts them from 0.
         on_checked
             Called with the place of a response and its verdict, as soon as it is known.
         """
+        for place, (response, question) in enumerate(pairs):
+            _refuse_no_text(place, response, question)
         verdicts: list[Judged | None] = [None] * len(pairs)
         places: dict[Job, list[tuple[int, Undecided]]] = {}
 

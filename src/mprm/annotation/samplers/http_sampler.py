@@ -12,6 +12,7 @@ from mprm.annotation.samplers.chat_messages import chat_messages
 from mprm.annotation.samplers.sampler import Completion, FinishReason, Request, derived_seed
 from mprm.annotation.samplers.stream import stream
 from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError
+from mprm.rollouts.printable import printable
 
 if TYPE_CHECKING:
     import httpx
@@ -41,6 +42,16 @@ class _MalformedError(Exception):
 
 class _GaveUpError(Exception):
     """All tries failed."""
+
+
+def refuse_limits(*, concurrency: int, timeout_s: float, retries: int) -> None:
+    """Stop at limits that make no sense."""
+    if concurrency < 1:
+        raise ConfigError(f"concurrency must be 1 or more, got {concurrency}")
+    if not 0 < timeout_s < float("inf"):
+        raise ConfigError(f"timeout_s must be a number of seconds above 0, got {timeout_s}")
+    if retries < 0:
+        raise ConfigError(f"retries must be 0 or more, got {retries}")
 
 
 class HTTPSampler:
@@ -86,8 +97,9 @@ class HTTPSampler:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ConfigError(f"{url!r} is no server; expected something like http://localhost:8000/v1")
-        if concurrency < 1 or retries < 0 or timeout_s <= 0 or backoff_s < 0:
-            raise ConfigError("concurrency must be 1 or more, timeout_s above 0, retries and backoff_s 0 or more")
+        refuse_limits(concurrency=concurrency, timeout_s=timeout_s, retries=retries)
+        if not 0 <= backoff_s < float("inf"):
+            raise ConfigError(f"backoff_s must be 0 or more, got {backoff_s}")
         self._httpx = httpx
         self._base = url.rstrip("/") if parts.path.strip("/") else url.rstrip("/") + "/v1"
         self._model = model
@@ -272,7 +284,7 @@ def _failed(error: str) -> Completion:
 
 
 def _said(reply: httpx.Response) -> str:
-    text = " ".join(reply.text.split())
+    text = printable(" ".join(reply.text.split()))
     return text if len(text) <= 300 else text[:299] + "…"
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from mprm.annotation.samplers.sampler import Completion, Request, derived_seed
-from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError
+from mprm.errors import ConfigError, DataError, MprmError
+from mprm.rollouts.images import open_image
 
 
 class Policy(Protocol):
@@ -70,7 +70,7 @@ class TransformersSampler:
         """See `Sampler.sample`; completions come in the order of the requests."""
         for number, request in enumerate(requests):
             try:
-                images = [_opened(image) for image in request.images]
+                images = [open_image(image) for image in request.images]
                 inputs = self._policy.encode_chat(request.prompt, images, begun=request.prefix)
             except DataError as error:  # an image that cannot be read, or that the policy cannot see
                 failed = Completion(text="", finish_reason="error", error=str(error))
@@ -129,18 +129,3 @@ def _eos_ids(policy: Policy) -> list[int]:
     if found is None:
         raise ConfigError("the policy has no end-of-text token; set eos_token_id in its generation_config.json")
     return list(found) if isinstance(found, list | tuple) else [int(found)]
-
-
-def _opened(image: Any) -> Any:
-    """A PIL image in RGB."""
-    if not isinstance(image, str | Path):
-        return image.convert("RGB")
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingDependencyError("images need Pillow: install mprm with its extra [train]") from error
-    try:
-        with Image.open(image) as opened:
-            return opened.convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"image {str(image)!r} cannot be read: {error}; see --image-root") from error
