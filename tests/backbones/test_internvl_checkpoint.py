@@ -725,7 +725,28 @@ def changed(src: Path, where: str, value: Any) -> None:
         ("vision_config.hidden_size", "16", "vision_config.hidden_size is '16'; expected a whole number"),
         ("vision_config.qkv_bias", 1, "vision_config.qkv_bias is 1; expected true or false"),
         ("llm_config.num_key_value_heads", 3, "the rest of llm_config.num_attention_heads by 3 is 1; expected 0"),
-        ("llm_config.num_key_value_heads", 0, "the rest of llm_config.num_attention_heads by 0 is None"),
+        ("llm_config.num_key_value_heads", 0, "num_key_value_heads is 0; expected a whole number above 0"),
+        ("downsample_ratio", 0, "downsample_ratio is 0; expected a number above 0"),
+        ("downsample_ratio", float("nan"), "downsample_ratio is nan; expected a number above 0"),
+        # 4 patches a side: blocks of 1, 2 or 4
+        ("downsample_ratio", 0.3, "downsample_ratio is 0.3; expected 1.0 or 0.5 or 0.25"),
+        ("force_image_size", 0, "force_image_size is 0; expected a whole number above 0"),
+        ("max_dynamic_patch", -1, "max_dynamic_patch is -1; expected a whole number above 0"),
+        ("min_dynamic_patch", 13, "min_dynamic_patch is 13; expected no more than max_dynamic_patch, 12"),
+        ("min_dynamic_patch", "one", "min_dynamic_patch is 'one'; expected a whole number above 0"),
+        ("vision_config.patch_size", 0, "vision_config.patch_size is 0; expected a whole number above 0"),
+        ("vision_config.dropout", 1.5, "vision_config.dropout is 1.5; expected a number from 0 to below 1"),
+        ("llm_config.rms_norm_eps", float("inf"), "rms_norm_eps is inf; expected a number above 0"),
+        (
+            "llm_config.hidden_act",
+            "zork",
+            "transformers cannot set up the model that it describes (KeyError: 'zork')",
+        ),
+        (
+            "llm_config.hidden_size",
+            4 * 10**14,
+            "transformers cannot set up the model that it describes (RuntimeError",
+        ),
     ],
 )
 def test_a_config_that_the_native_class_cannot_follow_is_refused(
@@ -733,6 +754,30 @@ def test_a_config_that_the_native_class_cannot_follow_is_refused(
 ) -> None:
     changed(published, where, value)
     assert said in refused(published, tmp_path / "dst")
+
+
+@pytest.mark.parametrize(("part", "n_layers"), [("llm_config", 10**6), ("vision_config", 10**15), ("llm_config", 3)])
+def test_other_numbers_of_layers_than_the_weights_have_are_refused_at_once(
+    part: str, n_layers: int, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mprm.backbones.internvl_checkpoint.native_config", lambda *_, **__: pytest.fail("too late"))
+    changed(published, f"{part}.num_hidden_layers", n_layers)
+    text = refused(published, tmp_path / "dst")
+    assert f"{part}.num_hidden_layers is {n_layers:,}; the weights have 2 layers" in text
+
+
+def test_a_single_weight_file_that_is_cut_short_is_named_alone(published: Path, tmp_path: Path) -> None:
+    state = state_of(published)
+    for file in published.glob("model*"):
+        file.unlink()
+    save_file(state, published / "model.safetensors")
+    whole = (published / "model.safetensors").read_bytes()
+    (published / "model.safetensors").write_bytes(whole[:-10])
+    text = refused(published, tmp_path / "dst")
+    assert "1 problems" in text
+    assert "model.safetensors: cut short" in text
+    save_file({}, published / "model.safetensors")
+    assert "there are no tensors" in refused(published, tmp_path / "dst")
 
 
 def test_a_norm_of_queries_and_keys_with_another_epsilon_is_refused(tmp_path: Path) -> None:
@@ -756,13 +801,12 @@ def test_broken_and_missing_files_are_named(published: Path, tmp_path: Path) -> 
 
 def test_an_existing_output_needs_force(published: Path, tmp_path: Path) -> None:
     dst = tmp_path / "dst"
-    convert_internvl(published, dst)
-    (dst / "stale").touch()
+    convert_internvl(published, dst, max_shard_size="20KB")
     with pytest.raises(OutputExistsError, match="--force"):
         convert_internvl(published, dst)
-    assert (dst / "stale").exists()
+    assert (dst / "model.safetensors.index.json").exists()
     convert_internvl(published, dst, force=True)
-    assert not (dst / "stale").exists()
+    assert not (dst / "model.safetensors.index.json").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dst", "src"]
 
 
@@ -782,6 +826,86 @@ def test_force_replaces_conversions_only_and_a_failure_leaves_the_old_one(publis
     with pytest.raises(DataError):
         convert_internvl(published, dst, force=True)
     assert InternVLConfig.from_pretrained(dst).model_type == "internvl"
+
+
+@pytest.mark.parametrize("stranger", ["mprm.json", "train.json", "checkpoint-10"])
+def test_force_never_replaces_a_folder_that_holds_anything_else(
+    stranger: str, published: Path, tmp_path: Path
+) -> None:
+    run_folder = tmp_path / "run"
+    convert_internvl(published, run_folder)
+    (run_folder / stranger).mkdir()
+    with pytest.raises(ConfigError, match=rf"did not write \({stranger}\) and is not replaced"):
+        convert_internvl(published, run_folder, force=True)
+    (run_folder / stranger).rmdir()
+    convert_internvl(published, run_folder, force=True)
+
+
+@pytest.mark.parametrize("marker", [None, "", "[]", '{"files": 3}'])
+def test_force_never_replaces_a_native_checkpoint_that_was_not_converted(
+    marker: str | None, published: Path, tmp_path: Path
+) -> None:
+    dst = tmp_path / "dst"
+    convert_internvl(published, dst)
+    before = {path.name for path in dst.iterdir()}
+    assert "mprm_conversion.json" in before
+    (dst / "mprm_conversion.json").unlink()
+    if marker is not None:
+        (dst / "mprm_conversion.json").write_text(marker)
+    with pytest.raises(ConfigError, match=r"no converted checkpoint \(no mprm_conversion\.json"):
+        convert_internvl(published, dst, force=True)
+    assert before - {path.name for path in dst.iterdir()} <= {"mprm_conversion.json"}
+
+
+def test_an_empty_folder_is_filled_and_a_file_is_left_alone(published: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    convert_internvl(published, tmp_path / "empty", force=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file is no folder and is not replaced"):
+        convert_internvl(published, tmp_path / "file", force=True)
+
+
+def test_a_weight_file_that_cannot_be_written_is_named(published: Path, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+
+    # the weights are 180 KB; a limit of the system's own, so that the error is the one that safetensors makes of it
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large.*dst/model\.safetensors'"):
+            convert_internvl(published, tmp_path / "dst")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in tmp_path.iterdir()] == ["src"]
+
+
+@pytest.mark.parametrize(
+    ("written_by", "error", "named"),
+    [
+        ("transformers.InternVLConfig.save_pretrained", OSError(28, "No space left on device"), "config.json"),
+        # as tokenizers tells of it
+        (
+            "transformers.PreTrainedTokenizerBase.save_pretrained",
+            Exception("No space left on device (os error 28)"),
+            "tokenizer.json",
+        ),
+    ],
+)
+def test_a_small_file_that_cannot_be_written_is_named(
+    written_by: str,
+    error: Exception,
+    named: str,
+    published: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(written_by, full)
+    with pytest.raises(OSError, match=rf"No space left on device.*{tmp_path}/dst/{named}'"):
+        convert_internvl(published, tmp_path / "dst")
+    assert [path.name for path in tmp_path.iterdir()] == ["src"]
 
 
 def test_a_write_that_fails_halfway_leaves_nothing(

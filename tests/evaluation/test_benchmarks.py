@@ -1,13 +1,14 @@
 import glob
 import gzip
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from mprm.errors import ConfigError, DataError, InputNotFoundError
-from mprm.evaluation.benchmark import read_benchmark, refuse_missing_images
+from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError
+from mprm.evaluation.benchmark import OCCURS_TWICE, read_benchmark, refuse_broken_images, refuse_missing_images
 from mprm.evaluation.benchmarks.prmbench import NONE_LEFT, PAST_THE_END
 from tests.conftest import SHARED, raw_record, write_jsonl
 
@@ -67,7 +68,7 @@ def test_processbench_steps_after_the_first_error_are_ignored(tmp_path: Path) ->
 
 def test_processbench_is_read_from_a_json_array_with_the_lines_of_its_records(tmp_path: Path) -> None:
     path = tmp_path / "gsm8k.json"
-    path.write_text("\n" + json.dumps([PROCESS, PROCESS], indent=2))
+    path.write_text("\n" + json.dumps([PROCESS, {**PROCESS, "id": "math-1"}], indent=2))
     first, second = read_benchmark(path).solutions
     # line 1 is empty, 2 is [, the first record begins at 3; it has 8 lines besides 2 more for the brackets of steps
     n_lines = json.dumps(PROCESS, indent=2).count("\n") + 1
@@ -91,6 +92,7 @@ def test_prmbench_error_steps_beyond_the_end_are_told(tmp_path: Path) -> None:
     assert benchmark.notes == (
         f"1 records: {PAST_THE_END} (the first {tmp_path}/x.jsonl:1)",
         f"1 records: {NONE_LEFT} (the first {tmp_path}/x.jsonl:2)",
+        f"1 records: {OCCURS_TWICE} (the first {tmp_path}/x.jsonl:2)",  # the original solution
     )
 
 
@@ -129,11 +131,37 @@ def test_rollouts_on_one_line_have_ids_of_their_own(tmp_path: Path) -> None:
 
 
 def test_one_problem_has_one_key_across_files_generators_and_formats(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", [PROCESS, {**PROCESS, "generator": "other", "steps": ["z"], "label": -1}])
-    write_jsonl(tmp_path / "b.jsonl", [{**PROCESS, "problem": "What  is x?\n"}, {**PROCESS, "problem": "What is y?"}])
+    other = {**PROCESS, "id": "math-1"}
+    write_jsonl(tmp_path / "a.jsonl", [PROCESS, {**other, "generator": "other", "steps": ["z"], "label": -1}])
+    write_jsonl(tmp_path / "b.jsonl", [{**PROCESS, "problem": "What  is x?\n"}, {**other, "problem": "What is y?"}])
     write_jsonl(tmp_path / "c.jsonl", [{"prompt": "What is x?", "completions": ["a"], "labels": [True]}])
     keys = [solution.problem for solution in read_benchmark(tmp_path).solutions]
     assert keys[0] == keys[1] == keys[2] == keys[4] != keys[3]
+
+
+@pytest.mark.parametrize(("record", "name"), [(PROCESS, "math-0"), (VLRM, "4d"), ({**VISUAL, "id": 7}, "7")])
+def test_an_id_that_occurs_twice_in_a_file_is_refused_with_both_lines(
+    tmp_path: Path, record: dict, name: str
+) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [record, b"", record])
+    with pytest.raises(DataError, match=f"{path}:3: the id '{name}' is that of {path}:1 too"):
+        read_benchmark(path)
+    # in another file it may be another's
+    write_jsonl(tmp_path / "x.jsonl", [record])
+    write_jsonl(tmp_path / "y.jsonl", [record])
+    assert len(read_benchmark(tmp_path).solutions) == 2
+
+
+def test_solutions_that_occur_twice_without_an_id_are_told(tmp_path: Path) -> None:
+    other = {**VISUAL, "data_source": "MathVerse"}
+    relabelled = {**VISUAL, "response": {**VISUAL["response"], "process_correctness": [1, 1, 1, 1]}}
+    write_jsonl(tmp_path / "a.jsonl", [VISUAL, other, relabelled, VISUAL])
+    write_jsonl(tmp_path / "b.jsonl", [VISUAL])
+    benchmark = read_benchmark(tmp_path)
+    assert benchmark.notes == (f"2 records: {OCCURS_TWICE} (the first {tmp_path}/a.jsonl:4)",)
+    assert len(benchmark.solutions) == 5
+    rollouts = write_jsonl(tmp_path / "c" / "ai2d.jsonl", [raw_record([1.0, 0.0])] * 3)
+    assert read_benchmark(rollouts).notes == (f"2 records: {OCCURS_TWICE} (the first {rollouts}:2)",)
 
 
 def test_other_images_are_another_problem(tmp_path: Path) -> None:
@@ -186,6 +214,9 @@ def test_a_bad_rollout_is_named_without_advice_that_this_command_does_not_take(t
     assert "--skip-bad" not in str(error.value)
 
 
+GOOD = b'[{"problem": "q", "steps": ["a"], "label": 0}]'
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -196,6 +227,15 @@ def test_a_bad_rollout_is_named_without_advice_that_this_command_does_not_take(t
         (b'[{"problem": "q", "steps": ["a"], "label": 0},\n {"b"]', ":2: not JSON"),
         (b'[\n3]', ":2: the line is 3"),
         (b'\n{"foo": 1}\n', ":2: the record has the fields foo"),
+        (GOOD[:-1] + b"\n] garbage {}", ":2: not JSON: found 'garbage {}'; expected nothing after the array"),
+        (GOOD + b"\n" + GOOD, ":2: not JSON: found '[{"),
+        (b"[]\n{}", ":2: not JSON: found '{}'; expected nothing after the array"),
+        (GOOD[:-1] + b"\n" + GOOD[1:], ":2: not JSON: found '{"),
+        (GOOD[:-1] + b"; " + GOOD[1:], ":1: not JSON: found '; {"),
+        (GOOD[:-1], ":1: not JSON: found the end of the file; expected a comma or ] after the record"),
+        (GOOD[:-1] + b",\n]", ":2: not JSON: Expecting value"),
+        (GOOD[:-1] + b",, " + GOOD[1:], ":1: not JSON: Expecting value"),
+        (b"[" + b", " + GOOD[1:], ":1: not JSON: Expecting value"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_benchmark_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
@@ -239,6 +279,37 @@ def test_missing_images_are_listed(tmp_path: Path) -> None:
     refuse_missing_images(benchmark, tmp_path)
 
 
+def test_all_images_that_cannot_be_decoded_are_listed(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    names = ["1.png", "2.png", "3.png", "4.png"]
+    records = [{**VISUAL, "image": ["1.png", "2.png"]}, {**VISUAL, "image": ["2.png", "3.png"]},
+               {**VISUAL, "image": "4.png"}]  # fmt: skip
+    benchmark = read_benchmark(write_jsonl(tmp_path / "x.jsonl", records))
+    for name in names:
+        image.effect_noise((64, 64), 90).save(tmp_path / name)  # noise, so that a file has many bytes to cut off
+    refuse_broken_images(benchmark, tmp_path)
+    whole = (tmp_path / "2.png").read_bytes()
+    (tmp_path / "2.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "4.png").write_bytes(b"")
+    refuse_missing_images(benchmark, tmp_path)
+    with pytest.raises(DataError) as error:
+        refuse_broken_images(benchmark, tmp_path)
+    head, *lines = str(error.value).splitlines()
+    assert head.startswith("2 of 4 images cannot be used")
+    # 2.png is named by the records of lines 1 and 2
+    assert [line.split(" cannot be read")[0] for line in lines] == [
+        f"{tmp_path}/x.jsonl:1: image {tmp_path}/2.png",
+        f"{tmp_path}/x.jsonl:3: image {tmp_path}/4.png",
+    ]
+
+
+def test_without_images_pillow_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    refuse_broken_images(read_benchmark(write_jsonl(tmp_path / "x.jsonl", [PROCESS])), None)
+    with pytest.raises(MissingDependencyError, match="Pillow"):
+        refuse_broken_images(read_benchmark(write_jsonl(tmp_path / "x.jsonl", [VISUAL])), tmp_path)
+
+
 def test_an_image_path_that_leaves_the_root_is_refused(tmp_path: Path) -> None:
     benchmark = read_benchmark(write_jsonl(tmp_path / "x.jsonl", [{**VISUAL, "image": "../secret.png"}]))
     with pytest.raises(DataError, match=r"x\.jsonl:1: .*leaves the image root"):
@@ -276,7 +347,8 @@ def test_prmbench_is_read_whole() -> None:
     assert Counter(label for s in benchmark.solutions for label in s.labels) == {1: 158_335, -1: 13_149}
     assert len({s.source for s in benchmark.solutions}) == 9
     assert len({s.problem for s in benchmark.solutions}) == 708
-    assert [note.split(" records")[0] for note in benchmark.notes] == ["84", "16"]
+    # the original solutions of 5 ids that a file has twice, and both solutions of 2 records that two files have
+    assert [note.split(" records")[0] for note in benchmark.notes] == ["84", "16", "9"]
 
 
 def test_vlrmbench_is_read_whole() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from mprm.cli.evaluate import run
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
+from mprm.evaluation.benchmark import read_benchmark
 from mprm.evaluation.config import EvaluateConfig
 from mprm.evaluation.evaluate import evaluate
 from mprm.evaluation.saved_scores import read_scores
@@ -74,7 +75,10 @@ def test_steps_cut_off_are_counted_and_told(benchmark: Path) -> None:
     # every third step is labelled, and gone; so every solution is without its first error
     assert (model.counts.n_unscored, model.counts.n_unscored_solutions, model.counts.n_counted) == (21, 21, 42)
     assert model.value("first_error_accuracy") is None
-    assert any("21 labelled steps were cut off" in warning for warning in model.warnings)
+    assert any(
+        "21 labelled steps have no score, cut off by truncation or not a number (nan)" in warning
+        for warning in model.warnings
+    )
     assert any("gsm8k*: every step is labelled correct" in warning for warning in model.warnings)
     assert any(row[0] == "gsm8k*" for row in evaluation_tables(found)[1].rows)
 
@@ -100,7 +104,8 @@ def test_every_output_says_when_the_threshold_was_chosen_on_the_reported_data(
 
 
 def test_solutions_that_are_alike_are_scored_once(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", records(12) + records(12))
+    again = [{**record, "id": f"again-{record['id']}"} for record in records(12)]
+    path = write_jsonl(tmp_path / "a.jsonl", records(12) + again)
     scorer, calls = LengthScorer(), []
     found = evaluate(path, scorer=scorer, config=QUICK, on_scored=calls.append)
     assert len(scorer.chains) == sum(calls) == 12
@@ -154,7 +159,8 @@ def test_scores_that_are_no_probabilities_are_refused(benchmark: Path, answer: l
 
 
 def test_a_model_that_loses_every_step_is_refused(benchmark: Path) -> None:
-    with pytest.raises(DataError, match="truncation cut off all of them"):
+    words = r"no labelled step could be scored: the model gives no number \(nan\), or every question is longer than"
+    with pytest.raises(DataError, match=words):
         evaluate(benchmark, scorer=Wrong([float("nan")] * 3), config=QUICK)
 
 
@@ -165,7 +171,10 @@ def test_a_model_that_loses_every_step_is_refused(benchmark: Path) -> None:
         ({"scores": [0.5, 2, None]}, "step 1 has score 2.0"),
         ({"labels": [1, 1, 3]}, "step 2 has label 3"),
         ({"labels": [], "scores": []}, "no steps"),
-        ({"first_error": 3}, "first error is step 3"),
+        ({"first_error": 3}, "first error is step 3; by the labels"),
+        # the first line's labels are 1 1 1
+        ({"first_error": 0}, r"first error is step 0; by the labels \[1, 1, 1\] it is null, for none"),
+        ({"labels": [1, -1, 1]}, r"first error is null, for none; by the labels \[1, -1, 1\] it is step 1"),
         ({"scores": ["x", 0.5, 0.5]}, "no line of a scores file"),
         ({"extra": 1}, "no line of a scores file"),
     ],
@@ -215,6 +224,99 @@ def test_saved_scores_are_not_replaced_while_they_are_measured(benchmark: Path, 
         )
     evaluate(scores=saved, config=QUICK, out=tmp_path / "a", force=True)  # writes metrics only
     assert saved.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["scores.jsonl", "metrics.json", "metrics.json.manifest.json"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_benchmark_is_never_replaced_by_its_own_evaluation(tmp_path: Path, name: str, is_link: bool) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    if is_link:
+        path = write_jsonl(tmp_path / "bench.jsonl", records())
+        (out / name).symlink_to(path)
+    else:
+        path = write_jsonl(out / name, records())
+    before, scorer = path.read_bytes(), LengthScorer()
+    for benchmark in (path, out / "." / name, read_benchmark(path)):
+        with pytest.raises(ConfigError, match=f"{name} would be replaced, and is one of the inputs"):
+            evaluate(benchmark, scorer=scorer, config=QUICK, out=f"{out}/../out/", force=True)
+        with pytest.raises(ConfigError, match="is one of the inputs"):
+            evaluate(benchmark, scorer=scorer, config=QUICK, out=f"file://{out}", force=True)
+    assert (path.read_bytes(), scorer.chains) == (before, [])
+    evaluate(path, scorer=scorer, config=QUICK, out=tmp_path / "other", force=True)
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_scored(
+    benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = LengthScorer()
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match="/file is a file; expected a folder"):
+            evaluate(benchmark, scorer=scorer, config=QUICK, out=out)
+
+    def read_only(**_options: object) -> None:
+        raise OSError(30, "Read-only file system", str(tmp_path))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+    with pytest.raises(ConfigError, match=r"new/out cannot be written \(.*Read-only file system"):
+        evaluate(benchmark, scorer=scorer, config=QUICK, out=tmp_path / "new" / "out")
+    assert scorer.chains == []
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("limit", "told", "name"),
+    # scores.jsonl has about 3 KB, its manifest 2 KB and what is told of the model, metrics.json more than 10 KB
+    [(100, "", "scores.jsonl"), (5000, "", "metrics.json"), (5000, "x" * 5000, "scores.jsonl.manifest.json")],
+)
+def test_a_file_that_cannot_be_written_is_named(
+    benchmark: Path, tmp_path: Path, limit: int, told: str, name: str
+) -> None:
+    resource = pytest.importorskip("resource")
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))  # stands for a full device
+    try:
+        with pytest.raises(OSError, match="File too large") as error:
+            evaluate(benchmark, scorer=LengthScorer(), config=QUICK, out=tmp_path / "out", model_info={"path": told})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert error.value.filename == str(tmp_path / "out" / name)
+
+
+def test_lines_of_a_scores_file_that_occur_twice_are_told(benchmark: Path, tmp_path: Path) -> None:
+    evaluate(benchmark, scorer=LengthScorer(), config=QUICK, out=tmp_path / "a")
+    once = tmp_path / "a" / "scores.jsonl"
+    assert evaluate(scores=once, config=QUICK).notes == ()
+    twice = tmp_path / "twice.jsonl"
+    twice.write_bytes(once.read_bytes() * 2)
+    found = evaluate(scores=twice, config=QUICK, out=tmp_path / "b")
+    # there are 21 solutions
+    (note,) = found.notes
+    assert note.startswith("21 records: the line is the same in every field as an earlier one")
+    assert f"{twice}:22" in note
+    assert note in (tmp_path / "b" / "metrics.md").read_text()
+
+
+def test_names_from_data_cannot_command_the_terminal(tmp_path: Path, capsys) -> None:
+    evil = "a\x1b[31mred\x9b|\n[bold]b[/bold]"
+    visual = {"question": "q", "data_source": evil, "response": {"steps": ["a", "b"], "process_correctness": [1, -1]}}
+    path = write_jsonl(tmp_path / "x.jsonl", [visual, {**visual, "question": "other"}])
+    scorer = LengthScorer()
+    scorer.name = "model\x1b]0;title\x07[bold]"
+    config = EvaluateConfig(draws=0, threshold=0.5, text_only=True)
+    evaluate(path, scorer=scorer, config=config, out=tmp_path / "out")
+    saved = str(tmp_path / "out" / "scores.jsonl")
+    assert run(["--scores", saved, "--threshold", "0.5", "--draws", "0"]) == 0
+    printed, written = capsys.readouterr().out, (tmp_path / "out" / "metrics.md").read_text()
+    for text in (printed, written):
+        assert not set(text.replace("\n", "")) & {"\x1b", "\x9b", "\x07", "\r"}
+        assert r"model\x1b]0;title\x07[bold] by source" in text
+    assert r"a\x1b[31mred\x9b|\n[bold]b[/bold]" in printed
+    assert r"| a\x1b[31mred\x9b\|\n[bold]b[/bold] |" in written
+    # numbers for programs keep the name as it is
+    assert evil in json.loads((tmp_path / "out" / "metrics.json").read_text())["models"][0]["source_counts"]
 
 
 def test_scores_are_kept_when_the_metrics_fail(tmp_path: Path) -> None:
@@ -316,6 +418,32 @@ def test_images_are_looked_for_before_the_model_is_loaded(tmp_path: Path, model:
     with pytest.raises(InputNotFoundError, match="1 of 1 images are not under"):
         run([str(path), "--model", str(model), "--image-root", str(tmp_path)])
     assert sys.modules["mprm.inference.prm"].loaded == {}
+
+
+def test_images_are_decoded_before_the_model_is_loaded(tmp_path: Path, model: Path) -> None:
+    pytest.importorskip("PIL")
+    visual = {"image": "1.png", "question": "q", "response": {"steps": ["a"], "process_correctness": [1]}}
+    path = write_jsonl(tmp_path / "test.jsonl", [visual])
+    (tmp_path / "1.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    with pytest.raises(DataError, match=rf"1 of 1 images cannot be used.*\n{path}:1: image {tmp_path}/1.png"):
+        run([str(path), "--model", str(model), "--image-root", str(tmp_path)])
+    assert sys.modules["mprm.inference.prm"].loaded == {}
+
+
+def test_the_home_folder_is_meant_the_same_everywhere(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "images").mkdir()
+    image.new("RGB", (4, 4)).save(tmp_path / "images" / "1.png")
+    visual = {"image": "1.png", "question": "q", "response": {"steps": ["a", "b"], "process_correctness": [1, -1]}}
+    path = write_jsonl(tmp_path / "test.jsonl", [visual])
+    options = ["--model", str(model), "--image-root", "~/images", "--threshold", "0.5", "--draws", "0"]
+    assert run([str(path), *options, "--out", "~/out"]) == 0
+    assert sys.modules["mprm.inference.prm"].loaded["image_root"] == str(tmp_path / "images")
+    manifest = json.loads((tmp_path / "out" / "metrics.json.manifest.json").read_text())
+    assert manifest["config"]["image_root"] == str(tmp_path / "images")
 
 
 def test_evaluating_loads_no_torch() -> None:

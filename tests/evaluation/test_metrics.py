@@ -185,7 +185,7 @@ def test_a_class_that_is_nowhere_has_f1_zero_without_a_warning() -> None:
 def test_a_table_with_nothing_to_measure_is_refused() -> None:
     with pytest.raises(DataError, match="no step is labelled"):
         step_table([scored([0, 0], [0.5, 0.6])])
-    with pytest.raises(DataError, match="truncation cut off all"):
+    with pytest.raises(DataError, match="no labelled step could be scored"):
         step_table([scored([1, 0], [None, 0.6])])
 
 

@@ -7,9 +7,7 @@ fused tensors split, config and tokenizer are rewritten.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,21 @@ from mprm.backbones.internvl_config import (
     processor_files,
     read_remote_config,
 )
+from mprm.backbones.internvl_folder import naming, new_folder, refuse_paths, write_marker
 from mprm.backbones.internvl_layout import Entry, layout_of
 from mprm.backbones.internvl_template import END, IMAGE_CONTEXT, SYSTEM_MESSAGES
 from mprm.backbones.internvl_tokenizer import build_tokenizer
-from mprm.backbones.internvl_weights import Source, bytes_of, check_source, main_dtype, read_source, write_weights
+from mprm.backbones.internvl_weights import (
+    Source,
+    bytes_of,
+    check_layers,
+    check_source,
+    main_dtype,
+    read_source,
+    write_weights,
+)
 from mprm.backbones.load import need_torch
-from mprm.errors import ConfigError, InputNotFoundError, OutputExistsError
+from mprm.errors import DataError, MprmError
 
 HEADS = ("language_model.output.weight", "language_model.lm_head.weight")
 
@@ -71,7 +78,7 @@ def convert_internvl(
     dtype
         float32, bfloat16 or float16; each tensor keeps its type when None.
     force
-        Replace an earlier conversion at ``dst``.
+        Replace an earlier conversion at ``dst``; a folder with anything else in it is never replaced.
     max_shard_size
         Largest weight file; as much memory is needed.
     on_file
@@ -80,16 +87,20 @@ def convert_internvl(
     need_torch()
     source_path, target = Path(src).expanduser(), Path(dst).expanduser()
     max_shard_bytes = bytes_of(max_shard_size)
-    _refuse_paths(source_path, target, force=force)
+    refuse_paths(source_path, target, force=force)
     plan = _checked(source_path, dtype=dtype)
-    with _new_folder(target) as folder:
+    with new_folder(target) as folder:
         written = write_weights(
             plan.source, plan.layout, folder, dtype=dtype, max_shard_bytes=max_shard_bytes, on_file=on_file
         )
-        plan.config.save_pretrained(folder)
-        plan.tokenizer.save_pretrained(folder)
+        with naming(folder / "config.json"):
+            plan.config.save_pretrained(folder)
+        with naming(folder / "tokenizer.json"):
+            plan.tokenizer.save_pretrained(folder)
         for name, content in plan.files.items():
-            (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            with naming(folder / name):
+                (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_marker(folder)
     return Report(
         src=str(src),
         dst=str(dst),
@@ -126,15 +137,25 @@ def _checked(src: Path, *, dtype: str | None) -> _Plan:
         src, vocab_size=text["vocab_size"], system_message=SYSTEM_MESSAGES[remote["template"]]
     )
     source = read_source(src)
+    check_layers(source, remote, src)
     has_head = any(name in source.tensors or name in source.unreadable for name in HEADS)
     says_tied = bool(text.get("tie_word_embeddings", False))
-    config = native_config(
-        remote,
-        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE_CONTEXT),
-        is_tied=says_tied and not has_head,
-        dtype=main_dtype(source, dtype),
-    )
-    layout = layout_of(config)
+    try:
+        config = native_config(
+            remote,
+            image_token_id=tokenizer.convert_tokens_to_ids(IMAGE_CONTEXT),
+            is_tied=says_tied and not has_head,
+            dtype=main_dtype(source, dtype),
+        )
+        layout = layout_of(config)
+    except MprmError:
+        raise
+    # transformers and torch raise whatever they stumble over: KeyError, RuntimeError, validation errors of their own
+    except Exception as error:
+        raise DataError(
+            f"{src / 'config.json'}: transformers cannot set up the model that it describes"
+            f" ({type(error).__name__}: {error}); download it again"
+        ) from error
     check_source(source, layout, src)
     files = processor_files(remote, image_seq_length=config.image_seq_length)
     files["generation_config.json"] = generation_settings(
@@ -153,53 +174,3 @@ def _notes(remote: dict[str, Any], *, says_tied: bool, has_head: bool) -> Iterat
         yield f"vision_config.drop_path_rate {rate} is left out: the native vision tower has no stochastic depth"
     if says_tied and has_head:
         yield "the config ties the head to the embeddings, yet the checkpoint has a head of its own: kept, and untied"
-
-
-def _refuse_paths(src: Path, dst: Path, *, force: bool) -> None:
-    """Stop before anything is read where input or output cannot be what was meant."""
-    if not src.is_dir():
-        raise InputNotFoundError(
-            f"{src} is no folder; SRC is a downloaded checkpoint:"
-            " hf download OpenGVLab/InternVL2_5-8B --local-dir InternVL2_5-8B"
-        )
-    inside, outside = src.resolve(), dst.resolve()
-    if inside == outside or inside in outside.parents or outside in inside.parents:
-        raise ConfigError(f"{dst} and the source {src} lie in one another; choose another folder")
-    if not dst.exists():
-        return
-    if not force:
-        raise OutputExistsError(
-            f"{dst} exists already; replace it with --force (in Python: force=True), or choose another name"
-        )
-    if not _is_conversion(dst):
-        raise ConfigError(f"{dst} is no converted checkpoint and is not replaced; choose another name")
-
-
-def _is_conversion(path: Path) -> bool:
-    """Whether a folder is empty or a native InternVL checkpoint: only these are replaced."""
-    if not path.is_dir():
-        return False
-    try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        return bool(config.get("model_type") == "internvl")
-    except (OSError, ValueError, AttributeError):
-        return not any(path.iterdir())
-
-
-@contextmanager
-def _new_folder(final: Path) -> Iterator[Path]:
-    """A folder beside ``final`` that takes its place when the block ends well, and is removed when it does not."""
-    final.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{final.name}.", suffix=".tmp", dir=final.parent) as outer:
-        folder = Path(outer) / "new"
-        folder.mkdir()
-        yield folder
-        old = Path(outer) / "old"
-        if final.exists():
-            final.replace(old)
-        try:
-            folder.replace(final)
-        except OSError:
-            if old.exists():
-                old.replace(final)
-            raise

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ TOP = {
     "template": str,
     "max_dynamic_patch": int,
 }
+OPTIONAL_TOP = {"force_image_size": int, "min_dynamic_patch": int}
 TEXT = {
     "vocab_size": int,
     "hidden_size": int,
@@ -49,12 +51,15 @@ VISION = {
     "patch_size": int,
 }
 VISION_ONLY = {"qkv_bias": bool, "qk_normalization": bool}
+RATES = {"llm_config": ("attention_dropout",), "vision_config": ("attention_dropout", "dropout", "drop_path_rate")}
+SHUFFLES = (1, 2, 4, 8)
+"""Sides of the blocks of patches that the pixel shuffle may join; published is 2."""
 WORDS = {
     dict: "an object",
     list: "a list",
     str: "text",
-    int: "a whole number",
-    float: "a number",
+    int: "a whole number above 0",
+    float: "a number above 0",
     bool: "true or false",
 }
 OPTIONAL_TEXT = {
@@ -94,7 +99,8 @@ def read_remote_config(src: Path) -> dict[str, Any]:
         raise ConfigError(f"{src} is in transformers' native layout already; use it as it is")
     if kind != REMOTE_TYPE:
         raise DataError(f"{path}: model_type is {kind!r}; expected {REMOTE_TYPE!r}")
-    problems = _faults(remote, TOP, "")
+    here = {name: kind for name, kind in OPTIONAL_TOP.items() if remote.get(name) is not None}
+    problems = _faults(remote, TOP | here, "")
     if not problems:
         text = remote["llm_config"]
         problems += _faults(text, TEXT | TEXT_ONLY, "llm_config.")
@@ -103,20 +109,21 @@ def read_remote_config(src: Path) -> dict[str, Any]:
                 text["rope_scaling"], {"factor": float}, "llm_config.rope_scaling."
             )
         problems += _faults(remote["vision_config"], VISION | VISION_ONLY, "vision_config.")
-    problems = problems or _unsupported(remote)
+    problems = problems or [*_unsupported(remote), *_odd_numbers(remote)]
     if problems:
         raise DataError("\n  ".join([f"{path}: the native class cannot be set up:", *problems]))
     return remote
 
 
 def _faults(config: Mapping[str, Any], fields: Mapping[str, type], where: str) -> list[str]:
-    """Fields that are missing or of another type, each in a sentence."""
+    """Fields that are missing or of another type, and numbers that count nothing, each in a sentence."""
     problems = []
     for name, kind in fields.items():
-        value = config.get(name)
+        value: Any = config.get(name)
+        is_kind = type(value) is kind or (kind is float and type(value) is int)
         if value is None:
             problems.append(f"{where}{name} is missing")
-        elif type(value) is not kind and not (kind is float and type(value) is int):
+        elif not is_kind or (kind in (int, float) and not 0 < value < math.inf):
             problems.append(f"{where}{name} is {value!r}; expected {WORDS[kind]}")
     return problems
 
@@ -125,6 +132,7 @@ def _unsupported(remote: Mapping[str, Any]) -> list[str]:
     """What the native class would do otherwise than the published code, each in a sentence."""
     text, vision = remote["llm_config"], remote["vision_config"]
     scaling = text.get("rope_scaling") or {}
+    side = vision["image_size"] // vision["patch_size"]
     expected: list[tuple[str, Any, tuple[Any, ...]]] = [
         ("llm_config.architectures", text["architectures"], tuple([name] for name in LANGUAGE_MODELS)),
         ("llm_config.rope_scaling.type", _rope_type(scaling), ROPE_TYPES),
@@ -135,6 +143,7 @@ def _unsupported(remote: Mapping[str, Any]) -> list[str]:
         ("ps_version", remote["ps_version"], ("v2",)),
         ("select_layer", remote.get("select_layer", -1), (-1,)),
         ("force_image_size", remote.get("force_image_size") or vision["image_size"], (vision["image_size"],)),
+        ("downsample_ratio", remote["downsample_ratio"], tuple(1 / n for n in SHUFFLES if side % n == 0)),
         ("pad2square", remote.get("pad2square", False), (False,)),
         ("dynamic_image_size", remote.get("dynamic_image_size", False), (True,)),
         ("use_thumbnail", remote.get("use_thumbnail", False), (True,)),
@@ -147,7 +156,7 @@ def _unsupported(remote: Mapping[str, Any]) -> list[str]:
         ("vision_config.hidden_size", vision["hidden_size"], vision["num_attention_heads"]),
         ("vision_config.image_size", vision["image_size"], vision["patch_size"]),
     ):
-        expected.append((f"the rest of {name} by {part}", whole % part if part > 0 else None, (0,)))
+        expected.append((f"the rest of {name} by {part}", whole % part, (0,)))
     if vision["qk_normalization"]:
         # the native norm of queries and keys has this number built in
         expected.append(("vision_config.layer_norm_eps", vision["layer_norm_eps"], (1e-6,)))
@@ -156,6 +165,18 @@ def _unsupported(remote: Mapping[str, Any]) -> list[str]:
         for name, found, known in expected
         if found not in known
     ]
+
+
+def _odd_numbers(remote: Mapping[str, Any]) -> Iterator[str]:
+    """Settings that no class could follow, each in a sentence."""
+    fewest, most = remote.get("min_dynamic_patch") or 1, remote["max_dynamic_patch"]
+    if fewest > most:
+        yield f"min_dynamic_patch is {fewest}; expected no more than max_dynamic_patch, {most}"
+    for where, names in RATES.items():
+        for name in names:
+            rate = remote[where].get(name, 0.0)
+            if type(rate) not in (int, float) or not 0 <= rate < 1:
+                yield f"{where}.{name} is {rate!r}; expected a number from 0 to below 1"
 
 
 def _rope_type(scaling: Mapping[str, Any]) -> str:
@@ -235,7 +256,7 @@ def processor_files(remote: Mapping[str, Any], *, image_seq_length: int) -> dict
     }
     tiles = {
         "crop_to_patches": True,
-        "min_patches": remote.get("min_dynamic_patch", 1),
+        "min_patches": remote.get("min_dynamic_patch") or 1,
         "max_patches": remote["max_dynamic_patch"],
     }
     return {

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mprm.backbones.internvl_config import read_json
+from mprm.backbones.internvl_folder import naming
 from mprm.backbones.internvl_layout import Entry, Shape
 from mprm.errors import ConfigError, DataError, InputNotFoundError
 
@@ -20,6 +21,8 @@ SINGLE = "model.safetensors"
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 """Types of weights, as safetensors and as torch name them."""
 N_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+LAYERS = {"llm_config": "language_model.model.layers.", "vision_config": "vision_model.encoder.layers."}
+"""Where the tensors of each part's layers stand, before their number."""
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -116,6 +119,24 @@ def _header(path: Path) -> dict[str, Stored]:
         raise DataError(f"cut short or no safetensors file ({error})") from error
 
 
+def check_layers(source: Source, remote: Mapping[str, Any], where: Path) -> None:
+    """Stop when the config has other numbers of layers than the weights, before tables of all layers are made."""
+    names = [*source.tensors, *source.unreadable]
+    problems = []
+    for part, prefix in LAYERS.items() if names else ():
+        expected = remote[part]["num_hidden_layers"]
+        found = {name.removeprefix(prefix).split(".")[0] for name in names if name.startswith(prefix)}
+        if len(found) != expected:
+            problems.append(f"{part}.num_hidden_layers is {expected:,}; the weights have {len(found):,} layers")
+    if problems or not names:
+        _refuse([*source.problems, *problems] or ["there are no tensors"], where)
+
+
+def _refuse(problems: Sequence[str], where: Path) -> NoReturn:
+    lines = [f"{where}: {len(problems)} problems with the weights; nothing was written:", *problems]
+    raise DataError("\n  ".join(lines))
+
+
 def check_source(source: Source, layout: Sequence[Entry], where: Path) -> None:
     """Stop unless the checkpoint has exactly the expected tensors; names every one that is wrong."""
     expected = {entry.remote: entry.remote_shape for entry in layout}
@@ -135,8 +156,7 @@ def check_source(source: Source, layout: Sequence[Entry], where: Path) -> None:
         if name not in expected
     ]
     if problems:
-        lines = [f"{where}: {len(problems)} problems with the weights; nothing was written:", *problems]
-        raise DataError("\n  ".join(lines))
+        _refuse(problems, where)
 
 
 def main_dtype(source: Source, dtype: str | None) -> str:
@@ -190,7 +210,8 @@ def write_weights(
         if on_file is not None:
             on_file(name)
         tensors = _native_tensors(source, entries, dtype)
-        save_file(tensors, folder / name, metadata={"format": "pt"})
+        with naming(folder / name):
+            save_file(tensors, folder / name, metadata={"format": "pt"})
         (folder / name).chmod(folder.stat().st_mode & 0o666)  # safetensors lets only the owner read
         placed |= dict.fromkeys(tensors, name)
         n_parameters += sum(tensor.numel() for tensor in tensors.values())
@@ -198,7 +219,8 @@ def write_weights(
         del tensors  # before the next file's are read
     if len(shards) > 1:
         index = {"metadata": {"total_size": n_bytes, "total_parameters": n_parameters}, "weight_map": placed}
-        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        with naming(folder / INDEX):
+            (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     return Written(tuple(dict.fromkeys(placed.values())), len(placed), n_parameters, n_bytes)
 
 

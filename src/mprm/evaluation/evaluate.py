@@ -16,17 +16,17 @@ from mprm.evaluation.bootstrap import measured
 from mprm.evaluation.compare import Contender, compare, refuse_other_steps
 from mprm.evaluation.config import EvaluateConfig
 from mprm.evaluation.evaluation import Evaluation, ModelEvaluation, StepCounts, step_counts
+from mprm.evaluation.outputs import output_path, refuse_outputs
 from mprm.evaluation.saved_scores import read_scores, write_scores
 from mprm.evaluation.scored_solution import ScoredBenchmark, ScoredSolution, score_benchmark
 from mprm.evaluation.step_table import step_table
 from mprm.evaluation.tables import evaluation_tables
 from mprm.evaluation.threshold import choose_thresholds, folds_of
 from mprm.inference.scorer import StepScorer
-from mprm.rollouts.atomic_write import atomic_write, refuse_existing
+from mprm.rollouts.atomic_write import atomic_write
 from mprm.rollouts.corpus import Paths
+from mprm.rollouts.files import corpus_files
 from mprm.rollouts.manifest import hash_file, write_manifest
-
-OUTPUTS = ("scores.jsonl", "metrics.json", "metrics.md")
 
 
 def evaluate(
@@ -61,13 +61,7 @@ def evaluate(
     """
     config = config or EvaluateConfig()
     saved = [scores] if isinstance(scores, str | Path) else list(scores)
-    refuse_wrong_use(
-        has_benchmark=benchmark is not None,
-        has_scorer=scorer is not None,
-        scores=saved,
-        out=out,
-        force=force,
-    )
+    refuse_wrong_use(benchmark, has_scorer=scorer is not None, scores=saved, out=out, force=force)
     read = _read(benchmark, config)
     every = [read_scores(path) for path in saved]
     for scored in every:
@@ -82,26 +76,27 @@ def evaluate(
 
 
 def refuse_wrong_use(
-    *, has_benchmark: bool, has_scorer: bool, scores: Sequence[str | Path], out: str | Path | None, force: bool
+    benchmark: Benchmark | Paths | None,
+    *,
+    has_scorer: bool,
+    scores: Sequence[str | Path],
+    out: str | Path | None,
+    force: bool,
 ) -> None:
-    """Stop before anything is read when there is nothing to do, or when files would be replaced."""
+    """Stop before anything is read when there is nothing to do, or when the output cannot be written."""
     if not has_scorer and not scores:
         raise ConfigError("there is nothing to measure: name a model with --model, or saved scores with --scores")
-    if has_scorer and not has_benchmark:
+    if has_scorer and benchmark is None:
         raise ConfigError("a model needs a benchmark to score: name its files")
-    if out is None:
-        return
-    outputs = [_inside(out, name) for name in (OUTPUTS if has_scorer else OUTPUTS[1:])]
-    inputs = {Path(path).expanduser().resolve() for path in scores}
-    for output in outputs:
-        refuse_existing(output, force=force)
-        if Path(output).expanduser().resolve() in inputs:
-            raise ConfigError(f"{output} is one of the inputs; choose another --out")
+    if out is not None:
+        refuse_outputs(out, inputs=[*scores, *_paths(benchmark)], has_scorer=has_scorer, force=force)
 
 
-def _inside(out: str | Path, name: str) -> str:
-    """A file of the output folder, which may be a URL."""
-    return f"{str(out).rstrip('/')}/{name}"
+def _paths(benchmark: Benchmark | Paths | None) -> list[str]:
+    """The files of the benchmark."""
+    if benchmark is None:
+        return []
+    return [file.path for file in (benchmark.files if isinstance(benchmark, Benchmark) else corpus_files(benchmark))]
 
 
 def _read(benchmark: Benchmark | Paths | None, config: EvaluateConfig) -> Benchmark | None:
@@ -139,7 +134,7 @@ def _score(
     scored = score_benchmark(benchmark, scorer, name=name, on_scored=on_scored)
     if out is not None:
         write_scores(
-            _inside(out, "scores.jsonl"),
+            output_path(out, "scores.jsonl"),
             scored,
             config={"model": name, "model_info": model_info, **asdict(config)},
             inputs=[asdict(file) for file in benchmark.files],
@@ -153,7 +148,8 @@ def _evaluation(every: list[ScoredBenchmark], benchmark: Benchmark | None, confi
     return Evaluation(
         config=config,
         files=benchmark.files if benchmark else (),
-        notes=benchmark.notes if benchmark else (),
+        # those of scores files tell nothing new beside the benchmark that they are the scores of
+        notes=benchmark.notes if benchmark else tuple(note for scored in every for note in scored.notes),
         models=tuple(_model(model) for model in models),
         comparisons=tuple(compare(model, models[0], draws=config.draws, seed=config.seed) for model in models[1:]),
     )
@@ -207,18 +203,19 @@ def _warnings(whole: StepCounts, by_source: dict[str, StepCounts]) -> list[str]:
             )
     if whole.n_unscored:
         found.append(
-            f"{whole.n_unscored:,} labelled steps were cut off by truncation and count as no prediction at all"
+            f"{whole.n_unscored:,} labelled steps have no score, cut off by truncation or not a number (nan),"
+            " and count as no prediction at all"
         )
     if whole.n_unscored_solutions:
         found.append(
-            f"{whole.n_unscored_solutions:,} solutions with a step cut off are left out of first-error metrics"
+            f"{whole.n_unscored_solutions:,} solutions with a step without score are left out of first-error metrics"
         )
     return found
 
 
 def _write(evaluation: Evaluation, out: str, model_info: Mapping[str, Any] | None) -> None:
     numbers = evaluation.to_json()
-    path = _inside(out, "metrics.json")
+    path = output_path(out, "metrics.json")
     with atomic_write(path) as temporary:
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(numbers), indent=2) + b"\n")
         write_manifest(
@@ -229,6 +226,6 @@ def _write(evaluation: Evaluation, out: str, model_info: Mapping[str, Any] | Non
             sources={source: asdict(c) for source, c in evaluation.models[0].source_counts.items()},
             output={"path": path, "n_bytes": temporary.stat().st_size, "xxh3_128": hash_file(str(temporary))},
         )
-    with atomic_write(_inside(out, "metrics.md")) as temporary:
+    with atomic_write(output_path(out, "metrics.md")) as temporary:
         text = "\n".join(table.markdown() for table in evaluation_tables(evaluation))
         temporary.write_text(f"# Evaluation\n\n{text}", encoding="utf-8")

@@ -10,11 +10,14 @@ from typing import Any
 import msgspec
 
 from mprm.errors import DataError, InputNotFoundError
+from mprm.evaluation.notes import Notes
 from mprm.evaluation.scored_solution import ScoredBenchmark, ScoredSolution, refuse_bad
 from mprm.rollouts.atomic_write import atomic_write
 from mprm.rollouts.manifest import hash_file, write_manifest
 from mprm.rollouts.read import is_blank
 from mprm.rollouts.source_ranges import MANIFEST_SUFFIX
+
+OCCURS_TWICE = "the line is the same in every field as an earlier one of its file; both count"
 
 
 def write_scores(
@@ -43,12 +46,17 @@ def write_scores(
 
 
 def read_scores(path: str | Path) -> ScoredBenchmark:
-    """Read what `write_scores` wrote."""
+    """Read what `write_scores` wrote.
+
+    A line that occurs twice is noted, not refused: a benchmark may hold a solution twice.
+    """
     here = Path(path).expanduser()
     if not here.is_file():
         raise InputNotFoundError(f"{path}: no such file; expected scores that mprm evaluate --out saved")
     decoder = msgspec.json.Decoder(ScoredSolution)
-    solutions = []
+    notes = Notes()
+    solutions: list[ScoredSolution] = []
+    seen: set[ScoredSolution] = set()
     with here.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if is_blank(line):
@@ -62,10 +70,14 @@ def read_scores(path: str | Path) -> ScoredBenchmark:
                     f" {', '.join(ScoredSolution.__struct_fields__)}; make the file with mprm evaluate --out."
                 ) from error
             refuse_bad(solution, place)
+            if solution in seen:
+                notes(place, OCCURS_TWICE)
+            seen.add(solution)
             solutions.append(solution)
     if not solutions:
         raise DataError(f"{path}: the file holds no scores; expected one line a solution")
-    return ScoredBenchmark(name=_model_name(str(here)) or str(path), solutions=tuple(solutions))
+    name = _model_name(str(here)) or str(path)
+    return ScoredBenchmark(name=name, solutions=tuple(solutions), notes=notes.lines())
 
 
 class _Config(msgspec.Struct):

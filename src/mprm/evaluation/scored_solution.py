@@ -10,7 +10,7 @@ import msgspec
 
 from mprm.errors import DataError
 from mprm.evaluation.benchmark import Benchmark
-from mprm.evaluation.solution import Solution
+from mprm.evaluation.solution import Solution, first_error_of
 from mprm.inference.scorer import StepScorer
 
 
@@ -23,7 +23,7 @@ class ScoredSolution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     labels: tuple[int, ...]
     first_error: int | None
     scores: tuple[float | None, ...]
-    """Probability that each step is correct; None for a step that truncation cut off."""
+    """Probability that each step is correct; None for a step without one, as truncation cut it off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,8 @@ class ScoredBenchmark:
     name: str
     """The model."""
     solutions: tuple[ScoredSolution, ...]
+    notes: tuple[str, ...] = ()
+    """What is odd about a scores file's lines, as of a benchmark's records."""
 
 
 def score_benchmark(
@@ -81,7 +83,9 @@ def refuse_bad(solution: ScoredSolution, place: str) -> None:
             raise DataError(f"{place}: step {number} has label {label}; expected 1, 0 or -1")
         if score is not None and not 0 <= score <= 1:
             raise DataError(f"{place}: step {number} has score {score}; expected a probability from 0 to 1, or null")
-    if solution.first_error is not None and not 0 <= solution.first_error < n_steps:
-        raise DataError(
-            f"{place}: the first error is step {solution.first_error}; expected 0 to {n_steps - 1}, or null for none"
+    expected = first_error_of(solution.labels)
+    if solution.first_error != expected:
+        said, meant = (
+            "null, for none" if step is None else f"step {step}" for step in (solution.first_error, expected)
         )
+        raise DataError(f"{place}: the first error is {said}; by the labels {list(solution.labels)} it is {meant}")

@@ -75,4 +75,7 @@ def refuse_nothing_to_measure(scores: FloatArray, labels: IntArray) -> None:
     if not np.any(labels != 0):
         raise DataError("no step is labelled correct or incorrect; there is nothing to measure a model by")
     if np.all(np.isnan(scores[labels != 0])):
-        raise DataError("no labelled step has a score: truncation cut off all of them; allow longer sequences")
+        raise DataError(
+            "no labelled step could be scored: the model gives no number (nan), or every question is longer than"
+            " its maximum length; look at the model's weights, and allow longer sequences"
+        )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mprm.evaluation.bootstrap import Estimate
 from mprm.evaluation.compare import Comparison
 from mprm.evaluation.evaluation import Evaluation, ModelEvaluation, threshold_words
 from mprm.evaluation.measure import METRICS
+from mprm.rollouts.printable import printable
 
 SOURCE_COLUMNS = {
     "macro_f1": "macro-F1",
@@ -40,12 +41,24 @@ class MetricsTable:
 
 
 def evaluation_tables(evaluation: Evaluation) -> list[MetricsTable]:
-    """The metrics of all models side by side, each model's sources, and the comparisons."""
-    return [
+    """The metrics of all models side by side, each model's sources, and the comparisons; all of it printable."""
+    tables = [
         _metrics_table(evaluation),
         *(_source_table(model, evaluation) for model in evaluation.models),
         *(_comparison_table(comparison, evaluation) for comparison in evaluation.comparisons),
     ]
+    return [_printable(table) for table in tables]
+
+
+def _printable(table: MetricsTable) -> MetricsTable:
+    """The table with what names from data could do to a terminal escaped."""
+    return replace(
+        table,
+        title=printable(table.title),
+        heads=[printable(head) for head in table.heads],
+        rows=[[printable(cell) for cell in row] for row in table.rows],
+        below=tuple(printable(line) for line in table.below),
+    )
 
 
 def _metrics_table(evaluation: Evaluation) -> MetricsTable:

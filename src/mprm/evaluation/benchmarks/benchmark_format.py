@@ -44,6 +44,8 @@ class BenchmarkFormat:
     recognise: Callable[[Record], bool]
     parse: Callable[[Record, Place, Report], tuple[Solution, ...]]
     """The record's solutions; the report raises at the first thing that is wrong."""
+    has_unique_ids: bool = True
+    """Whether an id that occurs twice in a file is a mistake."""
 
 
 def texts_field(record: Record, key: str, report: Report) -> tuple[str, ...]:

@@ -62,4 +62,5 @@ PRMBENCH = BenchmarkFormat(
     title="PRMBench",
     recognise=lambda record: {"original_process", "modified_process", "error_steps"} <= record.keys(),
     parse=parse,
+    has_unique_ids=False,  # as published, five ids have two records each, with other errors put in
 )

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import chain
+from typing import NoReturn
 
 from mprm.errors import DataError
 from mprm.rollouts.chunks import chunks_of, lines_of
@@ -14,7 +15,10 @@ from mprm.rollouts.format import Record
 from mprm.rollouts.problem import Report
 from mprm.rollouts.read import is_blank, record_of
 
-BETWEEN = re.compile(r"[\s,]*")
+BLANK = re.compile(r"[ \t\r\n]*")
+"""What JSON allows between its parts."""
+SHOWN = 40
+"""Characters that a message shows of what should not be there."""
 
 
 def read_records(file: CorpusFile) -> Iterator[tuple[int, Record]]:
@@ -53,15 +57,29 @@ def _array_records(data: bytes, path: str, line: int) -> Iterator[tuple[int, Rec
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
     decoder, counted = json.JSONDecoder(), 0
-    start = text.index("[") + 1
-    while True:
-        start = BETWEEN.match(text, start).end()  # type: ignore[union-attr]  # it matches nothing, too
-        line, counted = line + text.count("\n", counted, start), start
-        if text.startswith("]", start):
-            return
+    at = _past_blank(text, text.index("[") + 1)
+    is_closed = text.startswith("]", at)
+    while not is_closed:
+        line, counted = line + text.count("\n", counted, at), at
         try:
-            end = decoder.raw_decode(text, start)[1]
+            end = decoder.raw_decode(text, at)[1]
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}:{line}: not JSON: {error}. Expected an array of objects.") from error
-        yield line, _record(text[start:end].encode(), f"{path}:{line}")
-        start = end
+        yield line, _record(text[at:end].encode(), f"{path}:{line}")
+        at = _past_blank(text, end)
+        is_closed = text.startswith("]", at)
+        if not is_closed and not text.startswith(",", at):
+            _refuse_rest(text, at, path, line + text.count("\n", counted, at), "a comma or ] after the record")
+        at = at if is_closed else _past_blank(text, at + 1)
+    end = _past_blank(text, at + 1)
+    if end < len(text):
+        _refuse_rest(text, end, path, line + text.count("\n", counted, end), "nothing after the array")
+
+
+def _past_blank(text: str, start: int) -> int:
+    return BLANK.match(text, start).end()  # type: ignore[union-attr]  # it matches nothing, too
+
+
+def _refuse_rest(text: str, at: int, path: str, line: int, expected: str) -> NoReturn:
+    found = repr(text[at : at + SHOWN]) if at < len(text) else "the end of the file"
+    raise DataError(f"{path}:{line}: not JSON: found {found}; expected {expected}. Mend the file.")
