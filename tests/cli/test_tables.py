@@ -27,3 +27,21 @@ def test_letters_of_any_script_stay_as_they_are(capsys: pytest.CaptureFixture[st
     show(rich_table("α – 数学", ["ä/b"], [["é, as wide as the title"]], total_last=False))
     printed = capsys.readouterr().out
     assert all(text in printed for text in ("α – 数学", "ä/b", "é, as"))
+
+
+def test_a_table_too_wide_for_the_terminal_is_split_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.console import Console
+
+    from mprm.cli import tables
+
+    monkeypatch.setattr(tables, "_console", lambda: Console(width=40, force_terminal=True, color_system=None))
+    heads = ["metric", *(f"model {n}" for n in range(6))]
+    rows = [[f"row {r}", *(f"0.{r}{n}00 to 0.9" for n in range(6))] for r in range(3)]
+    tables.show_split("Metrics", heads, rows, total_last=False)
+    shown = capsys.readouterr().out
+    assert all(cell in shown for row in rows for cell in row)
+    assert shown.count("row 0") > 1  # the first column stands in every part
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 40

@@ -249,6 +249,7 @@ def test_a_run_writes_a_plain_checkpoint_and_its_card(folder: Path, tmp_path: Pa
     assert card.labels == {"scheme": "hard", "tau": 0.5}
     assert card.data == trained.data
     assert card.base_fingerprint
+    assert card.image_settings == {"max_patches": 6}
     assert card.data["rollouts"] == 10
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["architectures"] == ["InternVLForConditionalGeneration"]
@@ -347,6 +348,7 @@ def test_the_learning_curve_is_what_evaluate_gives(folder: Path, tmp_path: Path)
     prm = PRM.from_pretrained(tmp_path / "run", device="cpu")
     found = mprm.evaluate(path, scorer=prm, config=mprm.EvaluateConfig(text_only=True, draws=2))
     assert points[-1]["overall"] == pytest.approx(found.models[0].value("overall"), abs=1e-6)
+    assert points[-1]["macro_f1"] == pytest.approx({"text": found.models[0].value("macro_f1", "text")}, abs=1e-6)
     assert points[-1]["auc"] == pytest.approx(found.models[0].value("auc"), abs=1e-4)
 
 

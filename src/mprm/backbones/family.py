@@ -18,8 +18,8 @@ class Family(Protocol):
     name: str
     image_tokens: tuple[str, ...]
     """The tokens that stand for an image; none for a text model."""
-    image_settings: tuple[str, ...]
-    """Names of what can be set about images."""
+    image_settings: dict[str, int]
+    """What can be set about images, and the paper's values."""
     image_end: str
     """Text between an image that stands before the question and what follows it."""
 

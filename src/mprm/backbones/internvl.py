@@ -19,7 +19,7 @@ class InternVL:
 
     name = "internvl"
     image_tokens: tuple[str, ...] = ("<img>", "<IMG_CONTEXT>", "</img>")
-    image_settings: tuple[str, ...] = ("max_patches",)
+    image_settings: dict[str, int] = SETTINGS
     image_end = "\n"
 
     def model_class(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +40,10 @@ def family_of(path: str | Path) -> Family:
     """Which backbone the checkpoint at ``path`` is."""
     config_path = Path(path) / "config.json"
     if not config_path.is_file():
-        raise InputNotFoundError(f"{path} is no checkpoint: {config_path} is not there")
+        fetch = ""
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) and not Path(path).exists():
+            fetch = f"; from the Hugging Face hub it comes with: hf download {path} --local-dir {Path(path).name}"
+        raise InputNotFoundError(f"{path} is no checkpoint: {config_path} is not there{fetch}")
     try:
         kind = json.loads(config_path.read_text(encoding="utf-8")).get("model_type", "")
     except (ValueError, AttributeError) as error:
@@ -170,7 +174,7 @@ def load_backbone(
     if not shards_weights():
         model.to(device)
     settings = image_settings or {}
-    if unknown := settings.keys() - family.image_settings:
+    if unknown := settings.keys() - family.image_settings.keys():
         raise ConfigError(
             f"{', '.join(sorted(unknown))}: no setting of {family.name} checkpoints; expected"
             f" {', '.join(family.image_settings) or 'none, they see no images'}"

@@ -20,7 +20,7 @@ class Qwen25VL:
 
     name = "qwen2_5_vl"
     image_tokens: tuple[str, ...] = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
-    image_settings: tuple[str, ...] = ("min_pixels", "max_pixels")
+    image_settings: dict[str, int] = SETTINGS
     image_end = ""
 
     def model_class(self) -> Any:

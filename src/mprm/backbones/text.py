@@ -19,7 +19,7 @@ class Text:
 
     name = "text"
     image_tokens: tuple[str, ...] = ()
-    image_settings: tuple[str, ...] = ()
+    image_settings: dict[str, int] = {}  # noqa: RUF012 - never changed
     image_end = ""
 
     def model_class(self) -> Any:

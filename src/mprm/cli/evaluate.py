@@ -64,7 +64,7 @@ def run(arguments: list[str]) -> int:
         EvaluateCommand,
         arguments,
         command="evaluate",
-        example="mprm evaluate VisualProcessBench/test.jsonl --model runs/bis10 --image-root images --out eval/bis10",
+        example="mprm evaluate bench/test.jsonl --model runs/bis10 --image-root bench --out eval/bis10",
     )
     from mprm.evaluation.evaluate import evaluate, refuse_wrong_use
 
@@ -164,12 +164,11 @@ def _model_info(model: str | None) -> dict[str, Any] | None:
 
 
 def _print(evaluation: Evaluation, out: str | None) -> None:
-    from mprm.cli.tables import rich_table, show
+    from mprm.cli.tables import show_split
     from mprm.evaluation.tables import evaluation_tables
 
     for table in evaluation_tables(evaluation):
-        is_by_source = table.heads[0] == "source"
-        show(rich_table(table.title, table.heads, table.rows, total_last=is_by_source))
+        show_split(table.title, table.heads, table.rows, total_last=table.heads[0] == "source")
         print(*table.below, sep="\n", end="\n\n")
     if out is not None:
         print(f"Scores and metrics are in {out}.")

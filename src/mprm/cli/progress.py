@@ -12,6 +12,8 @@ from mprm.rollouts.chunks import Chunk
 SHOW_AFTER_S = 0.5
 """Short work shows no bar."""
 REFRESH_S = 0.1
+LINE_EVERY_S = 30.0
+"""How often a log is told where there is no terminal."""
 
 
 @contextmanager
@@ -57,7 +59,11 @@ def counting(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
     def advance(n: int) -> None:
         nonlocal done, shown
         done += n
-        if monotonic() - shown > REFRESH_S:
+        if not console.is_terminal:
+            if monotonic() - shown > LINE_EVERY_S:  # for whoever follows a log
+                shown = monotonic()
+                console.print(f"{title}: {done:,}" + ("" if total is None else f" of {total:,}"))
+        elif monotonic() - shown > REFRESH_S:
             shown = monotonic()
             bar.start()  # again and again: does nothing once it runs
             bar.update(task, completed=done, refresh=True)

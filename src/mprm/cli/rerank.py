@@ -90,11 +90,12 @@ def run(arguments: list[str]) -> int:
 
         print(as_json(metrics(found)))
         return 0
-    from mprm.cli.tables import rich_table, show
+    from mprm.cli.tables import show_split
     from mprm.reranking.figure import can_draw
     from mprm.reranking.markdown import notes, tables
 
-    show(*(rich_table(title, heads, rows, total_last=False) for title, heads, rows in tables(found)))
+    for title, heads, rows in tables(found):
+        show_split(title, list(heads), [list(row) for row in rows], total_last=False)
     print(*notes(found), sep="\n")
     if options.out is not None:
         print(f"Choices, metrics and scores in {Path(options.out)}.")

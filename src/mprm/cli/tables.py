@@ -89,6 +89,27 @@ def show_fitted(title: str, heads: list[str], rows: list[list[str]], *, spare: S
         console.print(f"Left out, for want of room: {', '.join(left_out)}.")
 
 
+def show_split(title: str, heads: list[str], rows: list[list[str]], *, total_last: bool) -> None:
+    """Print a table; where the terminal is too narrow, as several below each other that repeat the first column."""
+    console = _console()
+    wide = console.options.update(max_width=10_000)
+
+    def part(start: int, end: int) -> Any:
+        name = title if start == 1 else f"{title} (continued)"
+        cut = [[row[0], *row[start:end]] for row in rows]
+        return rich_table(name, [heads[0], *heads[start:end]], cut, total_last=total_last)
+
+    start = 1
+    while start < len(heads):
+        end = len(heads)
+        while console.is_terminal and end > start + 1:
+            if console.measure(part(start, end), options=wide).maximum <= console.width:
+                break
+            end -= 1
+        console.print(part(start, end))
+        start = end
+
+
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The table in Markdown."""
     lines = [list(heads), ["---"] + ["---:"] * (len(heads) - 1), *map(list, rows)]

@@ -27,7 +27,9 @@ class TrainCommand:
         Literal["bis", "random", "low-mc", "mixed", "reliable"] | None,
         Option("Choose a subset first, by this strategy."),
     ] = None
-    rho: Annotated[float | None, Option("Fraction chosen from each source, with --select.", "NUMBER")] = None
+    rho: Annotated[
+        float | None, Option("Fraction chosen from each source, with --select. (default: 0.1)", "NUMBER")
+    ] = None
     alpha: Alpha = 0.05
     select_seed: Annotated[int, Option("Seed of the choice.", "N")] = 0
     learning_rate: Annotated[float, Option("Highest learning rate of AdamW.", "NUMBER")] = 1e-5
@@ -123,5 +125,6 @@ def run(arguments: list[str]) -> int:
         print(f"The run was finished already; the model is in {trained.out}.")
         return 0
     end = f"the model is in {trained.out}" if trained.is_finished else "go on with --resume"
-    print(f"{trained.n_updates:,} updates, mean loss {trained.loss:.4f}; {end}.")
+    since = " since it was resumed" if options.resume else ""
+    print(f"{trained.n_updates:,} updates done, mean loss{since} {trained.loss:.4f}; {end}.")
     return 0

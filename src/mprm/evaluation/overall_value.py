@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,6 +25,8 @@ class OverallValue:
     n_counted: int
     n_unscored: int
     """Labelled steps without a score."""
+    macro_f1: dict[str, float] = field(default_factory=dict)
+    """Of each source, at the same thresholds: the overall value is their mean, weighted by steps."""
 
 
 def overall_value(
@@ -60,7 +62,8 @@ def overall_value(
     fold_of = dict(zip(keys, folds_of(keys, folds=folds, seed=seed), strict=True))
     is_counted = (all_labels != 0) & ~np.isnan(all_scores)
     score, label = all_scores[is_counted], all_labels[is_counted]
-    source = np.unique(np.asarray(sources, dtype=str), return_inverse=True)[1].reshape(-1)[is_counted]
+    names, numbers = np.unique(np.asarray(sources, dtype=str), return_inverse=True)
+    source = numbers.reshape(-1)[is_counted]
     fold = np.array([fold_of[key] for key in problems])[is_counted]
     cuts = np.empty(len(score))
     for number in np.unique(fold):
@@ -69,12 +72,15 @@ def overall_value(
             raise DataError("one fold holds every labelled step; give more problems, or fewer folds")
         cuts[fold == number] = best_step_threshold(score[others], label[others], source[others])
     cell = np.where(label == 1, np.where(score >= cuts, 0, 2), np.where(score >= cuts, 1, 3))
-    n_sources = int(source.max()) + 1
+    n_sources = len(names)
     confusion = np.bincount(source * 4 + cell, minlength=n_sources * 4).reshape(n_sources, 4).astype(np.float64)
     steps = ranked(score, label == 1)
     auc = float(ranking_metrics(steps, np.ones((1, len(score))))["auc"][0])
+    by_source = macro_f1(confusion)
+    counted = confusion.sum(-1) > 0
     return OverallValue(
-        overall=float(step_weighted_mean(macro_f1(confusion), confusion.sum(-1))),
+        overall=float(step_weighted_mean(by_source, confusion.sum(-1))),
+        macro_f1={str(name): float(f1) for name, f1, any_ in zip(names, by_source, counted, strict=True) if any_},
         auc=None if np.isnan(auc) else auc,
         n_counted=len(score),
         n_unscored=int(((all_labels != 0) & np.isnan(all_scores)).sum()),

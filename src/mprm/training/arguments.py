@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mprm.engines.local import n_cores
 from mprm.errors import ConfigError
 from mprm.training.batches import BatchPlan
 from mprm.training.config import TrainConfig
@@ -68,7 +69,7 @@ def trainer_arguments(config: TrainConfig, plan: BatchPlan | None = None) -> Any
         ddp_timeout=7200,
         seed=config.seed,
         data_seed=config.seed,
-        dataloader_num_workers=config.workers,
+        dataloader_num_workers=min(config.workers, n_cores()),
         remove_unused_columns=False,
         logging_steps=1,
         logging_nan_inf_filter=False,

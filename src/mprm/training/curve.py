@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import torch
 from transformers import TrainerCallback
 
 from mprm.backbones.prompt import PromptEncoder
-from mprm.errors import DataError
 from mprm.evaluation.benchmark import Benchmark, read_benchmark, refuse_broken_images, refuse_missing_images
-from mprm.evaluation.overall_value import OverallValue, overall_value
+from mprm.evaluation.overall_value import overall_value
 from mprm.inference.score_chains import score_chains
 from mprm.training.config import TrainConfig
 
@@ -22,7 +20,7 @@ CURVE = "curve.jsonl"
 
 
 class LearningCurve(TrainerCallback):  # type: ignore[misc]
-    """Appends a line to ``curve.jsonl`` each time: overall value and AUC, all sources and each alone.
+    """Appends a line to ``curve.jsonl`` each time: overall value, macro-F1 of each source, AUC.
 
     All ranks score their share. A resumed run takes up the curve at its checkpoint.
     """
@@ -77,31 +75,12 @@ class LearningCurve(TrainerCallback):  # type: ignore[misc]
 
 
 def curve_point(benchmark: Benchmark, scores: dict[Any, list[float]]) -> dict[str, Any]:
-    """Overall value and AUC of the benchmark, and of each of its sources."""
-    everything = _value(benchmark, scores, None)
-    if everything is None:
-        raise DataError("no labelled step of the benchmark could be scored")
-    sources = dict.fromkeys(solution.source for solution in benchmark.solutions)
-    by_source = {source: _value(benchmark, scores, source) for source in sources}
-    return {
-        **asdict(everything),
-        "sources": {source: None if value is None else asdict(value) for source, value in by_source.items()},
-    }
-
-
-def _value(benchmark: Benchmark, scores: dict[Any, list[float]], source: str | None) -> OverallValue | None:
-    """The value of one source, or of all; None where nothing can be measured, as in a source of one problem."""
+    """Overall value, AUC, and the macro-F1 of each source that the overall value is a mean of."""
     columns: tuple[list[float], list[int], list[str], list[str]] = ([], [], [], [])
     for solution in benchmark.solutions:
-        if source in (None, solution.source):
-            found = scores[solution.chain]
-            columns[0].extend(math.nan if value is None else value for value in found)
-            columns[1].extend(solution.labels)
-            columns[2].extend([solution.source] * len(found))
-            columns[3].extend([solution.problem] * len(found))
-    try:
-        return overall_value(*columns)
-    except DataError:
-        if source is None:
-            raise
-        return None
+        found = scores[solution.chain]
+        columns[0].extend(found)
+        columns[1].extend(solution.labels)
+        columns[2].extend([solution.source] * len(found))
+        columns[3].extend([solution.problem] * len(found))
+    return asdict(overall_value(*columns))

@@ -69,6 +69,8 @@ class RunFolder:
             self._take_lock()
             self._refuse_another(_decoded(written), settings)
             return
+        if resume:
+            print(f"there is no run in {self.path} to resume; it begins now", file=sys.stderr)
         if written.is_file():
             self._take_lock()
             self._clear()

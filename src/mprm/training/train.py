@@ -12,7 +12,7 @@ import msgspec
 
 from mprm.backbones.card import Card, write_card
 from mprm.backbones.fingerprint import fingerprint_of
-from mprm.backbones.load import need_torch
+from mprm.backbones.load import family_of, need_torch
 from mprm.engines.engine import make_engine
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.rollouts.atomic_write import atomic_write
@@ -142,10 +142,11 @@ class _Run:
         from mprm.backbones.step_reader import freeze_vision
 
         self.config, self.launched, self.folder = config, arguments, folder
+        family = family_of(config.model)
         self.is_first = arguments.process_index == 0
         self.card = Card(
             max_length=config.max_length,
-            image_settings=config.image_settings,
+            image_settings={**family.image_settings, **config.image_settings},
             positive=config.positive,
             negative=config.negative,
             labels=config.label_scheme,
