@@ -54,6 +54,8 @@ class SampleSummary:
     n_candidates: int
     n_cut: int
     """Candidates that the token limit cut off."""
+    renamed_images: dict[str, str]
+    """Images that lie under the image root by another name than the question's: that name, by the question's."""
     failed_to: str | None
     manifest: str
 
@@ -89,7 +91,8 @@ def sample(
     """
     out, config = str(out), config or SampleConfig()
     refuse_output(out, questions, force=force)
-    entries, inputs = _questions(questions, format, image_root)
+    renamed: dict[str, str] = {}
+    entries, inputs = _questions(questions, format, image_root, renamed)
     requests = [_request(question, config, image_root) for question in entries]
     run = {"policy": sampler.name, **sampler.settings, **_settings(config), "questions": _digest(entries)}
     with Journal(out, run=run, force=force) as journal:
@@ -114,6 +117,7 @@ def sample(
         n_continued=len(entries) - len(todo),
         n_candidates=n_done * config.n,
         n_cut=n_cut,
+        renamed_images=renamed,
         failed_to=failed_to,
         manifest=manifest,
     )
@@ -138,7 +142,7 @@ def _failed_path(out: str) -> str:
 
 
 def _questions(
-    questions: Any, format: str | None, image_root: str | Path | None
+    questions: Any, format: str | None, image_root: str | Path | None, renamed: dict[str, str]
 ) -> tuple[list[Question], list[dict[str, Any]]]:
     """The questions, each once, and the manifest's entries of their files."""
     if _is_in_memory(questions):
@@ -147,7 +151,7 @@ def _questions(
     else:
         from mprm.annotation.questions.read import read_questions
 
-        entries = read_questions(questions, format=format, image_root=image_root)
+        entries = read_questions(questions, format=format, image_root=image_root, on_renamed=renamed.update)
         inputs = [
             {
                 "path": file.path,

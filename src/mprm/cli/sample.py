@@ -111,6 +111,12 @@ def run(arguments: list[str]) -> int:
     print(f"{summary.n_done:,} questions with {options.n} candidates each in {summary.out}.")
     if summary.n_continued:
         print(f"{summary.n_continued:,} of them were done by an earlier run.")
+    if summary.renamed_images:
+        name, path = next(iter(summary.renamed_images.items()))
+        print(
+            f"{len(summary.renamed_images):,} images were found under another name, such as {name} as {path}:"
+            " are they the right ones?"
+        )
     if summary.n_cut:
         limit = options.max_new_tokens
         print(f"{summary.n_cut:,} of {summary.n_candidates:,} candidates were cut off at {limit:,} tokens.")

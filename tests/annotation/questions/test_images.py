@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from mprm.annotation.questions.images import found_image, missing_images
+from mprm.annotation.questions.images import found_image, missing_images, with_found_images
 from mprm.annotation.questions.question import Question
 from mprm.annotation.questions.read import read_questions
 from mprm.errors import ConfigError, DataError
@@ -60,3 +60,12 @@ def test_two_images_never_become_one(tmp_path: Path) -> None:
     (tmp_path / "1.png").touch()
     with pytest.raises(DataError, match=r"a/1.png and b/1.png would both be 1.png"):
         read_questions(path, image_root=tmp_path)
+
+
+def test_images_under_another_name_are_told_of(tmp_path: Path) -> None:
+    (tmp_path / "4.png").touch()
+    (tmp_path / "5.png").touch()
+    asked = [question(1, "images/4.jpg"), question(2, "5.png")]
+    renamed: dict[str, str] = {}
+    with_found_images(asked, tmp_path, on_renamed=renamed.update)
+    assert renamed == {"images/4.jpg": "4.png"}

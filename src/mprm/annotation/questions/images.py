@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -47,8 +47,16 @@ def missing_images(questions: Iterable[Question], image_root: str | Path) -> lis
     return [name for name in names if found_image(name, root) is None]
 
 
-def with_found_images(questions: Sequence[Question], image_root: str | Path) -> list[Question]:
-    """The questions with their images' paths under the root; an error names those that are not there."""
+def with_found_images(
+    questions: Sequence[Question],
+    image_root: str | Path,
+    *,
+    on_renamed: Callable[[dict[str, str]], None] | None = None,
+) -> list[Question]:
+    """The questions with their images' paths under the root; an error names those that are not there.
+
+    ``on_renamed`` is told of images that lie there under another name: that name, by the question's own.
+    """
     root = _folder(image_root)
     names = list(dict.fromkeys(image for question in questions for image in question.images))
     found = {name: found_image(name, root) for name in names}
@@ -64,6 +72,9 @@ def with_found_images(questions: Sequence[Question], image_root: str | Path) -> 
         other = owners.setdefault(path or "", name)
         if other != name:
             raise DataError(f"{root}: {other} and {name} would both be {path}; unpack the images with their folders")
+    renamed = {name: path for name, path in found.items() if path is not None and path != name}
+    if renamed and on_renamed is not None:
+        on_renamed(renamed)
     return [replace(question, images=tuple(found[name] or "" for name in question.images)) for question in questions]
 
 

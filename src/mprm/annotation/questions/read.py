@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mprm.annotation.questions.format import BadRecord, QuestionFormat
@@ -23,6 +23,7 @@ def read_questions(
     *,
     format: str | None = None,
     image_root: str | Path | None = None,
+    on_renamed: Callable[[dict[str, str]], None] | None = None,
 ) -> list[Question]:
     """All questions of the files, in the order of the files and their lines.
 
@@ -34,6 +35,8 @@ def read_questions(
         Name of the format, where it must not be guessed from a file's first record.
     image_root
         Folder that must hold every image; the questions then name their images by the paths found there.
+    on_renamed
+        Told of images that lie there under another name than the questions give; see `with_found_images`.
 
     Raises
     ------
@@ -58,7 +61,7 @@ def read_questions(
             problems.append(f"{file.path}: holds no record; expected one question or more")
     if problems:
         raise _bad(problems)
-    return questions if image_root is None else with_found_images(questions, image_root)
+    return questions if image_root is None else with_found_images(questions, image_root, on_renamed=on_renamed)
 
 
 def _read_file(file: CorpusFile, fmt: QuestionFormat | None) -> list[tuple[str, Question | BadRecord]]:
