@@ -1,4 +1,4 @@
-"""Choose the rollouts that teach a multimodal process reward model the most."""
+"""Multimodal process reward models: choose the rollouts that teach the most, train, evaluate, rerank."""
 
 from __future__ import annotations
 

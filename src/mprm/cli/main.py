@@ -24,7 +24,7 @@ COMMANDS = {
     "lab": "the sample corpus that mprm ships",
 }
 
-HELP = f"""mprm {__version__}: choose the rollouts that teach a multimodal process reward model the most.
+HELP = f"""mprm {__version__}: multimodal process reward models, from annotated rollouts to the best of N.
 
 Usage: mprm COMMAND [OPTIONS]
 
