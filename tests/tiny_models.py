@@ -16,7 +16,14 @@ IMAGE = {
     "internvl": ["<img>", "</img>", "<IMG_CONTEXT>", "<video>"],
     "text": [],
 }
-TEXT = [*["Yes", "No"] * 50, "Question: what is 12 + 30?\nProcess: the sum of 12 and 30 is 42", "the answer is 7"] * 3
+TEXT = [
+    *["Yes", "No"] * 50,
+    "Question: what is 12 + 30?\nProcess: the sum of 12 and 30 is 42",
+    "the answer is 7",
+    "system\nYou are a helpful assistant.\nuser\n",
+    "how long is bar 1? hm hm",
+    "\n\nthe bar is 3 long",
+] * 3
 BACKBONES = ("qwen2_5_vl", "internvl", "text")
 
 
@@ -29,7 +36,7 @@ def tiny_tokenizer(kind: str) -> Any:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=320, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+        vocab_size=400, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
     )
     backend.train_from_iterator(TEXT, trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=FRAME[0], eos_token=FRAME[2])
