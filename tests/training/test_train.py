@@ -315,8 +315,8 @@ def test_steps_lost_to_truncation_are_counted_and_a_rollout_without_any_is_dropp
 ) -> None:
     records = [
         {"prompt": "q", "completions": ["a", "b"], "labels": [True, False]},
-        {"prompt": "q", "completions": ["a", "long " * 60, "c"], "labels": [True, False, True]},
-        {"prompt": "q " * 200, "completions": ["a"], "labels": [True]},
+        {"prompt": "q", "completions": ["a", "zqx " * 60, "c"], "labels": [True, False, True]},
+        {"prompt": "zqx " * 200, "completions": ["a"], "labels": [True]},
     ]
     path = write_records(tmp_path / "rollouts.jsonl", records)
     trained = train(str(path), config_for("text", folder, tmp_path / "run", max_length=128))
