@@ -179,7 +179,7 @@ def test_a_model_overfits_64_rollouts(
         learning_rate=3e-3,
         weight_decay=0.0,
         gradient_checkpointing=False,
-        epochs=100 if kind == "text" else 50,
+        epochs=100,
     )
     trained = train(str(path), config)
     assert trained.n_updates == config.epochs * 4
