@@ -48,7 +48,7 @@ def test_a_killed_worker_leaves_no_output(corpus, tmp_path: Path, monkeypatch) -
     from mprm.rollouts import chunks
 
     monkeypatch.setattr(chunks.chunks_of, "__kwdefaults__", {"format_name": "", "chunk_bytes": 2000})
-    folder = corpus(ai2d=[[1.0, 0.0]] * 400)
+    folder = corpus(ai2d=[[1.0, 0.0]] * 4000)  # far more pieces than are under way at once
     selection = mprm.select(folder, rho=0.9, processes=2)
     n_killed = 0
 
