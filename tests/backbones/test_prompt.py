@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mprm.backbones.card import Card
-from mprm.backbones.chat import place_images
 from mprm.backbones.prompt import PromptEncoder
 from mprm.backbones.step_model import StepModel, load_step_model
 from mprm.errors import ConfigError, DataError
 from mprm.rollouts.chain import Chain
+from mprm.rollouts.place_images import place_images
 from tests.tiny_models import BACKBONES, IMAGE, save_tiny
 
 SYSTEM = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"

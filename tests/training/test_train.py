@@ -291,6 +291,15 @@ def test_adapters_train_and_load(folder: Path, tmp_path: Path) -> None:
     assert score_chains(untrained.model, untrained.encoder, [chain])[0] != after
 
 
+def test_adapters_stopped_and_resumed_are_those_of_a_whole_run(folder: Path, tmp_path: Path) -> None:
+    data = data_for("qwen2_5_vl", folder)
+    train(data, config_for("qwen2_5_vl", folder, tmp_path / "whole", lora_rank=4))
+    train(data, config_for("qwen2_5_vl", folder, tmp_path / "run", lora_rank=4, max_updates=2))
+    train(data, config_for("qwen2_5_vl", folder, tmp_path / "run", lora_rank=4), resume=True)
+    whole, resumed = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "run"))
+    assert all(torch.equal(resumed[name], weight) for name, weight in whole.items())
+
+
 def test_all_broken_images_are_listed_before_the_first_step_or_dropped(folder: Path, tmp_path: Path) -> None:
     records = bar_records(6, tmp_path / "images")
     (tmp_path / "images" / "1.png").unlink()

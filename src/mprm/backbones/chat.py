@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from mprm.errors import ConfigError
-from mprm.rollouts.judge import IMAGE_MARK
+from mprm.rollouts.place_images import place_images
 
 _WORDS = "mprm-user-content"
 
@@ -80,35 +79,6 @@ class PlainText:
                 id_ for id_ in self._tokenizer.encode(text, add_special_tokens=False).ids if id_ not in self._control
             ]
         return ids
-
-
-def place_images(question: str, n_images: int) -> list[str | int]:
-    """The question with each image (by number) at its mark, or None of them where the marks do not fit.
-
-    Marks are ``<image>``, one for each image in order, or ``<image1>``, ``<image2>``, … each once. Where
-    they do not fit the images one to one, all images stand before the question and marks stay as text.
-
-    Examples
-    --------
-    >>> place_images("Is <image> larger than <image>?", 2)
-    ['Is ', 0, ' larger than ', 1, '?']
-    >>> place_images("Find x.", 1)
-    [0, 'Find x.']
-    """
-    marks = list(IMAGE_MARK.finditer(question)) if n_images else []
-    digits = [re.search(r"\d+", mark.group()) for mark in marks]
-    if marks and not any(digits):
-        numbers = list(range(len(marks)))
-    else:
-        numbers = [int(digit.group()) - 1 for digit in digits if digit]
-    if len(numbers) != len(marks) or sorted(numbers) != list(range(n_images)):
-        return [*range(n_images), question]
-    pieces: list[str | int] = []
-    end = 0
-    for mark, number in zip(marks, numbers, strict=True):
-        pieces += [question[end : mark.start()], number]
-        end = mark.end()
-    return [piece for piece in [*pieces, question[end:]] if piece != ""]
 
 
 def encode_chat(backbone: Any, text: str, images: Sequence[Any] = (), *, begun: str = "") -> dict[str, Any]:

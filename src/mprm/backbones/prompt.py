@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mprm.backbones.chat import PlainText, chat_frame, place_images
+from mprm.backbones.chat import PlainText, chat_frame
 from mprm.backbones.family import Arrays, Family
 from mprm.backbones.step_tokens import StepTokens
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.rollouts.chain import Chain
 from mprm.rollouts.images import image_size, open_image
+from mprm.rollouts.place_images import place_images
 
 if TYPE_CHECKING:
     import torch

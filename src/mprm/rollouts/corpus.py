@@ -9,6 +9,7 @@ from typing import Any
 
 from mprm.errors import ConfigError, DataError
 from mprm.rollouts.chunks import Chunk, chunks_of, lines_of
+from mprm.rollouts.dropped import Dropped
 from mprm.rollouts.files import CorpusFile, corpus_files
 from mprm.rollouts.format import Format
 from mprm.rollouts.formats import FORMATS
@@ -60,14 +61,14 @@ class Corpus:
         for placed in self.placed():
             yield placed.rollout
 
-    def placed(self) -> Iterator[PlacedRollout]:
-        """Every rollout with its place; stops with a `DataError` at the first bad record."""
+    def placed(self, on_bad: Callable[[Dropped], None] | None = None) -> Iterator[PlacedRollout]:
+        """Every rollout with its place; a bad record stops with a `DataError`, or goes to ``on_bad``."""
         path, first_line = "", 1
         for chunk in self.chunks:
             if chunk.path != path:
                 path, first_line = chunk.path, 1
             lines = CountedLines(lines_of(chunk))
-            report_at = _Stop(path, first_line)
+            report_at = _Reports(chunk, first_line, lines, on_bad)
             for number, rollout in rollouts_of(lines, chunk, self.judgement, report_at):
                 source = rollout.source or chunk.source
                 yield PlacedRollout(path, first_line + number, source, rollout)
@@ -107,16 +108,25 @@ class CountedLines:
             yield line
 
 
-class _Stop:
-    """Raises at the first error, with the place it was found at."""
+class _Reports:
+    """Raises at the first bad record, or puts each aside with its first reason."""
 
-    def __init__(self, file: str, first_line: int) -> None:
-        self._file, self._first_line = file, first_line
+    def __init__(
+        self, chunk: Chunk, first_line: int, lines: CountedLines, on_bad: Callable[[Dropped], None] | None
+    ) -> None:
+        self._chunk, self._first_line, self._lines, self._on_bad = chunk, first_line, lines, on_bad
+        self._seen: set[int] = set()
 
     def __call__(self, number: int) -> Report:
+        path, line = self._chunk.path, self._first_line + number
+
         def report(kind: str, text: str) -> None:
-            if kind in ERRORS and kind not in CHECK_ONLY:
-                raise bad_record(self._file, self._first_line + number, kind, text)
+            if kind not in ERRORS or kind in CHECK_ONLY or number in self._seen:
+                return
+            if self._on_bad is None:
+                raise bad_record(path, line, kind, text)
+            self._seen.add(number)
+            self._on_bad(Dropped(path, line, self._chunk.source, kind, text, self._lines.current))
 
         return report
 

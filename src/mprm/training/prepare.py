@@ -17,11 +17,9 @@ from mprm.backbones.prompt import PromptEncoder
 from mprm.backbones.text import NO_IMAGES
 from mprm.errors import DataError
 from mprm.rollouts.chain import Chain
-from mprm.rollouts.chunks import Chunk, lines_of
-from mprm.rollouts.corpus import Corpus, CountedLines, PlacedRollout, bad_record, rollouts_of
+from mprm.rollouts.corpus import Corpus, PlacedRollout
 from mprm.rollouts.dropped import Dropped, DroppedRecords
 from mprm.rollouts.images import broken_image, listed
-from mprm.rollouts.problem import CHECK_ONLY, ERRORS, Report
 from mprm.rollouts.rollout import Rollout
 
 ROWS = 512
@@ -63,40 +61,6 @@ def chain_of(rollout: Rollout) -> Chain:
     return Chain(rollout.question, tuple(step.text for step in rollout.steps), rollout.images)
 
 
-def placed_rollouts(corpus: Corpus, dropped: DroppedRecords | None) -> Iterator[PlacedRollout]:
-    """Every rollout with its place; a bad record stops the run, or goes to ``dropped``."""
-    path, first_line = "", 1
-    for chunk in corpus.chunks:
-        if chunk.path != path:
-            path, first_line = chunk.path, 1
-        lines = CountedLines(lines_of(chunk))
-        report_at = _Reports(chunk, first_line, lines, dropped)
-        for number, rollout in rollouts_of(lines, chunk, corpus.judgement, report_at):
-            yield PlacedRollout(path, first_line + number, rollout.source or chunk.source, rollout)
-        first_line += lines.n_lines
-
-
-class _Reports:
-    """Raises at the first bad record, or puts each aside with its first reason."""
-
-    def __init__(self, chunk: Chunk, first_line: int, lines: CountedLines, dropped: DroppedRecords | None) -> None:
-        self._chunk, self._first_line, self._lines, self._dropped = chunk, first_line, lines, dropped
-        self._seen: set[int] = set()
-
-    def __call__(self, number: int) -> Report:
-        path, line = self._chunk.path, self._first_line + number
-
-        def report(kind: str, text: str) -> None:
-            if kind not in ERRORS or kind in CHECK_ONLY or number in self._seen:
-                return
-            if self._dropped is None:
-                raise bad_record(path, line, kind, text)
-            self._seen.add(number)
-            self._dropped(Dropped(path, line, self._chunk.source, kind, text, self._lines.current))
-
-        return report
-
-
 def schema() -> Any:
     """Columns of a training set."""
     import pyarrow as pa
@@ -133,7 +97,7 @@ def prepare(
 
     done, images, sources = Prepared(), _Images(encoder), Counter[str]()
     sees_images = bool(encoder.family.image_tokens)
-    placed = placed_rollouts(corpus, done.dropped if skip_bad else None)
+    placed = corpus.placed(on_bad=done.dropped if skip_bad else None)
     with (
         ThreadPoolExecutor(os.cpu_count()) as pool,
         pa.OSFile(str(path), "wb") as out,

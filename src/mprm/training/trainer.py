@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer
 
+from mprm.backbones.load import refuse_incomplete
 from mprm.backbones.step_reader import StepReader
 from mprm.errors import DataError
 from mprm.training.batches import BatchPlan, RankBatches
@@ -38,7 +40,7 @@ class StepTrainer(Trainer):  # type: ignore[misc]
         self.model_accepts_loss_kwargs = True  # what older versions ask instead of loss_is_scaled_for_ga
         self._plan, self._examples, self._keep = plan, examples, keep
         self._finish_checkpoint = finish_checkpoint
-        self._steps_of_batch: list[int] = []
+        self._batches_of = lru_cache(maxsize=1)(plan.global_batches)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Micro-batches of this rank; not handed to Accelerate, which would repeat rollouts to fill the last."""
@@ -58,7 +60,7 @@ class StepTrainer(Trainer):  # type: ignore[misc]
         Trainer would load all of them first: with images, gigabytes.
         """
         epoch, update = divmod(self.state.global_step, self._plan.n_updates)
-        batch = self._plan.global_batches(epoch)[update]
+        batch = self._batches_of(epoch)[update]
         n_steps = int(self._examples.n_kept[batch].sum())
         return _Lazy(epoch_iterator, num_batches), torch.tensor(n_steps, device=device)
 
@@ -89,7 +91,10 @@ class StepTrainer(Trainer):  # type: ignore[misc]
         if not is_plain:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
-        saved = plain.step_family.model_class().from_pretrained(resume_from_checkpoint, dtype=plain.dtype)
+        saved, info = plain.step_family.model_class().from_pretrained(
+            resume_from_checkpoint, dtype=plain.dtype, output_loading_info=True
+        )
+        refuse_incomplete(resume_from_checkpoint, info)
         plain.load_state_dict(saved.state_dict(), strict=True)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:

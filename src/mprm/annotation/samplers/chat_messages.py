@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from mprm.annotation.samplers.data_url import data_url
 from mprm.annotation.samplers.sampler import Request
-
-IMAGE_MARK = re.compile(r"<image(?:[ _]?(\d+))?>")
-"""The place of an image in a prompt, counted from 1 where it has a number."""
+from mprm.rollouts.place_images import place_images
 
 
 def chat_messages(request: Request) -> list[dict[str, Any]]:
@@ -24,17 +21,10 @@ def _content(prompt: str, images: tuple[Any, ...]) -> str | list[dict[str, Any]]
     """Text, or text and images: each at its mark, or all before the text where the marks do not fit one to one."""
     if not images:
         return prompt
-    marks = list(IMAGE_MARK.finditer(prompt))
-    is_numbered = any(mark[1] for mark in marks)
-    numbers = [int(mark[1] or 0) - 1 if is_numbered else place for place, mark in enumerate(marks)]
-    if sorted(numbers) != list(range(len(images))):
-        return [*map(_image, images), *_text(prompt)]
     parts: list[dict[str, Any]] = []
-    start = 0
-    for mark, number in zip(marks, numbers, strict=True):
-        parts += [*_text(prompt[start : mark.start()]), _image(images[number])]
-        start = mark.end()
-    return parts + _text(prompt[start:])
+    for piece in place_images(prompt, len(images)):
+        parts += _text(piece) if isinstance(piece, str) else [_image(images[piece])]
+    return parts
 
 
 def _text(text: str) -> list[dict[str, Any]]:
