@@ -7,7 +7,8 @@
     python benchmarks/text_prm.py report --data data --results scores --out docs/results
 
 ``data`` also holds ProcessBench's four JSON files. The learning rate is chosen on a tenth of the training
-questions, by AUC, with a third of the rest; the test questions and ProcessBench have no part in it.
+questions, by AUC, with a third of the rest; the test questions and ProcessBench have no part in it. The
+first command, stopped, goes on where it was when it is given again.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def train_one(data: Path, model: Path, out: Path, *, learning_rate: float, seed:
         seed=seed,
         learning_rate=learning_rate,
         batch_size=64,
-        per_device=16,
+        per_device=64,
         max_length=2048,
         gradient_checkpointing=False,
         text_only=True,
@@ -134,31 +135,44 @@ def train_all(options: argparse.Namespace) -> None:
     out.mkdir(parents=True, exist_ok=True)
     results.mkdir(parents=True, exist_ok=True)
     paths, base = files_of(Path(options.data)), out / "base"
-    load_gguf(Path(options.gguf), base)
+    if not base.exists():
+        load_gguf(Path(options.gguf), base)
     parts = split(paths, out)
     log: dict[str, Any] = {"learning_rates": {}, "seconds": {}, "updates": {}, "chosen": options.learning_rate}
+    kept = results / "log.json"
+    if kept.exists():
+        log = json.loads(kept.read_text())
     for rate in () if options.learning_rate else LEARNING_RATES:
+        if f"{rate:g}" in log["learning_rates"]:
+            continue
         run = out / f"lr-{rate:g}"
+        shutil.rmtree(run, ignore_errors=True)
         train_one(parts["fit_third"], base, run, learning_rate=rate, seed=0, arm="full")
         log["learning_rates"][f"{rate:g}"] = auc_of(run, str(parts["validation"]))
         shutil.rmtree(run)
         log["chosen"] = max(LEARNING_RATES, key=lambda rate: log["learning_rates"].get(f"{rate:g}", 0.0))
+        kept.write_text(json.dumps(log, indent=2) + "\n")
         print("validation AUC", log["learning_rates"], flush=True)
     benchmarks = {"processbench": [paths[name] for name in PROCESSBENCH], "phase1_test": [paths["phase1_test"]]}
     for seed in SEEDS[: options.seeds]:
         for arm in ARMS:
             name = f"{arm}-seed{seed}"
+            if (results / f"{name}.tar.gz").exists():
+                continue
+            shutil.rmtree(out / name, ignore_errors=True)
             began = time.monotonic()
             log["updates"][name] = train_one(
                 parts["fit"], base, out / name, learning_rate=log["chosen"], seed=seed, arm=arm
             )
             log["seconds"][name] = time.monotonic() - began
-            with tarfile.open(results / f"{name}.tar.gz", "w:gz") as bundle:
-                for label, files in benchmarks.items():
-                    measure_one(out / name, files, out / f"{name}-{label}")
+            for label, files in benchmarks.items():
+                measure_one(out / name, files, out / f"{name}-{label}")
+            with tarfile.open(results / "unfinished.tar.gz", "w:gz") as bundle:
+                for label in benchmarks:
                     bundle.add(out / f"{name}-{label}" / "scores.jsonl", f"{name}-{label}.jsonl")
             shutil.rmtree(out / name)
-            (results / "log.json").write_text(json.dumps(log, indent=2) + "\n")
+            kept.write_text(json.dumps(log, indent=2) + "\n")
+            (results / "unfinished.tar.gz").rename(results / f"{name}.tar.gz")
             print(f"{name} measured", flush=True)
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 PROMPT_VERSION = 1
 """Changes whenever the same chain would give other ids; a checkpoint names the one it was trained with."""
 MAX_LENGTH = 8192
-ROUND_TO = 32
-"""Batches are padded to a multiple of it: GPU kernels are planned anew, in up to a second, for every new shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +119,7 @@ class PromptEncoder:
         """
         import torch
 
-        longest = max(len(encoded.ids) for encoded in batch)
-        width = -(-longest // ROUND_TO) * ROUND_TO
+        width = max(len(encoded.ids) for encoded in batch)
         pad = self.tokenizer.pad_token_id
         input_ids = torch.full((len(batch), width), 0 if pad is None else pad)
         # the mask knows where the padding is; its id may be a real token elsewhere

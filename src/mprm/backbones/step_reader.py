@@ -53,13 +53,18 @@ class StepReader:
     step_family: Family
 
     def forward(
-        self: Any, input_ids: Tensor, attention_mask: Tensor, prm_index: Tensor, **vision: Any
+        self: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        prm_index: Tensor,
+        **vision: Any,
     ) -> ModelOutput:
         """Two logits for each ``<prm>``.
 
         Parameters
         ----------
         input_ids, attention_mask : shape (B, T)
+            Padded on the right, as `mprm.backbones.prompt.PromptEncoder.collate` does.
         prm_index : shape (S,)
             Places of ``<prm>`` in the flattened batch.
         vision
@@ -74,7 +79,9 @@ class StepReader:
             # every rank must send gradients for the projector, also from a batch without images
             unused = _projected(self, self.step_family.blank_vision(self)).sum() * 0.0
         base = getattr(self, self.base_model_prefix)
-        hidden = base(input_ids=input_ids, attention_mask=attention_mask, use_cache=False, **vision)[0]
+        # the mask stays here: padding is on the right, where causal attention never looks, and only without
+        # a mask do the fastest kernels run
+        hidden = base(input_ids=input_ids, use_cache=False, **vision)[0]
         logits = _scaled(self.get_output_embeddings()(hidden.flatten(0, 1)[prm_index]), self.config)
         return ModelOutput(logits=logits if unused is None else logits + unused)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -40,6 +41,7 @@ class StepTrainer(Trainer):  # type: ignore[misc]
         self.model_accepts_loss_kwargs = True  # what older versions ask instead of loss_is_scaled_for_ga
         self._plan, self._examples, self._keep = plan, examples, keep
         self._finish_checkpoint = finish_checkpoint
+        self._unchecked: list[tuple[torch.Tensor, list[str]]] = []
         self._batches_of = lru_cache(maxsize=1)(plan.global_batches)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -72,13 +74,26 @@ class StepTrainer(Trainer):  # type: ignore[misc]
         labels, places = inputs.pop("labels"), inputs.pop("places")
         outputs = model(**inputs)
         total = step_loss_sum(outputs["logits"], labels)
-        if not torch.isfinite(total):
-            raise DataError(
-                f"the loss of update {self.state.global_step + 1} is {total.item()}; its micro-batch holds"
-                f" {', '.join(places)}. A lower --learning-rate, or --precision float32, may help."
-            )
+        self._unchecked.append((total.detach(), places))
         loss = total / num_items_in_batch * self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Trainer's; before the weights change, no loss of the update may be infinite or no number.
+
+        Once an update: the device has to finish its work to answer.
+        """
+        loss = super().training_step(*args, **kwargs)
+        if self.accelerator.sync_gradients:
+            losses = torch.stack([total for total, _ in self._unchecked]).tolist()
+            for value, (_, places) in zip(losses, self._unchecked, strict=True):
+                if not math.isfinite(value):
+                    raise DataError(
+                        f"the loss of update {self.state.global_step + 1} is {value}; its micro-batch holds"
+                        f" {', '.join(places)}. A lower --learning-rate, or --precision float32, may help."
+                    )
+            self._unchecked.clear()
+        return loss
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Weights of a checkpoint, every one of them.
