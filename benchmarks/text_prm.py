@@ -95,7 +95,7 @@ def train_one(data: Path, model: Path, out: Path, *, learning_rate: float, seed:
         seed=seed,
         learning_rate=learning_rate,
         batch_size=64,
-        per_device=64,
+        per_device=32,
         max_length=2048,
         gradient_checkpointing=False,
         text_only=True,

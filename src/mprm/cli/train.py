@@ -40,7 +40,9 @@ class TrainCommand:
     warmup: Annotated[float, Option("Share of the updates in which the learning rate rises.", "NUMBER")] = 0.05
     max_grad_norm: Annotated[float, Option("Gradients are cut to this norm; 0 for never.", "NUMBER")] = 1.0
     batch_size: Annotated[int, Option("Rollouts in an update, over all devices.", "N")] = 512
-    per_device: Annotated[int, Option("Rollouts a device takes at once; does not change the result.", "N")] = 2
+    per_device: Annotated[
+        int, Option("Rollouts a device takes at once, on average; does not change the result.", "N")
+    ] = 2
     epochs: Annotated[int, Option("Passes over the data.", "N")] = 1
     max_length: Annotated[int, Option("Tokens of a rollout; longer ones are cut off at the end.", "N")] = 8192
     seed: Annotated[int, Option("Order of the data and whatever else is drawn.", "N")] = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class BatchPlan:
     batch_size: int
     """B, rollouts in a global batch."""
     per_device: int
-    """Rollouts in a micro-batch."""
+    """Rollouts in a micro-batch, on average."""
     world: int = 1
     seed: int = 0
 
@@ -53,14 +54,17 @@ class BatchPlan:
     def dealt(self, batch: list[int]) -> list[list[list[int]]]:
         """The global batch as micro-batches by round and rank: of like length in a round, the longest first.
 
-        A rank that gets none in the last round gets the complement ``~i`` of one index: it runs along,
-        and its steps are ignored.
+        There are as many rounds as with ``per_device`` rollouts each, but long rollouts go in small groups
+        and short ones in large, so that no micro-batch has more tokens, padding included, than it must.
+        A rank that gets none in a round gets the complement ``~i`` of one index: it runs along, and its
+        steps are ignored.
         """
         by_length = sorted(batch, key=lambda index: (-self.lengths[index], index))
-        share = self.per_device * self.world
+        n_rounds = math.ceil(len(by_length) / (self.per_device * self.world))
+        ends = _even_cuts([int(self.lengths[index]) for index in by_length], n_rounds, self.world)
         rounds = []
-        for start in range(0, len(by_length), share):
-            group = by_length[start : start + share]
+        for start, end in pairwise([0, *ends]):
+            group = by_length[start:end]
             rounds.append([group[rank :: self.world] or [~group[-1]] for rank in range(self.world)])
         return rounds
 
@@ -75,6 +79,27 @@ class BatchPlan:
         share = self.per_device * self.world
         full, rest = divmod(len(self.lengths), self.batch_size)
         return full * math.ceil(self.batch_size / share) + math.ceil(rest / share)
+
+
+def _even_cuts(lengths: list[int], n_groups: int, world: int) -> list[int]:
+    """Where to end each of ``n_groups`` groups of falling lengths, the largest micro-batch as small as can be."""
+
+    def ends_under(most_tokens: int) -> list[int]:
+        ends = [0]
+        while ends[-1] < len(lengths):
+            longest = max(1, lengths[ends[-1]])
+            ends.append(min(len(lengths), ends[-1] + most_tokens // longest * world))
+        return ends[1:]
+
+    low, high = max(1, lengths[0]), max(1, lengths[0]) * len(lengths)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(ends_under(middle)) <= n_groups else (middle + 1, high)
+    ends = ends_under(low)
+    while len(ends) < n_groups:  # fewer would do: the group with the most rollouts is halved
+        start, end = max(pairwise([0, *ends]), key=lambda group: group[1] - group[0])
+        ends = sorted([*ends, (start + end) // 2])
+    return ends
 
 
 class RankBatches:
