@@ -4,15 +4,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mprm.annotation.questions.question import Question
 from mprm.annotation.sample import SampleConfig, sample
-from mprm.annotation.samplers.sampler import Completion, Decoding, Request
+from mprm.annotation.samplers.sampler import Answered, Completion, Decoding, Request, Session
 from mprm.cli.sample import run
 from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
 from tests.annotation.full_disk import files_of_at_most
@@ -30,23 +30,38 @@ class Echo:
         self.settings = {"voice": voice}
         self.asked: list[str] = []
 
-    def sample(
-        self, requests: Sequence[Request], *, on_done: Callable[[int], None] | None = None
-    ) -> Iterator[tuple[int, Completion]]:
-        for number in reversed(range(len(requests))):
-            request = requests[number]
-            self.asked.append(request.prompt.split("?")[0])
-            if self.stops_after is not None and len(self.asked) > self.stops_after:
-                raise KeyboardInterrupt
-            for place in range(request.n):
-                if self.asked[-1] in self.fails and place == 1:
-                    yield number, Completion(text="", finish_reason="error", error="HTTP 500")
-                else:
-                    reason = "length" if place == 0 else "stop"
-                    text = f"{self.asked[-1]}\n\nseed {request.seed}\n\n{place}"
-                    yield number, Completion(text=text, finish_reason=reason)
-                if on_done is not None:
-                    on_done(1)
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        yield LastFirst(self)
+
+    def answer(self, request: Request) -> list[Completion]:
+        name = request.prompt.split("?")[0]
+        self.asked.append(name)
+        if self.stops_after is not None and len(self.asked) > self.stops_after:
+            raise KeyboardInterrupt
+        found = [
+            Completion(text=f"{name}\n\nseed {request.seed}\n\n{place}", finish_reason="stop" if place else "length")
+            for place in range(request.n)
+        ]
+        if name in self.fails:
+            found[1] = Completion(text="", finish_reason="error", error="HTTP 500")
+        return found
+
+
+class LastFirst:
+    """A session that takes in whatever there is, and answers what came last."""
+
+    room = 1
+
+    def __init__(self, echo: Echo) -> None:
+        self.echo, self.under_way = echo, list[tuple[int, Request]]()
+
+    def submit(self, number: int, request: Request) -> None:
+        self.under_way.append((number, request))
+
+    def wait(self) -> list[Answered]:
+        number, request = self.under_way.pop()
+        return [(number, self.echo.answer(request))]
 
 
 QUESTIONS = [Question(id=str(i), source="s", question=f"q{i}?", answer="4") for i in range(5)]
@@ -204,9 +219,15 @@ def test_a_full_disk_is_told_with_the_file_that_was_written(tmp_path: Path) -> N
 
 
 def test_a_sampler_that_leaves_requests_unanswered_is_found_out(tmp_path: Path) -> None:
+    class Confused(LastFirst):
+        def wait(self) -> list[Answered]:
+            [(number, completions)] = super().wait()
+            return [(3 if number == 2 else number, completions)]
+
     class Lazy(Echo):
-        def sample(self, requests: Sequence[Request], **given: Any) -> Iterator[tuple[int, Completion]]:
-            return (found for found in super().sample(requests, **given) if found[0] != 2)
+        @contextmanager
+        def session(self) -> Iterator[Session]:
+            yield Confused(self)
 
     with pytest.raises(MprmError, match="left requests unanswered"):
         sample(QUESTIONS, Lazy(), str(tmp_path / "c.jsonl"), config=CONFIG)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import Any
 
@@ -17,14 +19,17 @@ from mprm.rollouts.printable import printable
 SUFFIX = ".partial"
 Key = tuple[str, str]
 """Source and id of a question."""
+Span = tuple[int, int]
+"""Where a line begins and ends."""
 
 
 class Journal:
-    """A file beside the output, with one record a question in the order in which they were done.
+    """A file beside the output, with the parts of the work in the order in which they were done.
 
-    Its first line tells what run it belongs to; a run with other settings is refused. Each record is
-    on disk before the next is made. A last line that was cut off by the end of a run is removed.
-    A file that is no journal is never touched.
+    A record belongs to a question, by ``source`` and ``id``; where a question is done in parts, ``part``
+    tells which. Its first line tells what run it belongs to; a run with other settings is refused, and so
+    is a second process. A last line that was cut off by the end of a run is removed. A file that is no
+    journal is never touched.
 
     Parameters
     ----------
@@ -34,15 +39,21 @@ class Journal:
         What must be the same for a run to continue this one.
     force
         Begin anew where the journal belongs to another run.
+    sync_s
+        A record is with the system when it is added, and survives the end of the process; at least so
+        often, in seconds, it is on disk as well, and survives the end of the machine.
     """
 
-    def __init__(self, out: str, *, run: Mapping[str, Any], force: bool = False) -> None:
+    def __init__(self, out: str, *, run: Mapping[str, Any], force: bool = False, sync_s: float = 0.0) -> None:
         self.path = Path(out + SUFFIX).expanduser()
         self._run = msgspec.json.decode(msgspec.json.encode(run))  # as it reads back
-        self._spans: dict[Key, tuple[int, int]] = {}
+        self._spans: dict[Key, dict[str, Span]] = {}
+        self._sync_s, self._synced = sync_s, monotonic()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._header = msgspec.json.encode({"run": self._run}) + b"\n"
-        if self.path.exists():
+        self._file = self.path.open("ab+")
+        try:
+            self._lock()
             difference = self._difference()
             if difference is not None and not force:
                 raise ConfigError(
@@ -50,13 +61,22 @@ class Journal:
                     " or begin anew with --force (in Python: force=True)"
                 )
             if difference is not None:
-                self.path.unlink()
-        self._file = self.path.open("ab+")
-        try:
+                self._file.truncate(0)
             self._continue()
         except BaseException:
             self._close()
             raise
+
+    def _lock(self) -> None:
+        """Keep other processes out; the lock ends with the process, however it ends."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"another process is working on {self.path}; wait for it, or choose another output"
+            ) from error
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            raise ConfigError(f"another process has just finished the work of {self.path}; look at its output first")
 
     def _continue(self) -> None:
         """Take over what an earlier run has done; write the first line where there is none."""
@@ -70,7 +90,7 @@ class Journal:
                 case _ if number == 1:
                     pass  # the run's, looked at before
                 case {"source": str(source), "id": str(id_)}:
-                    self._spans[source, id_] = (start, end)
+                    self._note((source, id_), record or {}, (start, end))
                 case _:
                     raise DataError(
                         f"{self.path}:{number}: the line is damaged; expected a JSON object with source and id."
@@ -106,26 +126,40 @@ class Journal:
         return "; ".join(told) or None
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._spans
+        return "" in self._spans.get(key, ())
 
     def __len__(self) -> int:
-        return len(self._spans)
+        return sum("" in parts for parts in self._spans.values())
+
+    def parts(self, key: Key) -> set[str]:
+        """The parts of an unfinished question that are done."""
+        return self._spans.get(key, {}).keys() - {""}
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Save one more record, with ``source`` and ``id``; it is on disk when this returns."""
-        self._spans[record["source"], record["id"]] = self._append(msgspec.json.encode(record) + b"\n")
+        """Save one more record, with ``source`` and ``id``; one without ``part`` stands for the whole question."""
+        span = self._append(msgspec.json.encode(record) + b"\n")
+        self._note((record["source"], record["id"]), record, span)
+
+    def _note(self, key: Key, record: Mapping[str, Any], span: Span) -> None:
+        part = record.get("part", "")
+        if part:
+            self._spans.setdefault(key, {})[part] = span
+        else:
+            self._spans[key] = {"": span}  # its parts are not asked for again
 
     def _append(self, line: bytes) -> tuple[int, int]:
         with naming(self.path):
             start = self._file.seek(0, os.SEEK_END)
             self._file.write(line)
             self._file.flush()
-            os.fsync(self._file.fileno())
+            if monotonic() - self._synced >= self._sync_s:
+                os.fsync(self._file.fileno())
+                self._synced = monotonic()
         return start, start + len(line)
 
-    def line(self, key: Key) -> bytes:
-        """The record of a question, as a line."""
-        start, end = self._spans[key]
+    def line(self, key: Key, part: str = "") -> bytes:
+        """The record of a question or of a part of it, as a line."""
+        start, end = self._spans[key][part]
         self._file.seek(start)
         return self._file.read(end - start)
 

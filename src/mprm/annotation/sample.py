@@ -10,15 +10,17 @@ from typing import Any
 import msgspec
 import xxhash
 
+from mprm.annotation.failed import failed_path, write_failed
+from mprm.annotation.given_questions import given_questions, is_in_memory
 from mprm.annotation.image_files import image_files
 from mprm.annotation.journal import SUFFIX, Journal
 from mprm.annotation.questions.question import Question
-from mprm.annotation.samplers.sampler import Completion, Decoding, Request, Sampler, derived_seed
+from mprm.annotation.samplers.sampler import Completion, Decoding, Request, Sampler, answers, derived_seed
 from mprm.annotation.split_steps import split_steps
 from mprm.annotation.watch import Advance, Watch, unwatched
-from mprm.errors import ConfigError, DataError, MprmError
+from mprm.errors import ConfigError, MprmError
 from mprm.rollouts.atomic_write import atomic_write, refuse_existing
-from mprm.rollouts.files import DATA_FILE, corpus_files, is_url
+from mprm.rollouts.files import corpus_files, is_url
 from mprm.rollouts.manifest import hash_file, write_manifest
 from mprm.rollouts.refuse_inputs import refuse_inputs
 from mprm.rollouts.source_ranges import MANIFEST_SUFFIX
@@ -92,14 +94,14 @@ def sample(
     out, config = str(out), config or SampleConfig()
     refuse_output(out, questions, force=force)
     renamed: dict[str, str] = {}
-    entries, inputs = _questions(questions, format, image_root, renamed)
+    entries, inputs = given_questions(questions, format, image_root, renamed)
     requests = [_request(question, config, image_root) for question in entries]
     run = {"policy": sampler.name, **sampler.settings, **_settings(config), "questions": _digest(entries)}
     with Journal(out, run=run, force=force) as journal:
         todo = [number for number, question in enumerate(entries) if _key(question) not in journal]
         with watch("sampling", len(todo) * config.n) as advance:
             reasons = _fill(journal, sampler, [(entries[i], requests[i]) for i in todo], config, advance)
-        failed_to = _write_failed(out, reasons)
+        failed_to = write_failed(out, reasons)
         if reasons and (not allow_failures or len(reasons) == len(entries)):
             raise MprmError(
                 f"{len(reasons):,} of {len(entries):,} questions failed, each with its reason in {failed_to};"
@@ -127,50 +129,10 @@ def refuse_output(out: str, questions: Any, *, force: bool) -> None:
     """Stop when candidates cannot go to ``out``: to be called before a policy is loaded, too."""
     if is_url(out):
         raise ConfigError(f"{out}: candidates are saved as they come, on this machine; name a local file")
-    if not _is_in_memory(questions):
-        made = [out, out + SUFFIX, _failed_path(out), out + MANIFEST_SUFFIX]
+    if not is_in_memory(questions):
+        made = [out, out + SUFFIX, failed_path(out), out + MANIFEST_SUFFIX]
         refuse_inputs([file.path for file in corpus_files(questions)], made)
     refuse_existing(out, force=force)
-
-
-def _is_in_memory(questions: Any) -> bool:
-    return isinstance(questions, list | tuple) and bool(questions) and isinstance(questions[0], Question)
-
-
-def _failed_path(out: str) -> str:
-    return DATA_FILE.sub("", out) + ".failed.jsonl"
-
-
-def _questions(
-    questions: Any, format: str | None, image_root: str | Path | None, renamed: dict[str, str]
-) -> tuple[list[Question], list[dict[str, Any]]]:
-    """The questions, each once, and the manifest's entries of their files."""
-    if _is_in_memory(questions):
-        entries = list(questions)
-        inputs: list[dict[str, Any]] = [{"path": "(in memory)"}]
-    else:
-        from mprm.annotation.questions.read import read_questions
-
-        entries = read_questions(questions, format=format, image_root=image_root, on_renamed=renamed.update)
-        inputs = [
-            {
-                "path": file.path,
-                "n_bytes": file.n_bytes,
-                "xxh3_128": None if file.is_remote else hash_file(file.path),
-            }
-            for file in corpus_files(questions)
-        ]
-    if not entries:
-        raise DataError(f"{questions}: no questions; expected at least one")
-    seen: set[tuple[str, str]] = set()
-    for question in entries:
-        if _key(question) in seen:
-            raise DataError(
-                f"two questions of source {question.source!r} have the id {question.id!r};"
-                " expected each once. Give them different ids or sources"
-            )
-        seen.add(_key(question))
-    return entries, inputs
 
 
 def _key(question: Question) -> tuple[str, str]:
@@ -205,20 +167,16 @@ def _fill(
     advance: Advance,
 ) -> dict[tuple[str, str], list[str]]:
     """Save each question as its candidates are there; returns the reasons of those that failed."""
-    pending: dict[int, list[Completion]] = {}
     reasons = {}
-    for number, completion in sampler.sample([request for _, request in asked], on_done=advance):
-        completions = pending.setdefault(number, [])
-        completions.append(completion)
-        if len(completions) < config.n:
-            continue
+    for number, completions in answers(sampler, (request for _, request in asked)):
+        advance(len(completions))
         question = asked[number][0]
-        errors = [c.error or "no reason given" for c in pending.pop(number) if c.finish_reason == "error"]
+        errors = [c.error or "no reason given" for c in completions if c.finish_reason == "error"]
         if errors:
             reasons[_key(question)] = sorted(set(errors))
         else:
             journal.add(_record(question, completions, config.max_steps))
-    if pending or any(_key(question) not in journal and _key(question) not in reasons for question, _ in asked):
+    if any(_key(question) not in journal and _key(question) not in reasons for question, _ in asked):
         raise MprmError(f"{sampler.name} left requests unanswered; those that are done are kept in {journal.path}")
     return reasons
 
@@ -237,18 +195,6 @@ def _record(question: Question, completions: Sequence[Completion], max_steps: in
         "options": question.options,
         "candidates": candidates,
     }
-
-
-def _write_failed(out: str, reasons: dict[tuple[str, str], list[str]]) -> str | None:
-    """List the questions that failed; a list of an earlier run goes when there are none."""
-    path = _failed_path(out)
-    if not reasons:
-        Path(path).expanduser().unlink(missing_ok=True)
-        return None
-    with atomic_write(path) as temporary, temporary.open("wb") as lines:
-        for (source, id_), errors in reasons.items():
-            lines.write(msgspec.json.encode({"id": id_, "source": source, "errors": errors}) + b"\n")
-    return path
 
 
 def _write(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from mprm.errors import ConfigError
@@ -81,11 +82,17 @@ class PlainText:
         return ids
 
 
+@lru_cache(maxsize=4)
+def plain_text(tokenizer: Any) -> PlainText:
+    """The tokenizer's `PlainText`, made once: with a large vocabulary that takes a second."""
+    return PlainText(tokenizer)
+
+
 def encode_chat(backbone: Any, text: str, images: Sequence[Any] = (), *, begun: str = "") -> dict[str, Any]:
     """Tensors for ``generate``: the user's text and images, the assistant's turn opened and ``begun``."""
     import torch
 
-    family, tokenizer, plain = backbone.family, backbone.tokenizer, PlainText(backbone.tokenizer)
+    family, tokenizer, plain = backbone.family, backbone.tokenizer, plain_text(backbone.tokenizer)
     before, after = chat_frame(tokenizer, reply=True)
     ids = list(before)
     for piece in place_images(text, len(images)):

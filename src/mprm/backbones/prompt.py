@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mprm.backbones.chat import PlainText, chat_frame
+from mprm.backbones.chat import chat_frame, plain_text
 from mprm.backbones.family import Arrays, Family
 from mprm.backbones.step_tokens import StepTokens
 from mprm.errors import ConfigError, DataError, MprmError
@@ -63,7 +63,7 @@ class PromptEncoder:
             raise ConfigError(f"max_length must be at least 1, got {max_length}")
         self.tokenizer, self.image_processor, self.family, self.tokens = tokenizer, image_processor, family, tokens
         self.max_length, self.image_root = max_length, image_root
-        self._plain = PlainText(tokenizer)
+        self._plain = plain_text(tokenizer)
         self._before, self._after = chat_frame(tokenizer)
         self._image_end = self._plain.encode(family.image_end) if family.image_end else []
 

@@ -13,32 +13,43 @@ RETRIES = 8
 """How often a task starts again when its worker or node dies; tasks only read, so again is the same."""
 
 
+def ray_module() -> Any:
+    """Ray, where it is installed."""
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingDependencyError(
+            "the ray engine needs Ray: pip install ray, or install mprm with its extra [ray]"
+        ) from error
+    return ray
+
+
+def joined(address: str | None) -> Any:
+    """Ray, connected to the cluster at ``address`` or to one of this machine's own."""
+    ray = ray_module()
+    if not ray.is_initialized():
+        try:
+            ray.init(
+                address,
+                log_to_driver=False,
+                logging_level="ERROR",
+                include_dashboard=False if address is None else None,
+            )
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise MprmError(f"no Ray cluster answers at {address}: {error}") from error
+    return ray
+
+
 class RayEngine:
     """Works in Ray tasks, on the cluster at ``address`` or on a Ray of this machine's own."""
 
     def __init__(self, address: str | None) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise MissingDependencyError(
-                "the ray engine needs Ray: pip install ray, or install mprm with its extra [ray]"
-            ) from error
-        self._ray: Any = ray
+        self._ray = ray_module()
         self._address = address
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """See `Engine.map`."""
-        ray = self._ray
-        if not ray.is_initialized():
-            try:
-                ray.init(
-                    self._address,
-                    log_to_driver=False,
-                    logging_level="ERROR",
-                    include_dashboard=False if self._address is None else None,
-                )
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                raise MprmError(f"no Ray cluster answers at {self._address}: {error}") from error
+        ray = joined(self._address)
         task = ray.remote(function).options(max_retries=RETRIES)
         under_way = 4 * max(1, int(ray.cluster_resources().get("CPU", 1)))
         pending: deque[Any] = deque()

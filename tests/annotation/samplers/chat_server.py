@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Fault = Callable[[int, dict[str, Any]], int | str | None]
+Fault = Callable[[int, dict[str, Any]], int | str | bytes | None]
 """From the number of the request and its body: a status, "drop", "garbage", "slow", or None for an answer."""
 
 
@@ -21,6 +23,13 @@ class ChatServer:
 
     url: str = ""
     takes_n: bool = True
+    continues: bool = True
+    """Whether it knows ``continue_final_message``; else the field is ignored."""
+    trims: bool = False
+    """Whether its chat template cuts white space off messages."""
+    echoes: bool = False
+    """Whether answers repeat what they were begun with."""
+    counts_prompts: bool = True
     fault: Fault = lambda _number, _body: None
     answer: Callable[[dict[str, Any], int], dict[str, Any]] | None = None
     delay_s: float = 0.0
@@ -29,6 +38,33 @@ class ChatServer:
     most_at_once: int = 0
     _at_once: int = 0
     _lock: Any = field(default_factory=threading.Lock)
+    _server: _Server | None = None
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to listen, on the same port as before where there was one."""
+        port = int(self.url.rpartition(":")[2]) if self.url else 0
+        self._server = _Server(("127.0.0.1", port), type("Handler", (_Handler,), {"chat": self}))
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
+        self._thread.start()
+
+    def die(self) -> None:
+        """Stop as a process that is killed: every connection is dropped, whatever was asked on it."""
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server.drop_connections()
+            self._thread.join()
+        self._server = self._thread = None
+
+    @property
+    def asked(self) -> list[dict[str, Any]]:
+        """The requests without those by which the sampler gets to know the server."""
+        own = (".", "How long is the bar?")
+        return [body for body in self.bodies if body["messages"][0]["content"] not in own]
 
     def came(self, body: dict[str, Any], headers: dict[str, str]) -> int:
         with self._lock:
@@ -42,12 +78,29 @@ class ChatServer:
         with self._lock:
             self._at_once -= 1
 
-    def choice(self, body: dict[str, Any], number: int) -> dict[str, Any]:
+    def reply(self, body: dict[str, Any]) -> dict[str, Any]:
+        n = body.get("n", 1) if self.takes_n else 1
+        usage = {"completion_tokens": 7}
+        if self.counts_prompts:
+            usage["prompt_tokens"] = len(re.findall(r"\w+|\n+|[^\w\s]", self.prompt(body)))
+        return {"choices": [self._choice(body, place) for place in range(n)], "usage": usage}
+
+    def prompt(self, body: dict[str, Any]) -> str:
+        """What the policy reads."""
+        turns = [(m["role"], m["content"].strip() if self.trims else m["content"]) for m in body["messages"]]
+        rendered = "".join(f"<|{role}|>{content}<|end|>" for role, content in turns)
+        if self.continues and body.get("continue_final_message"):
+            return rendered.removesuffix("<|end|>")
+        return rendered + ("<|assistant|>" if body.get("add_generation_prompt", True) else "")
+
+    def _choice(self, body: dict[str, Any], number: int) -> dict[str, Any]:
         if self.answer is not None:
             return self.answer(body, number)
         said = body["messages"][0]["content"]
         text = said if isinstance(said, str) else said[-1]["text"]
         content = f"{text}\n\nseed {body['seed']}, answer {number}"
+        if self.echoes and body["messages"][-1]["role"] == "assistant":
+            content = body["messages"][-1]["content"] + content
         return {"index": number, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
 
 
@@ -81,9 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif isinstance(fault, str) and fault.startswith("refuse "):
             self._send(422, {"detail": fault})
         else:
-            n = body.get("n", 1) if self.chat.takes_n else 1
-            choices = [self.chat.choice(body, place) for place in range(n)]
-            self._send(200, {"choices": choices, "usage": {"completion_tokens": 7}})
+            self._send(200, self.chat.reply(body))
 
     def _send(self, status: int, record: dict[str, Any] | bytes) -> None:
         data = record if isinstance(record, bytes) else json.dumps(record).encode()
@@ -104,6 +155,21 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._connections: list[socket.socket] = []
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.append(request)
+        super().process_request(request, client_address)
+
+    def drop_connections(self) -> None:
+        for connection in self._connections:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # closed already
+
     def handle_error(self, *_args: Any) -> None:
         pass  # connections that are dropped on purpose
 
@@ -112,13 +178,8 @@ class _Server(ThreadingHTTPServer):
 def chat_server(**settings: Any) -> Iterator[ChatServer]:
     """A running server on a free port."""
     chat = ChatServer(**settings)
-    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"chat": chat}))
-    chat.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
+    chat.start()
     try:
         yield chat
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        chat.die()

@@ -1,11 +1,14 @@
 import base64
+import json
+import signal
 import threading
-from collections import defaultdict
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mprm.annotation.samplers import sampler as protocol
 from mprm.annotation.samplers.http_sampler import HTTPSampler
 from mprm.annotation.samplers.sampler import Completion, Decoding, Request, derived_seed
 from mprm.errors import ConfigError, MprmError
@@ -21,10 +24,22 @@ def sampler(server: ChatServer, **settings: Any) -> HTTPSampler:
 
 
 def answers(found: HTTPSampler, requests: list[Request]) -> dict[int, list[Completion]]:
-    by_request = defaultdict(list)
-    for number, completion in found.sample(requests):
-        by_request[number].append(completion)
-    return dict(by_request)
+    return dict(protocol.answers(found, requests))
+
+
+def collect(
+    found: HTTPSampler, requests: list[Request], into: list[tuple[int, list[Completion]]]
+) -> threading.Thread:
+    thread = threading.Thread(target=lambda: into.extend(protocol.answers(found, requests)))
+    thread.start()
+    return thread
+
+
+def until(fact: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def test_all_answers_of_a_question_are_asked_for_at_once() -> None:
@@ -56,10 +71,76 @@ def test_the_body_says_how_to_decode() -> None:
 
 def test_an_answer_that_was_begun_is_continued() -> None:
     with chat_server() as server:
-        answers(sampler(server), [Request(prompt="q", prefix="First,")])
-    assert server.bodies[0]["messages"][1] == {"role": "assistant", "content": "First,"}
-    assert server.bodies[0]["continue_final_message"] is True
-    assert server.bodies[0]["add_generation_prompt"] is False
+        found = answers(sampler(server), [Request(prompt="q", prefix=f"First {i}.\n\n", n=2) for i in range(9)])
+    assert [completion.text for completion in found[3]] == [f"q\n\nseed 0, answer {i}" for i in range(2)]
+    for body in server.asked:
+        assert body["messages"][1]["content"].endswith(".\n\n")
+        assert body["continue_final_message"] is True
+        assert body["add_generation_prompt"] is False
+    assert {server.prompt(body) for body in server.asked} == {
+        f"<|user|>q<|end|><|assistant|>First {i}.\n\n" for i in range(9)
+    }
+    # open, closed, and with white space at the end: the server is tried out once, by the first of them
+    assert (len(server.asked), len(server.bodies)) == (9, 12)
+    assert {body["max_tokens"] for body in server.bodies if body not in server.asked} == {1}
+
+
+def test_a_server_that_would_open_a_new_turn_is_refused() -> None:
+    with chat_server(continues=False) as server:
+        assert answers(sampler(server), [Request(prompt="q")])[0][0].finish_reason == "stop"
+        with pytest.raises(ConfigError, match=r"ignores continue_final_message.*name the checkpoint's folder"):
+            answers(sampler(server), [Request(prompt="q", prefix="First,")])
+    assert len(server.asked) == 1  # nothing was continued
+
+
+def test_a_server_that_does_not_count_prompt_tokens_is_refused() -> None:
+    with chat_server(counts_prompts=False) as server:
+        with pytest.raises(ConfigError, match=r"does not tell usage\.prompt_tokens"):
+            answers(sampler(server), [Request(prompt="q", prefix="First,")])
+
+
+def test_a_server_that_takes_a_chat_template_neither_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    with chat_server(continues=False) as server:
+        with pytest.raises(ConfigError, match=r"and it ignores a chat template of its own .*; use vLLM or SGLang"):
+            answers(sampler(server, chat_template=tmp_path), [Request(prompt="q", prefix="First,")])
+
+
+def test_an_answer_does_not_repeat_its_beginning_even_where_the_server_does() -> None:
+    prefixes = ["First,", " Then\n\n", "q\n\nseed 0, answer 0"]
+    with chat_server(echoes=True) as server:
+        found = answers(sampler(server), [Request(prompt="q", prefix=prefix) for prefix in prefixes])
+    assert [found[i][0].text for i in range(3)] == ["q\n\nseed 0, answer 0"] * 3
+    # a server that does not echo may well say the same twice
+    with chat_server() as server:
+        found = answers(sampler(server), [Request(prompt="q", prefix=prefix) for prefix in prefixes])
+    assert [found[i][0].text for i in range(3)] == ["q\n\nseed 0, answer 0"] * 3
+
+
+def test_an_echo_of_something_else_is_no_answer() -> None:
+    def answer(body: dict[str, Any], number: int) -> dict[str, Any]:
+        begun = body["messages"][-1]["content"]
+        texts = {"a": "b goes on", " a.\n\n": "a.\n\nso", "c.\n\n": "c."}  # the last two as stripped at both ends
+        text = texts.get(begun, begun + "!")
+        return {"index": number, "message": {"content": text}, "finish_reason": "stop"}
+
+    requests = [Request(prompt="q", prefix=prefix) for prefix in ("a", " a.\n\n", "c.\n\n")]
+    with chat_server(answer=answer) as server:
+        found = answers(sampler(server), requests)
+    assert "repeats the beginning of answers, but not of this one" in str(found[0][0].error)
+    assert [found[i][0].text for i in (1, 2)] == ["so", ""]
+
+
+def test_white_space_that_the_server_cuts_off_is_told_and_not_repeated() -> None:
+    def answer(_body: dict[str, Any], number: int) -> dict[str, Any]:
+        return {"index": number, "message": {"content": "\n\nNext."}, "finish_reason": "stop"}
+
+    with chat_server(trims=True, answer=answer) as server, pytest.warns(UserWarning, match="cuts white space off"):
+        found = answers(sampler(server), [Request(prompt="q", prefix="First.\n\n")])
+    assert found[0][0].text == "Next."
+    with chat_server(answer=answer) as server:
+        found = answers(sampler(server), [Request(prompt="q", prefix="First.\n\n")])
+    assert found[0][0].text == "\n\nNext."
 
 
 def test_the_key_goes_into_the_header() -> None:
@@ -72,7 +153,7 @@ def test_the_key_goes_into_the_header() -> None:
 
 @pytest.mark.parametrize(("path", "expected"), [("", "/v1"), ("/", "/v1"), ("/v1", "/v1"), ("/api/v3/", "/api/v3")])
 def test_a_bare_address_gets_v1(path: str, expected: str) -> None:
-    assert HTTPSampler(f"http://host:1{path}", "m")._base == f"http://host:1{expected}"
+    assert HTTPSampler(f"http://host:1{path}", "m")._server.base_url == f"http://host:1{expected}"
 
 
 def test_a_server_that_gives_one_answer_at_a_time_is_asked_again() -> None:
@@ -85,7 +166,7 @@ def test_a_server_that_gives_one_answer_at_a_time_is_asked_again() -> None:
         assert [c.text for c in found[i]] == [f"q{i}\n\nseed {seed}, answer 0" for seed in seeds]
         # the answers do not depend on whether the server's limit was known yet
         assert [c.text for c in again[2 - i]] == [c.text for c in found[i]]
-    assert sum("n" in body for body in server.bodies) == 2  # each run learns it with its first question
+    assert sum("n" in body for body in server.bodies) == 4  # each run learns it with the two that are under way
     assert found[0][0].n_tokens == 7
 
 
@@ -93,7 +174,7 @@ def test_a_server_that_refuses_n_is_asked_for_one_at_a_time() -> None:
     with chat_server(fault=lambda _number, body: 422 if "n" in body else None) as server:
         found = answers(sampler(server, concurrency=1), [Request(prompt=f"q{i}", n=2) for i in range(3)])
     assert all(c.finish_reason == "stop" for i in range(3) for c in found[i])
-    assert sum("n" in body for body in server.bodies) == 1
+    assert sum("n" in body for body in server.bodies) == 2  # those that are under way when it is learnt
 
 
 def test_passing_faults_are_tried_again_and_nothing_is_lost() -> None:
@@ -152,6 +233,23 @@ def test_a_server_without_top_k_names_the_remedy() -> None:
             answers(sampler(server), [Request(prompt="q")])
 
 
+def test_transformers_serve_is_recognised_and_told_how_to_draw() -> None:
+    def fault(_number: int, body: dict[str, Any]) -> str | None:
+        return "refuse Unexpected fields in the request: {'top_k'}" if "top_k" in body else None
+
+    requests = [Request(prompt=f"q{i}") for i in range(20)]
+    with chat_server(fault=fault, delay_s=0.01) as server:
+        found = answers(sampler(server, concurrency=4), requests)
+        extra = {"generation_config": '{"top_k": 5, "min_p": 0.1}'}
+        answers(sampler(server, extra_body=extra), [Request(prompt="own")])
+    assert {found[i][0].finish_reason for i in range(20)} == {"stop"}
+    taken = [body for body in server.bodies if "top_k" not in body]
+    assert len(taken) == 21
+    assert len(server.bodies) - len(taken) <= 5 + 1  # only those that were under way are sent twice
+    assert json.loads(taken[0]["generation_config"]) == {"do_sample": True, "top_k": 30}
+    assert json.loads(taken[-1]["generation_config"]) == {"do_sample": True, "top_k": 5, "min_p": 0.1}
+
+
 def test_control_characters_of_a_server_are_not_passed_on() -> None:
     with chat_server(fault=lambda _number, _body: b"go \x1b[2Jaway\x07") as server:
         with pytest.raises(ConfigError, match=r"refuses: HTTP 404: go \\x1b\[2Jaway\\x07\. See --server"):
@@ -166,6 +264,8 @@ def test_control_characters_of_a_server_are_not_passed_on() -> None:
         ({"timeout_s": float("nan")}, "timeout_s must be"),
         ({"retries": -1}, "retries must be 0 or more, got -1"),
         ({"backoff_s": -1.0}, "backoff_s must be 0 or more, got -1.0"),
+        ({"patience_s": -1.0}, "patience_s must be a number of seconds, 0 or more, got -1.0"),
+        ({"patience_s": float("nan")}, "patience_s must be"),
     ],
 )
 def test_limits_that_make_no_sense_are_refused(settings: dict[str, Any], problem: str) -> None:
@@ -207,20 +307,132 @@ def test_many_requests_are_in_flight_but_not_more_than_allowed() -> None:
 def test_whoever_stops_early_stops_the_requests() -> None:
     before = threading.active_count()
     with chat_server(delay_s=0.02) as server:
-        stream = sampler(server, concurrency=2).sample([Request(prompt=f"q{i}") for i in range(500)])
+        stream = protocol.answers(sampler(server, concurrency=2), (Request(prompt=f"q{i}") for i in range(500)))
         next(stream)
-        stream.close()
-        n_asked = len(server.bodies)
-        assert n_asked < 50
+        stream.close()  # type: ignore[attr-defined]
+        assert len(server.bodies) < 50
     assert threading.active_count() <= before + 1
 
 
-def test_done_completions_are_counted() -> None:
-    counted = []
-    with chat_server() as server:
-        requests = [Request(prompt=f"q{i}", n=2) for i in range(5)]
-        list(sampler(server).sample(requests, on_done=counted.append))
-    assert sum(counted) == 10
+def test_requests_are_taken_in_while_others_are_answered() -> None:
+    with chat_server(delay_s=0.05) as server, sampler(server, concurrency=8).session() as session:
+        assert session.wait() == []
+        # 8 in flight, and 1 + 8 // 8 to follow at once
+        assert session.room == 10
+        for number in range(10):
+            session.submit(number, Request(prompt=f"q{number}"))
+        assert session.room == 0
+        done = session.wait()
+        assert session.room >= len(done) >= 1
+        session.submit(10, Request(prompt="q10"))
+        while len(done) < 11:
+            done += session.wait()
+        assert session.wait() == []
+    assert sorted(number for number, _ in done) == list(range(11))
+
+
+def test_a_server_that_answers_one_by_one_is_kept_busy_by_fewer_requests() -> None:
+    with chat_server(delay_s=0.05, takes_n=False) as server, sampler(server, concurrency=8).session() as session:
+        session.submit(0, Request(prompt="q", n=40))
+        while not session.room == 0:  # 39 posts are left when the first was answered
+            time.sleep(0.005)
+        [(number, completions)] = session.wait()
+        assert (number, len(completions)) == (0, 40)
+        assert session.room == 10
+    assert server.most_at_once == 8
+
+
+def test_what_was_answered_before_an_error_is_handed_out_first() -> None:
+    def fault(number: int, _body: dict[str, Any]) -> int | None:
+        return 401 if number == 2 else None
+
+    with chat_server(fault=fault) as server, sampler(server, concurrency=1).session() as session:
+        for number in range(3):
+            session.submit(number, Request(prompt=f"q{number}"))
+        until(lambda: "mprm-http" not in {thread.name for thread in threading.enumerate()})
+        assert [number for number, _ in session.wait()] == [0, 1]
+        with pytest.raises(ConfigError, match="HTTP 401"):
+            session.submit(3, Request(prompt="q3"))
+        with pytest.raises(ConfigError, match="HTTP 401"):
+            session.wait()
+
+
+def test_a_wait_can_be_interrupted() -> None:
+    before = threading.active_count()
+    with chat_server(delay_s=5.0) as server:
+        threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            answers(sampler(server), [Request(prompt="q")])
+        assert time.monotonic() - began < 2
+    assert threading.active_count() <= before + 2  # the server's own, that sleep
+
+
+def test_a_server_that_dies_and_comes_back_answers_every_request_once() -> None:
+    done: list[tuple[int, list[Completion]]] = []
+    with chat_server(delay_s=0.02) as server:
+        found = sampler(server, concurrency=8, retries=0, backoff_s=0.05)
+        thread = collect(found, [Request(prompt=f"q{i}", seed=i) for i in range(200)], done)
+        for n_asked in (40, 120):
+            until(lambda n=n_asked: len(server.asked) > n)
+            server.die()
+            time.sleep(0.2)  # what had come is read
+            n_before = len(server.bodies)
+            time.sleep(0.4)
+            assert len(server.bodies) == n_before
+            server.start()
+        thread.join()
+    assert sorted(number for number, _ in done) == list(range(200))
+    for number, [completion] in done:
+        assert completion.text == f"q{number}\n\nseed {number}, answer 0"
+    # each of the two deaths cost at most the 8 requests in flight and those that found the door shut
+    assert 200 <= len(server.asked) <= 200 + 2 * 8
+
+
+@pytest.mark.parametrize("fault", [503, "drop"])
+def test_a_server_that_is_away_is_not_asked_by_everyone(fault: int | str) -> None:
+    is_away, done = False, []
+    with chat_server(fault=lambda _number, _body: fault if is_away else None) as server:
+        found = sampler(server, concurrency=32, retries=0, backoff_s=0.2)
+        with found.session() as session:
+            session.submit(-1, Request(prompt="q"))
+            done += session.wait()
+            is_away = True
+            for number in range(32):
+                session.submit(number, Request(prompt=f"q{number}"))
+            time.sleep(1.5)
+            # each once at most; then one by one at 0.1–0.2 s, 0.2–0.4 s, 0.4–0.8 s, …: 5 at most in 1.5 s
+            assert 2 <= len(server.asked) <= 33
+            assert 1 <= len(server.bodies) - len(server.asked) <= 5
+            is_away = False
+            while len(done) < 33:
+                done += session.wait()
+    assert {completion.finish_reason for _, [completion] in done} == {"stop"}
+
+
+def test_patience_with_a_server_that_stays_away_ends() -> None:
+    with chat_server() as server, sampler(server, patience_s=0.6, backoff_s=0.05).session() as session:
+        session.submit(0, Request(prompt="q"))
+        assert len(session.wait()) == 1
+        server.die()
+        time.sleep(0.7)  # nobody asked anything: patience begins with the first request without an answer
+        began = time.monotonic()
+        session.submit(1, Request(prompt="q"))
+        with pytest.raises(MprmError, match=r"has not answered for 0\.6 s.*no connection.*saved; the same command"):
+            session.wait()
+        assert 0.5 < time.monotonic() - began < 5
+
+
+def test_a_request_that_never_gets_a_reply_while_others_do_fails_alone() -> None:
+    def fault(_number: int, body: dict[str, Any]) -> str | None:
+        return "drop" if body["messages"][0]["content"] == "q1" else None
+
+    with chat_server(fault=fault) as server:
+        found = answers(sampler(server, backoff_s=0.001, retries=2), [Request(prompt=f"q{i}") for i in range(3)])
+    assert [found[i][0].finish_reason for i in range(3)] == ["stop", "error", "stop"]
+    assert "9 tries got no answer, though others did; the last ended with RemoteProtocolError" in str(
+        found[1][0].error
+    )
 
 
 def test_images_stand_at_their_marks_or_before_the_text(tmp_path: Path) -> None:

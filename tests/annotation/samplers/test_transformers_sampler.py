@@ -1,10 +1,10 @@
-from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mprm.annotation.samplers import sampler as protocol
 from mprm.annotation.samplers.sampler import Completion, Decoding, Request, derived_seed
 from mprm.annotation.samplers.transformers_sampler import TransformersSampler
 from mprm.backbones.load import load_backbone
@@ -32,9 +32,7 @@ def policy(policies: dict[str, Any]) -> Any:
 
 
 def answers(sampler: TransformersSampler, requests: list[Request]) -> list[list[Completion]]:
-    by_request = defaultdict(list)
-    for number, completion in sampler.sample(requests):
-        by_request[number].append(completion)
+    by_request = dict(protocol.answers(sampler, requests))
     return [by_request[number] for number in range(len(requests))]
 
 
@@ -159,12 +157,6 @@ def test_images_that_cannot_be_used_fail_their_question_alone(policy: Any, tmp_p
     assert "cannot identify image" in str(found[1][0].error)
     assert "cannot see images" in str(found[2][0].error)
     assert found[3][0].finish_reason != "error"
-
-
-def test_done_completions_are_counted(policy: Any) -> None:
-    counted: list[int] = []
-    list(TransformersSampler(policy, name="p").sample(questions(2), on_done=counted.append))
-    assert sum(counted) == 6
 
 
 def test_a_policy_without_an_end_token_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""A real server: ``transformers serve`` with a small random model."""
+"""A real server: ``transformers serve`` with small random models."""
 
 import json
 import os
@@ -7,14 +7,18 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mprm.annotation.samplers.http_sampler import HTTPSampler
-from mprm.annotation.samplers.sampler import Decoding, Request
+from mprm.annotation.samplers.sampler import Completion, Decoding, Request, answers
+from mprm.annotation.samplers.transformers_sampler import TransformersSampler
 from mprm.errors import ConfigError
 
 MISSING = [name for name in ("torch", "transformers", "fastapi", "uvicorn", "openai") if find_spec(name) is None]
@@ -23,57 +27,178 @@ pytestmark = pytest.mark.skipif(
     bool(MISSING) or not PROGRAM.exists(), reason=f"transformers serve needs {', '.join(MISSING) or PROGRAM}"
 )
 
+PREFIXES = ["the bar", "the bar is 3 long.\n\n", "Step 1: 12 + 30\n\nStep 2: 42\n\n", "  so ", "\n", "é…"]
+GREEDY = Decoding(temperature=0, max_new_tokens=12)
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    import httpx
 
-    from tests.tiny_models import save_tiny
+class Server:
+    """The server's process, on a port that it keeps."""
 
-    folder = str(save_tiny("text", tmp_path_factory.mktemp("served") / "policy"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = Path(folder).parent / "log"
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [PROGRAM, "serve", folder, "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
-    url = f"http://127.0.0.1:{port}"
-    try:
+    def __init__(self, folder: Path) -> None:
+        self.models = {"llama": folder / "llama", "qwen2": folder / "qwen2"}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._log = folder / "log"
+
+    def start(self) -> None:
+        """Begin without a model: each is loaded when it is first asked."""
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with self._log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [PROGRAM, "serve", "--host", "127.0.0.1", "--port", str(self._port), "--device", "cpu"],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+
+    def until_up(self) -> None:
+        import httpx
+
         for _ in range(240):
-            if process.poll() is not None:
-                pytest.fail(f"the server ended: {log.read_text()[-2000:]}")
+            if self.process.poll() is not None:
+                pytest.fail(f"the server ended: {self._log.read_text()[-2000:]}")
             try:
-                if httpx.get(f"{url}/health").status_code == 200:
-                    break
+                if httpx.get(f"{self.url}/health").status_code == 200:
+                    return
             except httpx.TransportError:
                 time.sleep(0.25)
-        yield url, folder
+        pytest.fail(f"the server does not come up: {self._log.read_text()[-2000:]}")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=20)
+
+    def sampler(self, kind: str, **settings: Any) -> HTTPSampler:
+        return HTTPSampler(self.url, str(self.models[kind]), **{"concurrency": 2, "timeout_s": 60, **settings})
+
+
+def save_models(folder: Path) -> None:
+    """A model whose answers the server hands on, and one whose answers it parses and repeats the beginning of."""
+    import torch
+    from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
+
+    from tests.tiny_models import save_tiny, tiny_tokenizer
+
+    save_tiny("text", folder / "llama")
+    config = json.loads((folder / "llama" / "config.json").read_text())
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    torch.manual_seed(1)
+    model = Qwen2ForCausalLM(Qwen2Config(num_key_value_heads=2, **{name: config[name] for name in names}))
+    model.save_pretrained(folder / "qwen2")
+    tokenizer = tiny_tokenizer("text")
+    tokenizer.save_pretrained(folder / "qwen2")
+    for kind in ("llama", "qwen2"):  # in this process and on the server, answers end alike
+        GenerationConfig(eos_token_id=tokenizer.eos_token_id).save_pretrained(folder / kind)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("served")
+    found = Server(folder)
+    found.start()
+    try:
+        save_models(folder)
+        found.until_up()
+        yield found
     finally:
-        process.terminate()
-        process.wait(timeout=20)
+        found.process.terminate()
+        found.process.wait(timeout=20)
         shutil.rmtree(folder)
 
 
-def test_the_policy_behind_a_real_server_answers(server: tuple[str, str]) -> None:
-    url, model = server
-    extra = {"generation_config": json.dumps({"do_sample": True, "top_k": 30})}
-    sampler = HTTPSampler(url, model, extra_body=extra, concurrency=2, timeout_s=60)
-    decoding = Decoding(top_k=0, max_new_tokens=5)
+def in_process(server: Server, kind: str) -> TransformersSampler:
+    from mprm.backbones.load import load_backbone
+
+    return TransformersSampler(load_backbone(server.models[kind], device="cpu"), name=kind, rows_per_batch=400)
+
+
+def texts(found: Iterator[tuple[int, list[Completion]]]) -> list[list[str]]:
+    by_number = dict(found)
+    assert {c.error for completions in by_number.values() for c in completions} == {None}
+    return [[c.text for c in by_number[number]] for number in range(len(by_number))]
+
+
+def test_the_policy_behind_a_real_server_answers(server: Server) -> None:
+    decoding = Decoding(max_new_tokens=5)  # top_k is not known to this server as such
     requests = [Request(prompt=f"{i}+{i}?", n=3, seed=i, decoding=decoding) for i in range(2)]
-    found = list(sampler.sample(requests))
-    assert sorted(number for number, _ in found) == [0, 0, 0, 1, 1, 1]
-    assert {completion.error for _, completion in found} == {None}
-    assert {completion.finish_reason for _, completion in found} <= {"stop", "length"}
-    assert len({completion.text for _, completion in found}) > 3  # each has a seed of its own
+    found = texts(answers(server.sampler("llama"), requests))
+    assert [len(row) for row in found] == [3, 3]
+    assert len({text for row in found for text in row}) > 3  # drawn, each with a seed of its own
+    assert texts(answers(server.sampler("llama", concurrency=1), requests[:1])) == texts(
+        answers(server.sampler("llama", concurrency=1), requests[:1])
+    )
 
 
-def test_the_real_servers_refusal_of_top_k_names_the_remedy(server: tuple[str, str]) -> None:
-    url, model = server
-    with pytest.raises(ConfigError, match="--top-k 0"):
-        list(HTTPSampler(url, model).sample([Request(prompt="q")]))
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_begun_answers_go_on_as_in_this_process(server: Server, kind: str) -> None:
+    requests = [Request(prompt="how long is bar 1?", prefix=prefix, decoding=GREEDY) for prefix in ["", *PREFIXES]]
+    found = texts(answers(server.sampler(kind), requests))
+    expected = texts(answers(in_process(server, kind), requests))
+    if kind == "qwen2":  # the server strips the answers of this kind of model
+        expected = [[text.rstrip()] for [text] in expected]
+        expected[0] = [expected[0][0].lstrip()]
+    assert found == expected
+    assert len({text for [text] in found}) >= 4  # the beginnings make a difference
+
+
+def test_tokens_are_drawn_as_often_as_in_this_process(server: Server) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    decoding = Decoding(temperature=0.8, top_p=0.9, top_k=6, max_new_tokens=2)
+
+    def counts(sampler: Any, prefix: str) -> Counter[str]:
+        [drawn] = texts(answers(sampler, [Request(prompt="q?", prefix=prefix, n=300, seed=5, decoding=decoding)]))
+        return Counter(drawn)
+
+    def p_value(first: Counter[str], second: Counter[str]) -> float:
+        # texts seen fewer than 10 times in all make one class
+        names = [name for name in first | second if first[name] + second[name] >= 10]
+        table = [[count[name] for name in names] for count in (first, second)]
+        rest = [300 - sum(row) for row in table]
+        columns = [*zip(*table, strict=True), *([tuple(rest)] if sum(rest) else [])]
+        return float(stats.chi2_contingency(columns).pvalue)
+
+    served = counts(server.sampler("llama", concurrency=1), "the bar\n\n")
+    own = in_process(server, "llama")
+    assert len(served) > 5
+    assert p_value(served, counts(own, "the bar\n\n")) > 0.001
+    assert p_value(served, counts(own, "the bar")) < 1e-6  # so a lost blank line would be found out
+
+
+def test_without_the_chat_template_nothing_is_continued(server: Server) -> None:
+    sampler = server.sampler("llama")
+    sampler._server = replace(sampler._server, chat_template=None)
+    with pytest.raises(ConfigError, match=r"refuses continue_final_message .*HTTP 422.* as chat_template"):
+        list(answers(sampler, [Request(prompt="q", prefix="First,", decoding=GREEDY)]))
+
+
+def test_another_chat_template_than_the_servers_is_refused(server: Server, tmp_path: Path) -> None:
+    other = tmp_path / "other.jinja"
+    other.write_text("{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }} [end]{% endfor %}")
+    with pytest.raises(ConfigError, match="the chat template is not the one that http"):
+        list(
+            answers(
+                server.sampler("llama", chat_template=other),
+                [Request(prompt="q", prefix="First,", decoding=GREEDY)],
+            )
+        )
+
+
+def test_a_server_killed_in_the_middle_and_started_again_answers_every_request_once(server: Server) -> None:
+    decoding = Decoding(temperature=0, max_new_tokens=24)
+    requests = [Request(prompt=f"{i}+{i}?", prefix=PREFIXES[i % 3], decoding=decoding) for i in range(30)]
+    done: list[tuple[int, list[Completion]]] = []
+    todo = iter(enumerate(requests))
+    with server.sampler("llama", concurrency=4, backoff_s=0.2, retries=0).session() as session:
+        while len(done) < len(requests):
+            while session.room and (following := next(todo, None)) is not None:
+                session.submit(*following)
+            n_before = len(done)
+            done += session.wait()
+            if n_before < 8 <= len(done):
+                server.kill()
+                server.start()
+        assert session.wait() == []
+    assert sorted(number for number, _ in done) == list(range(30))
+    assert texts(iter(done)) == texts(answers(in_process(server, "llama"), requests))

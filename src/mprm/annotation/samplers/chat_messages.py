@@ -9,11 +9,11 @@ from mprm.annotation.samplers.sampler import Request
 from mprm.rollouts.place_images import place_images
 
 
-def chat_messages(request: Request) -> list[dict[str, Any]]:
-    """One user turn, and the beginning of the answer where there is one."""
+def chat_messages(request: Request, *, end_mark: str = "") -> list[dict[str, Any]]:
+    """One user turn, and the beginning of the answer where there is one, to the letter; a mark may follow it."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": _content(request.prompt, request.images)}]
     if request.prefix:
-        messages.append({"role": "assistant", "content": request.prefix})
+        messages.append({"role": "assistant", "content": request.prefix + end_mark})
     return messages
 
 

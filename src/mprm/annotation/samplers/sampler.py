@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, MprmError
 
 FinishReason = Literal["stop", "length", "error"]
 """The policy ended its answer; the token limit cut it off; there is no answer."""
@@ -71,6 +72,10 @@ class Completion:
     """What went wrong, where ``finish_reason`` is "error"."""
 
 
+Answered = tuple[int, list[Completion]]
+"""The number of a request, and as many completions as it asked for."""
+
+
 class Sampler(Protocol):
     """Answers requests: in this process, or on a server."""
 
@@ -84,16 +89,48 @@ class Sampler(Protocol):
         """What the answers depend on besides policy and requests: a run with others is not continued."""
         ...
 
-    def sample(
-        self, requests: Sequence[Request], *, on_done: Callable[[int], None] | None = None
-    ) -> Iterator[tuple[int, Completion]]:
-        """(number of the request, completion) as they come, ``request.n`` of each request.
+    def session(self) -> AbstractContextManager[Session]:
+        """Begin to work; what is still under way at the end of the block is given up."""
+        ...
+
+
+class Session(Protocol):
+    """Requests under way; new ones may be handed in while others are answered, all from one thread."""
+
+    @property
+    def room(self) -> int:
+        """How many more requests are worth handing in now; at 0 there is enough to do."""
+        ...
+
+    def submit(self, number: int, request: Request) -> None:
+        """Hand in a request; ``number`` tells it from all others under way."""
+        ...
+
+    def wait(self) -> list[Answered]:
+        """Requests that were answered since the last call, at least one; none where none is under way.
 
         A completion that cannot be had comes with ``finish_reason`` "error"; what makes every request
-        fail, such as a wrong key or a server that is not there, is raised. ``on_done`` is called with
-        the number of completions since the last call.
+        fail, such as a wrong key or a server that is not there, is raised.
         """
         ...
+
+
+def answers(sampler: Sampler, requests: Iterable[Request]) -> Iterator[Answered]:
+    """Each request's number and its completions, in the order in which they are done."""
+    todo = enumerate(requests)
+    with sampler.session() as session:
+        n_open = 0
+        while True:
+            while session.room > 0 and (following := next(todo, None)) is not None:
+                session.submit(*following)
+                n_open += 1
+            if not n_open:
+                return
+            found = session.wait()
+            if not found:
+                raise MprmError(f"{sampler.name} left {n_open:,} requests unanswered")
+            n_open -= len(found)
+            yield from found
 
 
 def derived_seed(seed: int, *names: object) -> int:

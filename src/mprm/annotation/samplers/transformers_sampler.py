@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from mprm.annotation.samplers.sampler import Completion, Request, derived_seed
+from mprm.annotation.samplers.one_by_one import OneByOne
+from mprm.annotation.samplers.policy import Policy, completion_of, eos_ids_of, failed
+from mprm.annotation.samplers.sampler import Completion, Request, Session, derived_seed
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.rollouts.images import open_image
-
-
-class Policy(Protocol):
-    """A model that can be spoken to; `mprm.backbones.load.Backbone` is one."""
-
-    @property
-    def model(self) -> Any:
-        """Something that can ``generate``."""
-        ...
-
-    @property
-    def tokenizer(self) -> Any:
-        """Its tokenizer."""
-        ...
-
-    def encode_chat(self, text: str, images: Any = (), *, begun: str = "") -> dict[str, Any]:
-        """Tensors for ``generate``, of one row: the user's turn, and the answer as far as it is ``begun``."""
-        ...
 
 
 class TransformersSampler:
@@ -52,7 +37,7 @@ class TransformersSampler:
         self._policy = policy
         self._name = name
         self._rows_per_batch = rows_per_batch
-        self._eos_ids = _eos_ids(policy)
+        self._eos_ids = eos_ids_of(policy)
 
     @property
     def name(self) -> str:
@@ -64,23 +49,18 @@ class TransformersSampler:
         """See `Sampler.settings`."""
         return {"rows_per_batch": self._rows_per_batch}
 
-    def sample(
-        self, requests: Sequence[Request], *, on_done: Callable[[int], None] | None = None
-    ) -> Iterator[tuple[int, Completion]]:
-        """See `Sampler.sample`; completions come in the order of the requests."""
-        for number, request in enumerate(requests):
-            try:
-                images = [open_image(image) for image in request.images]
-                inputs = self._policy.encode_chat(request.prompt, images, begun=request.prefix)
-            except DataError as error:  # an image that cannot be read, or that the policy cannot see
-                failed = Completion(text="", finish_reason="error", error=str(error))
-                completions: Iterator[Completion] = iter([failed] * request.n)
-            else:
-                completions = self._completions(inputs, request)
-            for completion in completions:
-                yield number, completion
-                if on_done is not None:
-                    on_done(1)
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """See `Sampler.session`."""
+        yield OneByOne(self._answer)
+
+    def _answer(self, request: Request) -> list[Completion]:
+        try:
+            images = [open_image(image) for image in request.images]
+            inputs = self._policy.encode_chat(request.prompt, images, begun=request.prefix)
+        except DataError as error:  # an image that cannot be read, or that the policy cannot see
+            return failed(error, request.n)
+        return list(self._completions(inputs, request))
 
     def _completions(self, inputs: dict[str, Any], request: Request) -> Iterator[Completion]:
         for start in range(0, request.n, self._rows_per_batch):
@@ -113,19 +93,5 @@ class TransformersSampler:
                     f"{n_rows} answers at a time do not fit into memory; take fewer with --rows-per-batch"
                 ) from error
         n_prompt = inputs["input_ids"].shape[1]
-        return [self._completion(row[n_prompt:]) for row in tokens.tolist()]
-
-    def _completion(self, ids: list[int]) -> Completion:
-        end = next((place for place, id_ in enumerate(ids) if id_ in self._eos_ids), None)
-        text = self._policy.tokenizer.decode(ids[:end], skip_special_tokens=True)
-        return Completion(text=text, finish_reason="length" if end is None else "stop", n_tokens=len(ids[:end]))
-
-
-def _eos_ids(policy: Policy) -> list[int]:
-    """The tokens that end an answer: the generation config's, or the tokenizer's."""
-    found = policy.model.generation_config.eos_token_id
-    if found is None:
-        found = policy.tokenizer.eos_token_id
-    if found is None:
-        raise ConfigError("the policy has no end-of-text token; set eos_token_id in its generation_config.json")
-    return list(found) if isinstance(found, list | tuple) else [int(found)]
+        tokenizer, eos_ids = self._policy.tokenizer, self._eos_ids
+        return [completion_of(row[n_prompt:], tokenizer=tokenizer, eos_ids=eos_ids) for row in tokens.tolist()]

@@ -1,0 +1,127 @@
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from mprm.annotation.samplers.draw import GAMMA, draw, drawing, hashed, penalise, row_keys, waiting_times  # noqa: E402
+from mprm.annotation.samplers.sampler import Decoding  # noqa: E402
+
+PLAIN = Decoding(temperature=1.0, top_p=1.0, top_k=0)
+GREEDY = Decoding(temperature=0.0)
+SETTINGS = [
+    PLAIN,
+    Decoding(temperature=0.5, top_p=1.0, top_k=0),
+    Decoding(temperature=1.3, top_p=1.0, top_k=5),
+    Decoding(temperature=1.0, top_p=0.7, top_k=0),
+    Decoding(temperature=0.7, top_p=0.9, top_k=8),
+    Decoding(temperature=2.0, top_p=0.5, top_k=50),
+]
+
+
+def drawn(logits: Any, settings: list[Decoding], numbers: range | None = None, places: Any = None) -> Any:
+    n_rows = len(settings)
+    how = drawing(settings, row_keys(7, numbers or range(n_rows)), n_vocabulary=logits.shape[1])
+    return draw(logits.expand(n_rows, -1), how, torch.zeros(n_rows, dtype=torch.int64) if places is None else places)
+
+
+def probabilities(logits: Any, decoding: Decoding) -> Any:
+    """As transformers filters them."""
+    from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    scores = TemperatureLogitsWarper(decoding.temperature)(None, logits)
+    if decoding.top_k:
+        scores = TopKLogitsWarper(decoding.top_k)(None, scores)
+    if decoding.top_p < 1:
+        scores = TopPLogitsWarper(decoding.top_p)(None, scores)
+    return scores.softmax(-1)
+
+
+def test_the_hash_is_splitmix64() -> None:
+    # the published first outputs of SplitMix64 from state 0, whose state grows by GAMMA
+    states = torch.arange(1, 4) * GAMMA
+    expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert [number % 2**64 for number in hashed(states).tolist()] == expected
+
+
+def test_waiting_times_are_exponential_and_never_zero() -> None:
+    from scipy.stats import kstest
+
+    keys = torch.tensor(row_keys(3, range(20)))
+    times = waiting_times(keys, torch.arange(20), torch.arange(5000)).double()
+    assert times.shape == (20, 5000)
+    assert float(times.min()) > 0
+    assert kstest(times.flatten().numpy(), "expon").pvalue > 0.01
+    # neighbours in each direction are as strangers: 4 standard errors of a correlation of 95,000 pairs are 0.013
+    for other in (times[:, 1:], times[1:]):
+        pairs = torch.stack([times[: len(other), : other.shape[1]].flatten(), other.flatten()])
+        assert abs(float(torch.corrcoef(pairs)[0, 1])) < 0.013
+
+
+@pytest.mark.parametrize("seed", [0, -1, 2**31, 2**63, 2**64 + 5])
+def test_any_number_can_be_a_seed(seed: int) -> None:
+    keys = [*row_keys(seed, range(3)), *row_keys(seed + 1, range(3))]
+    assert len(set(keys)) == 6
+    assert row_keys(seed, [2]) == keys[2:3]
+    assert all(-(2**63) <= key < 2**63 for key in keys)
+
+
+@pytest.mark.parametrize("decoding", SETTINGS)
+def test_tokens_come_as_often_as_transformers_would_draw_them(decoding: Decoding) -> None:
+    from scipy.stats import chisquare
+
+    torch.manual_seed(0)
+    logits, n = 2 * torch.randn(1, 40), 20_000
+    expected = probabilities(logits, decoding)[0].double()
+    found = drawn(logits, [decoding] * n)
+    counts = torch.bincount(found, minlength=40)
+    assert not counts[expected == 0].any()
+    often = expected * n >= 5  # the rest as one class, where it is not too rare for the test itself
+    classes = [(int(counts[often][i]), float(expected[often][i])) for i in range(int(often.sum()))]
+    rest = (int(counts[~often].sum()), float(expected[~often].sum()))
+    if rest[1] * n >= 5:
+        classes.append(rest)
+    observed, wanted = (torch.tensor(column).double() for column in zip(*classes, strict=True))
+    assert len(classes) > 3
+    assert chisquare(observed, wanted / wanted.sum() * observed.sum()).pvalue > 0.001
+
+
+def test_a_row_is_drawn_alike_among_rows_of_every_other_kind() -> None:
+    torch.manual_seed(1)
+    settings = [*SETTINGS, GREEDY] * 20
+    logits, places = torch.randn(len(settings), 300), torch.arange(len(settings)) % 7
+    together = drawn(logits, settings, places=places)
+    alone = [drawn(logits[i : i + 1], [how], range(i, i + 1), places[i : i + 1]) for i, how in enumerate(settings)]
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_seed_number_and_place_each_make_another_draw() -> None:
+    logits = torch.zeros(64, 1000)
+    how = drawing([PLAIN] * 64, [key for seed in range(8) for key in row_keys(seed, range(8))], n_vocabulary=1000)
+    first, second = (draw(logits, how, torch.full((64,), place)) for place in (0, 1))
+    # 64 draws out of 1,000: about two pairs are alike by chance; far fewer would be different otherwise
+    assert len(set(first.tolist())) > 55
+    assert int((first == second).sum()) <= 2
+
+
+def test_tokens_as_likely_as_the_last_of_top_k_are_kept_as_in_transformers() -> None:
+    logits = torch.tensor([[3.0, 1.0, 1.0, 1.0, 0.0]])
+    found = drawn(logits, [Decoding(temperature=1.0, top_k=2, top_p=1.0)] * 500)
+    assert set(found.tolist()) == {0, 1, 2, 3}
+
+
+def test_the_likeliest_token_is_always_allowed() -> None:
+    logits = torch.tensor([[0.0, 5.0, 0.0]])
+    found = drawn(logits, [Decoding(temperature=1.0, top_k=0, top_p=1e-6)] * 50)
+    assert set(found.tolist()) == {1}
+
+
+def test_the_penalty_is_that_of_transformers() -> None:
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    torch.manual_seed(2)
+    logits, ids = torch.randn(3, 20), torch.randint(0, 20, (3, 8))
+    seen = torch.zeros(3, 20, dtype=torch.bool).scatter_(1, ids, True)
+    expected = RepetitionPenaltyLogitsProcessor(1.7)(ids, logits.clone())
+    assert torch.equal(penalise(logits, seen, 1.7), expected)
