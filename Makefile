@@ -36,7 +36,7 @@ test: lint
 	$(BIN)/pytest -n $(JOBS) --doctest-modules src tests
 
 bench: .venv/installed
-	$(BIN)/python benchmarks/select.py
+	$(BIN)/python benchmarks/selection.py
 
 clean:
 	rm -rf .venv demo build src/*.egg-info

@@ -1,6 +1,6 @@
 """Times ``mprm select`` against plain json, on one corpus, in one run; every output is compared.
 
-    python benchmarks/select.py [--corpus DIR] [--rho 0.25] [--rounds 3] [--times 1 4] [--out FILE]
+    python benchmarks/selection.py [--corpus DIR] [--rho 0.25] [--rounds 3] [--times 1 4] [--out FILE]
 
 Without --corpus, one of the paper's size is made of the shipped sample corpus. Start-up counts;
 inputs are read once before each run, so that all find them in the page cache; the best of the
@@ -171,7 +171,7 @@ def main() -> None:
             make_corpus(corpus, options.rollouts)
         files = sorted(map(str, corpus.glob("*.jsonl")))
         results = {
-            "command": "python benchmarks/select.py" + ("" if options.corpus is None else " --corpus CORPUS"),
+            "command": "python benchmarks/selection.py" + ("" if options.corpus is None else " --corpus CORPUS"),
             "corpus": "sample corpus repeated" if options.corpus is None else "CORPUS",
             "rho": options.rho,
             "python": platform.python_version(),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from mprm.annotation.annotate import AnnotateConfig, annotate
     from mprm.annotation.answers.checker import AnswerChecker
     from mprm.annotation.questions.read import read_questions
     from mprm.annotation.sample import sample
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from mprm.training.train import train
 
 _HOME = {
+    "AnnotateConfig": ("mprm.annotation.annotate", "AnnotateConfig"),
+    "annotate": ("mprm.annotation.annotate", "annotate"),
     "AnswerChecker": ("mprm.annotation.answers.checker", "AnswerChecker"),
     "Chain": ("mprm.rollouts.chain", "Chain"),
     "EvaluateConfig": ("mprm.evaluation.config", "EvaluateConfig"),
@@ -61,6 +64,7 @@ _HOME = {
 
 __all__ = [
     "PRM",
+    "AnnotateConfig",
     "AnswerChecker",
     "Chain",
     "Corpus",
@@ -72,6 +76,7 @@ __all__ = [
     "Step",
     "TrainConfig",
     "__version__",
+    "annotate",
     "bis",
     "check",
     "convert",

@@ -93,3 +93,24 @@ def test_stats_check_and_convert_run_on_ray(cluster, big: Path, tmp_path: Path) 
     for engine in ("ray", "local"):
         mprm.convert(big, str(tmp_path / f"{engine}.jsonl"), to="mm-prm", skip_bad=True, engine=engine)
     assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
+
+
+def test_annotating_on_ray_gives_the_same_rollouts_also_after_a_worker_was_killed(cluster, tmp_path: Path) -> None:
+    from mprm.annotation.annotate import AnnotateConfig, annotate
+    from mprm.annotation.samplers.ray_sampler import RaySampler
+    from tests.annotation.scripted import Scripted, questions
+
+    victim = tmp_path / "victim"
+
+    class Mortal(Scripted):
+        def answer(self, request):
+            if request.prompt.startswith("[3]") and request.prefix and not victim.exists():
+                victim.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().answer(request)
+
+    config = AnnotateConfig(rollouts=2, early_stop=True)
+    annotate(questions(12), Scripted(), str(tmp_path / "local.jsonl"), config=config)
+    annotate(questions(12), RaySampler(Mortal, workers=2), str(tmp_path / "ray.jsonl"), config=config)
+    assert victim.exists()
+    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()

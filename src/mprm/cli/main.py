@@ -11,6 +11,7 @@ from mprm import __version__
 from mprm.errors import ConfigError, MprmError
 
 COMMANDS = {
+    "annotate": "questions to rollouts with Monte-Carlo step scores, by a policy",
     "check": "find every problem in a corpus, with file and line",
     "stats": "the paper's statistics tables, per source and overall",
     "score": "one row a rollout: its label counts, R, mixture and BIS",

@@ -48,25 +48,39 @@ def progress(title: str, n_bytes: int) -> Iterator[Callable[[Chunk], Any]]:
 @contextmanager
 def counting(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A function to call with how many more are done; the bar shows how many of ``total``, if that is known."""
+    with noting(title, total) as advance:
+        yield lambda n: advance(n, "")
+
+
+@contextmanager
+def noting(title: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
+    """Like `counting`, with a word on how things stand, which the bar shows as well."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
     bar = Progress(*columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal)
-    task, done, shown = bar.add_task(title, total=total), 0, monotonic()
+    task, done, shown = bar.add_task(title, total=total, note=""), 0, monotonic()
 
-    def advance(n: int) -> None:
+    def advance(n: int, note: str) -> None:
         nonlocal done, shown
         done += n
         if not console.is_terminal:
             if monotonic() - shown > LINE_EVERY_S:  # for whoever follows a log
                 shown = monotonic()
-                console.print(f"{title}: {done:,}" + ("" if total is None else f" of {total:,}"))
+                of = "" if total is None else f" of {total:,}"
+                console.print(f"{title}: {done:,}{of}" + (f", {note}" if note else ""))
         elif monotonic() - shown > REFRESH_S:
             shown = monotonic()
             bar.start()  # again and again: does nothing once it runs
-            bar.update(task, completed=done, refresh=True)
+            bar.update(task, completed=done, note=note, refresh=True)
             if total is not None and done >= total:
                 bar.stop()  # other things may be shown before the block ends
 

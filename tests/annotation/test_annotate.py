@@ -1,0 +1,370 @@
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import binom, chi2
+
+import mprm
+from mprm.annotation.adaptive import AdaptiveRule
+from mprm.annotation.annotate import AnnotateConfig, annotate
+from mprm.annotation.estimate import estimate
+from mprm.annotation.questions.question import Question
+from mprm.annotation.samplers.sampler import Completion, Decoding, Request
+from mprm.annotation.task import Shard
+from mprm.errors import ConfigError, DataError, MprmError
+from tests.annotation.scripted import Scripted, questions
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def run(path: Path, entries: Any, sampler: Scripted | None = None, **settings: Any) -> list[dict[str, Any]]:
+    config = AnnotateConfig(**{"rollouts": 2, "continuations": 16, **settings})
+    annotate(entries, sampler or Scripted(), str(path), config=config)
+    return read(path)
+
+
+def test_every_rollout_has_a_record_that_check_passes_and_select_reads(tmp_path: Path) -> None:
+    out = tmp_path / "raw.jsonl"
+    records = run(out, questions(6))
+    assert [(record["id"], record["rollout"]) for record in records] == [
+        (str(i), r) for i in range(6) for r in (0, 1)
+    ]
+    first = records[0]
+    assert first["response"] == "\n\n".join(step["step"] for step in first["steps_with_score"])
+    assert first["question_orig"] == questions(6)[0].question
+    assert first["question"].startswith(first["question_orig"])
+    assert first["num_mc_sequences"] == 16
+    for record in records:
+        for step in record["steps_with_score"]:
+            assert step["num_mc_total"] == 16
+            assert step["score"] == step["num_mc_correct"] / 16
+    assert mprm.check(str(out), text_only=True).counts == {}
+    subset = mprm.select(str(out), rho=0.5, strategy="bis", text_only=True)
+    # 2 rollouts of 6 questions in 3 sources: 4 a source, of which half are kept
+    subset.write(str(tmp_path / "half.jsonl"))
+    assert len(read(tmp_path / "half.jsonl")) == 6
+
+
+def test_scores_follow_the_binomial_of_the_known_success_rate(tmp_path: Path) -> None:
+    rates = (0.9, 0.5, 0.1, 0.0)
+    records = run(tmp_path / "raw.jsonl", questions(150, rates=rates), rollouts=4)
+    for place, rate in enumerate(rates):
+        counts = Counter(record["steps_with_score"][place]["num_mc_correct"] for record in records)
+        assert sum(counts.values()) == 600
+        if rate == 0.0:
+            assert counts == {0: 600}
+            continue
+        # neighbouring values are pooled until at least five are expected
+        statistic, cells, seen, expected = 0.0, 0, 0.0, 0.0
+        for k in range(17):
+            seen, expected = seen + counts[k], expected + 600 * float(binom.pmf(k, 16, rate))
+            left = 600 * float(binom.sf(k, 16, rate))
+            if (expected >= 5 and left >= 5) or k == 16:
+                statistic, cells = statistic + (seen - expected) ** 2 / expected, cells + 1
+                seen = expected = 0.0
+        assert statistic < chi2.ppf(0.999, cells - 1), (rate, counts)
+
+
+def test_each_continuation_begins_where_the_steps_end(tmp_path: Path) -> None:
+    sampler = Scripted()
+    run(tmp_path / "raw.jsonl", questions(1), sampler, rollouts=1)
+    prefixes = [request.prefix for request in sampler.requests]
+    # a blank line follows every step but the last, after which the policy may end the answer
+    assert prefixes[0] == ""
+    assert prefixes[1] == "Step 0, take 0.\n\n"
+    assert prefixes[2] == "Step 0, take 0.\n\nStep 1, take 0.\n\n"
+    assert prefixes[4].endswith("Step 3, take 0.")
+    assert [request.n for request in sampler.requests] == [1, 16, 16, 16, 16]
+    assert len({request.seed for request in sampler.requests}) == 5
+
+
+def test_an_early_stop_leaves_later_steps_unsampled_and_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "raw.jsonl"
+    sampler = Scripted()
+    records = run(out, questions(3, rates=(1.0, 0.0, 1.0, 1.0)), sampler, early_stop=True)
+    for record in records:
+        steps = record["steps_with_score"]
+        assert [step["num_mc_total"] for step in steps] == [16, 16, 0, 0]
+        assert [step["score"] for step in steps] == [1.0, 0.0, 0.0, 0.0]
+        assert record["early_stop_at"] == 1
+    assert len(sampler.requests) == 3 + 2 * 3 * 2
+    assert set(mprm.check(str(out), text_only=True).counts) == {"never_sampled"}
+    whole = run(tmp_path / "whole.jsonl", questions(3, rates=(1.0, 0.0, 1.0, 1.0)))
+    assert [step["score"] for step in whole[0]["steps_with_score"]] == [1.0, 0.0, 1.0, 1.0]
+    assert "early_stop_at" not in whole[0]
+
+
+def test_cut_and_unjudged_continuations_are_recorded(tmp_path: Path) -> None:
+    def change(request: Request, number: int, found: Completion) -> Completion:
+        if request.prefix and number < 3:
+            return Completion(text="and so the answer is 4", finish_reason="length")  # of 42, perhaps
+        if request.prefix and number == 3:
+            return Completion(text=r"so \boxed{42} and", finish_reason="length")  # it had answered before it was cut
+        return found
+
+    summary = annotate(
+        questions(1, rates=(0.0,), n_steps=1),
+        Scripted(change=change),
+        str(tmp_path / "raw.jsonl"),
+        config=AnnotateConfig(rollouts=1),
+    )
+    step = read(tmp_path / "raw.jsonl")[0]["steps_with_score"][0]
+    assert step == {
+        "step": "Step 0, take 0.",
+        "score": 1 / 16,
+        "num_mc_correct": 1,
+        "num_mc_total": 16,
+        "num_mc_cut": 3,
+    }
+    assert summary.tally.n_cut == 3
+
+
+def test_a_failure_of_the_checker_counts_neither_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mprm.annotation.answers.checker import AnswerChecker
+    from mprm.annotation.answers.judged import Judged
+
+    def check_many(self: AnswerChecker, pairs: Any, **_: Any) -> list[Judged]:
+        fates = [Judged("failed", None, "math-verify took longer than 5 s"), Judged("correct", "42")]
+        return [fates[number % 4 != 0] for number, _ in enumerate(pairs)]
+
+    monkeypatch.setattr(AnswerChecker, "check_many", check_many)
+    (record,) = run(tmp_path / "raw.jsonl", questions(1, rates=(0.5,), n_steps=1), rollouts=1)
+    step = record["steps_with_score"][0]
+    assert (step["num_mc_correct"], step["num_mc_total"], step["num_mc_failed"], step["score"]) == (12, 12, 4, 1.0)
+    assert mprm.check(str(tmp_path / "raw.jsonl"), text_only=True).counts == {}
+    monkeypatch.setattr(
+        AnswerChecker, "check_many", lambda _self, pairs, **_: [Judged("failed", None, "died") for _ in pairs]
+    )
+    with pytest.raises(MprmError, match=r"1 of 1 questions failed, each with its reason in .*other\.failed\.jsonl"):
+        run(tmp_path / "other.jsonl", questions(1), rollouts=1)
+    (failed,) = read(tmp_path / "other.failed.jsonl")
+    assert failed["errors"][0] == "step 0 of rollout 0: the answer checker failed on all 16 continuations"
+
+
+def test_a_question_that_fails_is_listed_and_asked_again_for_what_is_missing(tmp_path: Path) -> None:
+    out = tmp_path / "raw.jsonl"
+
+    def broken(request: Request, number: int, found: Completion) -> Completion:
+        if request.prompt.startswith("[1]") and request.prefix.count("Step") == 2:
+            return Completion(text="", finish_reason="error", error="HTTP 500: out of luck")
+        return found
+
+    with pytest.raises(MprmError, match="1 of 3 questions failed"):
+        run(out, questions(3), Scripted(change=broken))
+    assert not out.exists()
+    assert read(tmp_path / "raw.failed.jsonl") == [{"id": "1", "source": "s1", "errors": ["HTTP 500: out of luck"]}]
+    sampler = Scripted()
+    records = run(out, questions(3), sampler)
+    # only what failed: the second prefix of both rollouts of question 1
+    assert [(r.prompt[:3], r.prefix.count("Step"), r.n) for r in sampler.requests] == [("[1]", 2, 16)] * 2
+    assert records == run(tmp_path / "whole.jsonl", questions(3))
+    assert not (tmp_path / "raw.failed.jsonl").exists()
+    assert not (tmp_path / "raw.jsonl.partial").exists()
+    config = AnnotateConfig(rollouts=2)
+    some = annotate(
+        questions(3), Scripted(change=broken), str(tmp_path / "some.jsonl"), config=config, allow_failures=True
+    )
+    assert (some.n_done, some.n_failed) == (2, 1)
+    assert {record["id"] for record in read(tmp_path / "some.jsonl")} == {"0", "2"}
+
+
+def test_empty_rollouts_have_no_record_and_are_counted(tmp_path: Path) -> None:
+    def mute(request: Request, number: int, found: Completion) -> Completion:
+        return replace(found, text=" \n\n ") if not request.prefix and number == 0 else found
+
+    config = AnnotateConfig(rollouts=2)
+    summary = annotate(questions(2), Scripted(change=mute), str(tmp_path / "raw.jsonl"), config=config)
+    assert (summary.tally.n_rollouts, summary.tally.n_empty) == (2, 2)
+    assert len(read(tmp_path / "raw.jsonl")) == 2
+
+
+def test_long_rollouts_are_merged_down_to_the_most_steps(tmp_path: Path) -> None:
+    records = run(tmp_path / "raw.jsonl", questions(1, rates=(0.5,) * 9, n_steps=9), max_steps=3)
+    assert [step["step"].count("Step") for step in records[0]["steps_with_score"]] == [3, 3, 3]
+
+
+def test_shards_together_are_the_whole(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole.jsonl", questions(7))
+    parts = [run(tmp_path / f"{i}.jsonl", questions(7), shard=Shard(i, 3)) for i in (1, 2, 3)]
+    assert [len(part) for part in parts] == [6, 4, 4]
+    together = [record for part in parts for record in part]
+    assert sorted(together, key=lambda r: (r["id"], r["rollout"])) == whole
+    (tmp_path / "cat.jsonl").write_bytes(b"".join((tmp_path / f"{i}.jsonl").read_bytes() for i in (1, 2, 3)))
+    assert mprm.check(str(tmp_path / "cat.jsonl"), text_only=True).counts == {}
+    for wrong in ("0/3", "4/3", "3", "a/b", "1/0"):
+        with pytest.raises(ConfigError, match="shard"):
+            Shard.parse(wrong)
+
+
+def test_a_corpus_with_eight_continuations_is_topped_up_to_sixteen(tmp_path: Path) -> None:
+    eight, out = tmp_path / "eight.jsonl", tmp_path / "sixteen.jsonl"
+    before = run(eight, questions(5), continuations=8)
+    sampler = Scripted()
+    annotate(None, sampler, str(out), rollouts_from=str(eight), text_only=True)
+    after = read(out)
+    assert {request.n for request in sampler.requests} == {8}
+    assert len(sampler.requests) == 5 * 2 * 4
+    for old, new in zip(before, after, strict=True):
+        assert (new["question"], new["response"], new["source"]) == (old["question"], old["response"], old["source"])
+        for was, is_ in zip(old["steps_with_score"], new["steps_with_score"], strict=True):
+            assert is_["num_mc_total"] == 16
+            assert 0 <= is_["num_mc_correct"] - was["num_mc_correct"] <= 8
+    assert mprm.check(str(out), text_only=True).counts == {}
+    fresh = Scripted()
+    annotate(None, fresh, str(tmp_path / "fresh.jsonl"), rollouts_from=str(eight), text_only=True, fresh=True)
+    assert {request.n for request in fresh.requests} == {16}
+    nothing = Scripted()
+    annotate(None, nothing, str(tmp_path / "again.jsonl"), rollouts_from=str(out), text_only=True)
+    assert nothing.requests == []
+    assert [r["steps_with_score"] for r in read(tmp_path / "again.jsonl")] == [r["steps_with_score"] for r in after]
+
+
+def test_candidates_can_be_annotated_and_rollouts_need_an_answer(tmp_path: Path) -> None:
+    candidates = tmp_path / "candidates.jsonl"
+    mprm.sample(questions(2), Scripted(), str(candidates))
+    sampler = Scripted()
+    annotate(None, sampler, str(tmp_path / "raw.jsonl"), rollouts_from=str(candidates))
+    assert len(read(tmp_path / "raw.jsonl")) == 32
+    assert all(request.prefix for request in sampler.requests)
+    record = {"question": "q", "steps_with_score": [{"step": "a", "score": 0.5}]}
+    (tmp_path / "bare.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(DataError, match=r"bare\.jsonl:1: the rollout has no gold answer"):
+        annotate(None, sampler, str(tmp_path / "x.jsonl"), rollouts_from=str(tmp_path / "bare.jsonl"), text_only=True)
+
+
+def test_an_adaptive_budget_spares_continuations_and_reports_the_audit(tmp_path: Path) -> None:
+    entries = questions(40, rates=(1.0, 0.5, 0.0, 0.0))
+    config = AnnotateConfig(rollouts=2, adaptive=AdaptiveRule(), audit=0.25)
+    summary = annotate(entries, Scripted(), str(tmp_path / "raw.jsonl"), config=config)
+    tally = summary.tally
+    assert tally.n_steps == 320
+    assert tally.n_continuations + tally.n_spared == 320 * 16
+    totals = Counter(read(tmp_path / "raw.jsonl")[i]["steps_with_score"][0]["num_mc_total"] for i in range(80))
+    assert set(totals) == {4, 16}  # four of four decide, but for the audited quarter
+    assert 8 <= totals[16] <= 32
+    assert tally.n_disagreed == 0  # a decided positive stays positive, and of rate 0 nothing comes
+    assert tally.n_audited >= totals[16]
+    assert mprm.check(str(tmp_path / "raw.jsonl"), text_only=True).counts == {}
+    # without an audit, the same draws and fewer of them
+    bare = run(tmp_path / "bare.jsonl", entries, adaptive=AdaptiveRule(), audit=0.0)
+    assert all(record["steps_with_score"][0]["num_mc_total"] == 4 for record in bare)
+    with pytest.raises(ConfigError, match="the adaptive rule is made for 16 continuations, not for 8"):
+        AnnotateConfig(continuations=8, adaptive=AdaptiveRule())
+
+
+def test_an_audit_finds_labels_that_stopping_has_changed(tmp_path: Path) -> None:
+    # a rule that gives up after one round of failures: of rate 0.1, many would have had a success later
+    rule = AdaptiveRule(delta=0.49, a=0.05, b=1.0)
+    assert rule.next(0, 4) == 0
+    entries = questions(60, rates=(0.1,), n_steps=1)
+    config = AnnotateConfig(rollouts=2, adaptive=rule, audit=1.0)
+    tally = annotate(entries, Scripted(), str(tmp_path / "raw.jsonl"), config=config).tally
+    # P(none of 4) = 0.656, and then P(some of 12) = 0.718: about 56 of 120
+    assert 35 <= tally.n_disagreed <= 80
+    assert tally.n_spared == 0
+
+
+def test_a_trial_tells_the_cost_and_keeps_nothing(tmp_path: Path) -> None:
+    found = estimate(questions(40), Scripted(), config=AnnotateConfig(rollouts=2), n_tried=4)
+    assert (found.n_questions, found.n_tried) == (40, 4)
+    assert (found.n_rollouts, found.n_steps, found.n_continuations) == (80, 320, 5120)
+    assert found.n_tokens > 5120
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    for settings in ({"rollouts": 0}, {"continuations": 0}, {"max_steps": 0}, {"audit": 1.5}):
+        with pytest.raises(ConfigError):
+            AnnotateConfig(**settings)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="temperature 0"):
+        AnnotateConfig(decoding=Decoding(temperature=0))
+
+
+def test_two_questions_with_one_id_and_outputs_over_inputs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="have the id '0'"):
+        run(tmp_path / "raw.jsonl", [*questions(1), *questions(1)])
+    file = tmp_path / "q.jsonl"
+    file.write_text('{"id": "1", "question": "2+2?", "answer": "4"}\n')
+    with pytest.raises(ConfigError):
+        annotate(str(file), Scripted(), str(file), force=True)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from mprm.annotation.annotate import AnnotateConfig, annotate
+from tests.annotation.scripted import Scripted, questions
+out, log = sys.argv[1:]
+annotate(questions(8), Scripted(log=Path(log), sleep_s=0.004), out, config=AnnotateConfig(rollouts=3))
+"""
+
+
+def started(out: Path, log: Path) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, str(out), str(log)], env=environment)
+
+
+def test_twenty_kills_at_random_moments_lose_only_what_is_in_flight(tmp_path: Path) -> None:
+    out, log = tmp_path / "raw.jsonl", tmp_path / "log"
+    draw = random.Random(0)
+    n_kills = 0
+    log.touch()
+    while n_kills < 20:
+        process = started(out, log)
+        n_before = log.read_bytes().count(b"\n")
+        while log.read_bytes().count(b"\n") == n_before and process.poll() is None:
+            time.sleep(0.005)  # until it works at all
+        time.sleep(draw.uniform(0.0, 0.02))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "the work was done too soon for twenty kills"
+        n_kills += 1
+    assert started(out, log).wait() == 0
+    asked = Counter(log.read_text().splitlines())
+    # 8 questions, 3 rollouts of 4 steps: 8 + 96 requests, of which only those that a kill caught come again
+    assert len(asked) == 104
+    assert sum(asked.values()) - 104 <= 20
+    whole = tmp_path / "whole.jsonl"
+    annotate(questions(8), Scripted(), str(whole), config=AnnotateConfig(rollouts=3))
+    assert out.read_bytes() == whole.read_bytes()
+    assert len({(r["id"], r["rollout"]) for r in read(out)}) == 24
+
+
+def test_two_processes_on_one_output_refuse_each_other(tmp_path: Path) -> None:
+    out, log = tmp_path / "raw.jsonl", tmp_path / "log"
+    process = started(out, log)
+    try:
+        while not log.exists():
+            time.sleep(0.005)
+        with pytest.raises(ConfigError, match=r"another process is working on .*raw\.jsonl\.partial"):
+            annotate(questions(8), Scripted(), str(out), config=AnnotateConfig(rollouts=3))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_other_questions_or_settings_do_not_continue_a_run(tmp_path: Path) -> None:
+    out = tmp_path / "raw.jsonl"
+
+    def broken(request: Request, number: int, found: Completion) -> Completion:
+        return Completion(text="", finish_reason="error", error="no") if request.prefix else found
+
+    with pytest.raises(MprmError, match="2 of 2 questions failed"):
+        run(out, questions(2), Scripted(change=broken))
+    with pytest.raises(ConfigError, match="begun with other settings: continuations was 16, now 8"):
+        run(out, questions(2), continuations=8)
+    with pytest.raises(ConfigError, match="begun with other settings: tasks was"):
+        run(out, questions(3))
+    other = Question(id="0", question="[0] [0.5]", answer="43", source="s0")
+    with pytest.raises(ConfigError, match="begun with other settings: tasks was"):
+        run(out, [other])
