@@ -6,15 +6,15 @@ from pathlib import Path
 
 from mprm.annotation.questions.question import Question
 
-N_UPDATES = 120
+N_UPDATES = 100
 
 
 def sums() -> list[Question]:
-    """Sums of two digits below five."""
+    """Sums of two digits below four."""
     return [
         Question(id=f"{a}{b}", question=f"{a} + {b}?", answer=str(a + b), source=f"from {a}")
-        for a in range(5)
-        for b in range(5)
+        for a in range(4)
+        for b in range(4)
     ]
 
 
@@ -38,7 +38,8 @@ def save_adder(folder: Path, *, n_updates: int = N_UPDATES) -> Path:
     rows = []
     for question in sums():
         asked = policy.encode_chat(prompt_of(question))["input_ids"][0].tolist()
-        whole = policy.encode_chat(prompt_of(question), begun=solution(question))["input_ids"][0].tolist() + [end]
+        begun = policy.encode_chat(prompt_of(question), begun=solution(question))
+        whole = [*begun["input_ids"][0].tolist(), end]
         rows.append((whole, [-100] * len(asked) + whole[len(asked) :]))
     width = max(len(ids) for ids, _ in rows)
     input_ids = torch.tensor([ids + [end] * (width - len(ids)) for ids, _ in rows])

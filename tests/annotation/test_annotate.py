@@ -4,6 +4,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
@@ -18,9 +19,11 @@ from mprm.annotation.adaptive import AdaptiveRule
 from mprm.annotation.annotate import AnnotateConfig, annotate
 from mprm.annotation.estimate import estimate
 from mprm.annotation.questions.question import Question
+from mprm.annotation.samplers.http_sampler import HTTPSampler
 from mprm.annotation.samplers.sampler import Completion, Decoding, Request
 from mprm.annotation.task import Shard
 from mprm.errors import ConfigError, DataError, MprmError
+from tests.annotation.samplers.chat_server import ChatServer, chat_server
 from tests.annotation.scripted import Scripted, questions
 
 
@@ -304,6 +307,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from mprm.annotation.annotate import AnnotateConfig, annotate
+from tests.annotation.samplers.chat_server import ChatServer, chat_server
 from tests.annotation.scripted import Scripted, questions
 out, log = sys.argv[1:]
 annotate(questions(8), Scripted(log=Path(log), sleep_s=0.004), out, config=AnnotateConfig(rollouts=3))
@@ -368,3 +372,43 @@ def test_other_questions_or_settings_do_not_continue_a_run(tmp_path: Path) -> No
     other = Question(id="0", question="[0] [0.5]", answer="43", source="s0")
     with pytest.raises(ConfigError, match="begun with other settings: tasks was"):
         run(out, [other])
+
+
+def test_a_server_that_dies_twenty_times_changes_nothing(tmp_path: Path) -> None:
+    script = Scripted()
+
+    def answer(body: dict[str, Any], number: int) -> dict[str, Any]:
+        said, *begun = (message["content"] for message in body["messages"])
+        if not said.startswith("["):  # the sampler gets to know the server
+            text = "so"
+        else:
+            asked = Request(prompt=said, prefix="".join(begun), n=body.get("n", 1), seed=body["seed"])
+            text = script.answer(asked)[number].text
+        return {"index": number, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+
+    config, out = AnnotateConfig(rollouts=3), tmp_path / "raw.jsonl"
+    draw, is_done = random.Random(1), threading.Event()
+    deaths = 0
+
+    def kill(server: ChatServer) -> None:
+        nonlocal deaths
+        while len(server.asked) < 8:  # a server that has not answered yet is not waited for
+            time.sleep(0.005)
+        while deaths < 20 and not is_done.wait(draw.uniform(0.04, 0.15)):
+            server.die()
+            time.sleep(draw.uniform(0.0, 0.05))
+            server.start()
+            deaths += 1
+
+    with chat_server(answer=answer, delay_s=0.03) as server:
+        sampler = HTTPSampler(server.url, "policy", concurrency=4, backoff_s=0.01, retries=0)
+        killer = threading.Thread(target=kill, args=(server,))
+        killer.start()
+        try:
+            annotate(questions(10), sampler, str(out), config=config)
+        finally:
+            is_done.set()
+            killer.join()
+    assert deaths == 20, "the work was done too soon for twenty deaths"
+    annotate(questions(10), Scripted(), str(tmp_path / "whole.jsonl"), config=config)
+    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -169,7 +170,7 @@ def test_tokens_are_drawn_as_often_as_in_this_process(server: Server) -> None:
 def test_without_the_chat_template_nothing_is_continued(server: Server) -> None:
     sampler = server.sampler("llama")
     sampler._server = replace(sampler._server, chat_template=None)
-    with pytest.raises(ConfigError, match=r"refuses continue_final_message .*HTTP 422.* as chat_template"):
+    with pytest.raises(ConfigError, match=r"refuses continue_final_message .*HTTP 422.* --chat-template"):
         list(answers(sampler, [Request(prompt="q", prefix="First,", decoding=GREEDY)]))
 
 
@@ -202,3 +203,56 @@ def test_a_server_killed_in_the_middle_and_started_again_answers_every_request_o
         assert session.wait() == []
     assert sorted(number for number, _ in done) == list(range(30))
     assert texts(iter(done)) == texts(answers(in_process(server, "llama"), requests))
+
+
+def test_annotation_through_the_server_gives_the_scores_of_this_process(server: Server, tmp_path: Path) -> None:
+    """The same rollouts, annotated both ways by a policy that errs; the server is killed on the way."""
+    stats = pytest.importorskip("scipy.stats")
+    from mprm.annotation.annotate import AnnotateConfig, annotate
+    from mprm.annotation.samplers.prefix_sampler import PrefixSampler
+    from mprm.backbones.load import load_backbone
+    from tests.tiny_policy import save_adder, solution, sums
+
+    server.models["adder"] = save_adder(server.models["llama"].with_name("adder"))
+    right, wrong = sums()[5:7], sums()[9:11]  # 1 + 1, 1 + 2; of 2 + 1, 2 + 2 those solutions, which are wrong
+    chains = [(q, solution(q)) for q in right] + [(q, solution(w)) for q, w in zip(wrong, right, strict=True)]
+    lines = [
+        {"id": q.id, "question": q.question, "answer": q.answer, "source": "s", "candidates": [{"text": text}]}
+        for q, text in chains
+    ]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    decoding = Decoding(temperature=1.0, top_p=1.0, top_k=100, max_new_tokens=40)
+    config = AnnotateConfig(continuations=20, decoding=decoding)
+    own = PrefixSampler(load_backbone(server.models["adder"], device="cpu"), name="adder")
+    annotate(None, own, str(tmp_path / "own.jsonl"), rollouts_from=str(tmp_path / "c.jsonl"), config=config)
+    n_told = 0
+
+    @contextmanager
+    def killing(_title: str, _total: int) -> Iterator[Any]:
+        def note(_n: int, _text: str) -> None:
+            nonlocal n_told
+            n_told += 1
+            if n_told == 4:
+                server.kill()
+                server.start()
+
+        yield note
+
+    served = server.sampler("adder", concurrency=4, backoff_s=0.2, retries=0)
+    out = str(tmp_path / "served.jsonl")
+    annotate(None, served, out, rollouts_from=str(tmp_path / "c.jsonl"), config=config, watch=killing)
+    assert n_told > 4
+
+    def counts(name: str) -> list[tuple[int, int]]:
+        records = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        steps = [step for record in records for step in record["steps_with_score"]]
+        return [(step["num_mc_correct"], step["num_mc_total"]) for step in steps]
+
+    first, second = counts("own.jsonl"), counts("served.jsonl")
+    assert len(first) == len(second) == 12
+    assert {n for _, n in first + second} == {20}
+    assert len({k for k, _ in first}) > 4  # there is something to compare
+    # a chi-square of each prefix that is not all right or all wrong both times, added up
+    tables = [[[k, 20 - k], [m, 20 - m]] for (k, _), (m, _) in zip(first, second, strict=True) if 0 < k + m < 40]
+    statistic = sum(float(stats.chi2_contingency(table, correction=False).statistic) for table in tables)
+    assert stats.chi2.sf(statistic, len(tables)) > 0.001, (first, second)

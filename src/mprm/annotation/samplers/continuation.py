@@ -93,7 +93,7 @@ async def find_continuation(ask: Ask, *, url: str, template: str | None) -> Cont
     if template is None:
         raise ConfigError(
             f"{problem}. vLLM and SGLang can; transformers serve can with the policy's chat template: name the"
-            " checkpoint's folder, or the template's file, as chat_template"
+            " checkpoint's folder, or the template's file, with --chat-template (in Python: chat_template)"
         )
     own, given = _with_fields(), _with_fields(chat_template_kwargs={"chat_template": template})
     try:
@@ -104,7 +104,7 @@ async def find_continuation(ask: Ask, *, url: str, template: str | None) -> Cont
     if n_own != n_given:
         raise ConfigError(
             f"the chat template is not the one that {url} uses: a chat has {n_given} tokens with it and {n_own}"
-            " with the server's own; name the template of the checkpoint that is served as chat_template"
+            " with the server's own; name the template of the checkpoint that is served with --chat-template"
         )
     return found
 
