@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from mprm.annotation.answers.checker import AnswerChecker
     from mprm.annotation.questions.read import read_questions
     from mprm.annotation.sample import sample
+    from mprm.annotation.samplers.http_sampler import HTTPSampler
     from mprm.errors import MprmError
     from mprm.evaluation.config import EvaluateConfig
     from mprm.evaluation.evaluate import evaluate
+    from mprm.inference.load_policy import load_policy
     from mprm.inference.prm import PRM
     from mprm.reranking.rerank import rerank
     from mprm.rollouts.chain import Chain
@@ -37,6 +39,8 @@ _HOME = {
     "AnswerChecker": ("mprm.annotation.answers.checker", "AnswerChecker"),
     "Chain": ("mprm.rollouts.chain", "Chain"),
     "EvaluateConfig": ("mprm.evaluation.config", "EvaluateConfig"),
+    "HTTPSampler": ("mprm.annotation.samplers.http_sampler", "HTTPSampler"),
+    "load_policy": ("mprm.inference.load_policy", "load_policy"),
     "PRM": ("mprm.inference.prm", "PRM"),
     "TrainConfig": ("mprm.training.config", "TrainConfig"),
     "evaluate": ("mprm.evaluation.evaluate", "evaluate"),
@@ -69,6 +73,7 @@ __all__ = [
     "Chain",
     "Corpus",
     "EvaluateConfig",
+    "HTTPSampler",
     "MprmError",
     "Rollout",
     "Selection",
@@ -81,6 +86,7 @@ __all__ = [
     "check",
     "convert",
     "evaluate",
+    "load_policy",
     "mixture",
     "open_corpus",
     "positive_fraction",

@@ -12,20 +12,18 @@ import msgspec
 import xxhash
 
 from mprm.annotation.adaptive import AdaptiveRule
-from mprm.annotation.failed import failed_path, write_failed
-from mprm.annotation.given_questions import given_questions, is_in_memory
-from mprm.annotation.journal import SUFFIX, Journal, Key
+from mprm.annotation.given_questions import given_questions
+from mprm.annotation.journal import Journal, Key
 from mprm.annotation.monte_carlo import FixedBudget, Procedure, Tally, refuse_numbers
+from mprm.annotation.outputs import refuse_output, write_failed
 from mprm.annotation.samplers.sampler import Decoding, Request, Sampler
 from mprm.annotation.split_steps import split_steps
 from mprm.annotation.task import Shard, Task, question_tasks, rollout_tasks
 from mprm.annotation.work import NotedWatch, Work, unwatched
 from mprm.errors import ConfigError, DataError, MprmError
-from mprm.rollouts.atomic_write import atomic_write, refuse_existing
-from mprm.rollouts.files import corpus_files, is_url
+from mprm.rollouts.atomic_write import atomic_write
+from mprm.rollouts.files import corpus_files
 from mprm.rollouts.manifest import hash_file, write_manifest
-from mprm.rollouts.refuse_inputs import refuse_inputs
-from mprm.rollouts.source_ranges import MANIFEST_SUFFIX
 
 SYNC_S = 1.0
 """Parts come by the hundred a second: only so often is each forced onto the disk."""
@@ -186,16 +184,6 @@ def annotate(
         failed_to=failed_to,
         manifest=manifest,
     )
-
-
-def refuse_output(out: str, given: Any, *, force: bool) -> None:
-    """Stop when rollouts cannot go to ``out``: to be called before a policy is loaded, too."""
-    if is_url(out):
-        raise ConfigError(f"{out}: rollouts are saved as they come, on this machine; name a local file")
-    if given is not None and not is_in_memory(given):
-        made = [out, out + SUFFIX, failed_path(out), out + MANIFEST_SUFFIX]
-        refuse_inputs([file.path for file in corpus_files(given)], made)
-    refuse_existing(out, force=force)
 
 
 def tasks_of(

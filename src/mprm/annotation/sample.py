@@ -10,20 +10,17 @@ from typing import Any
 import msgspec
 import xxhash
 
-from mprm.annotation.failed import failed_path, write_failed
-from mprm.annotation.given_questions import given_questions, is_in_memory
+from mprm.annotation.given_questions import given_questions
 from mprm.annotation.image_files import image_files
-from mprm.annotation.journal import SUFFIX, Journal
+from mprm.annotation.journal import Journal
+from mprm.annotation.outputs import refuse_output, write_failed
 from mprm.annotation.questions.question import Question
 from mprm.annotation.samplers.sampler import Completion, Decoding, Request, Sampler, answers, derived_seed
 from mprm.annotation.split_steps import split_steps
 from mprm.annotation.watch import Advance, Watch, unwatched
-from mprm.errors import ConfigError, MprmError
-from mprm.rollouts.atomic_write import atomic_write, refuse_existing
-from mprm.rollouts.files import corpus_files, is_url
+from mprm.errors import MprmError
+from mprm.rollouts.atomic_write import atomic_write
 from mprm.rollouts.manifest import hash_file, write_manifest
-from mprm.rollouts.refuse_inputs import refuse_inputs
-from mprm.rollouts.source_ranges import MANIFEST_SUFFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,16 +120,6 @@ def sample(
         failed_to=failed_to,
         manifest=manifest,
     )
-
-
-def refuse_output(out: str, questions: Any, *, force: bool) -> None:
-    """Stop when candidates cannot go to ``out``: to be called before a policy is loaded, too."""
-    if is_url(out):
-        raise ConfigError(f"{out}: candidates are saved as they come, on this machine; name a local file")
-    if not is_in_memory(questions):
-        made = [out, out + SUFFIX, failed_path(out), out + MANIFEST_SUFFIX]
-        refuse_inputs([file.path for file in corpus_files(questions)], made)
-    refuse_existing(out, force=force)
 
 
 def _key(question: Question) -> tuple[str, str]:

@@ -125,7 +125,8 @@ def run(arguments: list[str]) -> int:
         example="mprm annotate questions.jsonl --policy Qwen2.5-VL-7B-Instruct --image-root images --out raw.jsonl",
     )
     options.check()
-    from mprm.annotation.annotate import annotate, refuse_output
+    from mprm.annotation.annotate import annotate
+    from mprm.annotation.outputs import refuse_output
 
     config = options.config()
     given: dict[str, Any] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -83,7 +82,9 @@ class PolicyOptions:
     def sampler(self) -> Sampler:
         """The policy, in this process or on a server."""
         if self.policy is not None:
-            return self._in_process(self.policy)
+            from mprm.inference.load_policy import load_policy
+
+            return load_policy(self.policy, device=self.device, dtype=self.dtype, rows=self.rows_per_batch)
         assert self.server is not None, "checked before"
         assert self.model is not None, "checked before"
         from mprm.annotation.samplers.http_sampler import HTTPSampler
@@ -99,19 +100,6 @@ class PolicyOptions:
             chat_template=self.chat_template,
             extra_body=_extra_body(self.extra_body),
         )
-
-    def _in_process(self, policy: str) -> Sampler:
-        from mprm.annotation.samplers.prefix_sampler import PrefixSampler
-        from mprm.annotation.samplers.sharing import can_share_prefixes
-        from mprm.annotation.samplers.transformers_sampler import TransformersSampler
-        from mprm.backbones.load import load_backbone
-
-        backbone = load_backbone(policy, dtype=self.dtype, device=self.device)
-        reason = can_share_prefixes(backbone)
-        if reason is None:
-            return PrefixSampler(backbone, name=policy, rows=self.rows_per_batch)
-        print(f"{policy} answers one request at a time, and slower: {reason}", file=sys.stderr)
-        return TransformersSampler(backbone, name=policy, rows_per_batch=self.rows_per_batch or 16)
 
 
 def _api_key(name: str) -> str | None:

@@ -49,6 +49,8 @@ class PrefixSampler:
         The model and its tokenizer; see `can_share_prefixes` for those that can be used.
     name
         What manifests call it.
+    weights
+        What tells its weights from others under the same name: a run with others is not continued.
     rows
         Most continuations at a time; 1,024 on a GPU and 64 elsewhere where None.
     tokens
@@ -56,7 +58,15 @@ class PrefixSampler:
         fits into 60 % of a GPU's free memory, or into 2 GiB elsewhere. One row is always let in.
     """
 
-    def __init__(self, policy: Policy, *, name: str, rows: int | None = None, tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        name: str,
+        weights: str | None = None,
+        rows: int | None = None,
+        tokens: int | None = None,
+    ) -> None:
         for what, given in (("rows", rows), ("tokens", tokens)):
             if given is not None and given < 1:
                 raise ConfigError(f"{what} must be 1 or more, got {given}")
@@ -64,7 +74,7 @@ class PrefixSampler:
         if reason is not None:
             raise ConfigError(f"{name} cannot be sampled with shared prefixes: {reason}; use TransformersSampler")
         self._policy = policy
-        self._name = name
+        self._name, self._weights = name, weights
         self._rows = rows or ROWS.get(policy.model.device.type, ROWS_ELSEWHERE)
         self._tokens = tokens
         self._eos_ids = eos_ids_of(policy)
@@ -77,7 +87,7 @@ class PrefixSampler:
     @property
     def settings(self) -> dict[str, Any]:
         """See `Sampler.settings`."""
-        return {"prefixes": "shared"}
+        return {"prefixes": "shared", "weights": self._weights}
 
     @contextmanager
     def session(self) -> Iterator[Session]:

@@ -27,15 +27,17 @@ class TransformersSampler:
         The model and its tokenizer.
     name
         What manifests call it.
+    weights
+        What tells its weights from others under the same name: a run with others is not continued.
     rows_per_batch
         Most answers at a time; more of a request are drawn batch by batch.
     """
 
-    def __init__(self, policy: Policy, *, name: str, rows_per_batch: int = 16) -> None:
+    def __init__(self, policy: Policy, *, name: str, weights: str | None = None, rows_per_batch: int = 16) -> None:
         if rows_per_batch < 1:
             raise ConfigError(f"rows_per_batch must be 1 or more, got {rows_per_batch}")
         self._policy = policy
-        self._name = name
+        self._name, self._weights = name, weights
         self._rows_per_batch = rows_per_batch
         self._eos_ids = eos_ids_of(policy)
 
@@ -47,7 +49,7 @@ class TransformersSampler:
     @property
     def settings(self) -> dict[str, Any]:
         """See `Sampler.settings`."""
-        return {"rows_per_batch": self._rows_per_batch}
+        return {"rows_per_batch": self._rows_per_batch, "weights": self._weights}
 
     @contextmanager
     def session(self) -> Iterator[Session]:
