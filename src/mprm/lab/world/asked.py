@@ -1,0 +1,64 @@
+"""What a kind of question settles about a problem: scene, sentence, order, facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mprm.lab.draws import Draws
+from mprm.lab.world.names import LARGEST, MORE
+from mprm.lab.world.problem import Run
+from mprm.lab.world.scene import Scene
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question before it has options."""
+
+    scene: Scene
+    question: str
+    result: str
+    """What is asked for: a number, a bar, Yes or No."""
+    runs: tuple[Run, ...]
+    facts: dict[str, str]
+    wrong: tuple[str, ...] = ()
+    """Results that a careless reader might get; needed where there are options and the result is no number."""
+
+
+def totals(
+    prefix: str, items: Sequence[str], values: Sequence[int], *, begin: int = 0, signs: Sequence[str] = ()
+) -> dict[str, str]:
+    """Facts on the total before each item and after it, and whether the item is added or subtracted.
+
+    Examples
+    --------
+    >>> totals("", ["bar K"], [2], begin=5, signs="-")
+    {'before bar K': '5', 'sign bar K': '-', 'total bar K': '3'}
+    """
+    facts = {}
+    total = begin
+    for item, value, sign in zip(items, values, signs or "+" * len(items), strict=True):
+        facts[f"before {prefix}{item}"] = str(total)
+        facts[f"sign {prefix}{item}"] = sign
+        total += value if sign == "+" else -value
+        facts[f"total {prefix}{item}"] = str(total)
+    return facts
+
+
+def compared(first: int, second: int) -> dict[str, str]:
+    """Facts on the two sides of a comparison."""
+    return {"first": str(first), "second": str(second), "relation": MORE[first > second]}
+
+
+def yes_no(is_so: bool) -> str:
+    """The answer to a question about what is so."""
+    return "Yes" if is_so else "No"
+
+
+def near_numbers(draws: Draws, result: int, n: int) -> tuple[str, ...]:
+    """Other numbers near the result, as a slip in seeing or reckoning makes them."""
+    steps = [*draws.shuffled((-2, -1, 1, 2)), *draws.shuffled((-3, 3, -10, 10)), 4, 5]
+    if draws.chance(0.3):
+        steps.insert(0, draws.pick((-10, 10)))
+    others = [result + step for step in steps if 0 <= result + step <= LARGEST]
+    return tuple(map(str, others[:n]))

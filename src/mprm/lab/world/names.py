@@ -1,0 +1,47 @@
+"""What sentences call the things of the world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mprm.lab.world.glyphs import LETTERS
+from mprm.lab.world.scene import COLOURS, N_LINES, SHAPES
+
+LINES = tuple(f"{kind} {number + 1}" for kind in ("row", "column") for number in range(N_LINES))
+ROWS, COLUMNS = LINES[:N_LINES], LINES[N_LINES:]
+CELLS = tuple(f"{row} {column}" for row in ROWS for column in COLUMNS)
+BARS = tuple(f"bar {letter}" for letter in LETTERS)
+PLURALS = {"circle": "circles", "square": "squares", "triangle": "triangles", "cross": "crosses"}
+DIGIT_THINGS = tuple(f"cells with {digit}" for digit in range(10))
+SHAPE_THINGS = (
+    *PLURALS.values(),
+    *(f"{colour} shapes" for colour in COLOURS),
+    *(f"{colour} {PLURALS[shape]}" for colour in COLOURS for shape in SHAPES),
+)
+OPTIONS = "ABCD"
+MORE = {True: "more than", False: "not more than"}
+LARGEST = 99
+"""No number of the world is larger."""
+
+
+def cell_name(row: int, column: int) -> str:
+    """The name of a cell; places count from 0, names from 1.
+
+    Examples
+    --------
+    >>> cell_name(1, 2)
+    'row 2 column 3'
+    """
+    return CELLS[row * N_LINES + column]
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names with commas, and "and" before the last.
+
+    Examples
+    --------
+    >>> listed(["bar F", "bar G", "bar K"])
+    'bar F, bar G and bar K'
+    """
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,177 @@
+"""Solves questions from their words and the pixels of their pictures; shares no code with the world's own solver."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.lab.world.picture_reader import read_bars, read_grid, read_shapes
+
+CELL = r"row \d column \d"
+STEPS = {"right": (0, 1), "left": (0, -1), "down": (1, 0), "up": (-1, 0)}
+
+
+@dataclass
+class Seen:
+    """A picture and a question, read."""
+
+    picture: Any
+    domain: str
+    question: str
+    options: dict[str, str]
+    result: str = ""
+    """What is asked for, before it is looked up among the options."""
+    order: list[str] = field(default_factory=list)
+    """Cells, bars, rows or columns in the question's order."""
+    signs: list[int] = field(default_factory=list)
+    begin: int = 0
+    level: int = -1
+    thing: str = ""
+    sides: list[Any] = field(default_factory=list)
+    """What the two sides of a comparison are: lists of items, or things."""
+    each: dict[str, int] = field(default_factory=dict)
+    """Points for shapes, in the question's order."""
+
+    @property
+    def answer(self) -> str:
+        return next((letter for letter, text in self.options.items() if text == self.result), self.result)
+
+    def value(self, item: str) -> int:
+        if self.domain == "bars":
+            return int(self.picture[item.removeprefix("bar ")])
+        row, column = map(int, re.findall(r"\d", item))
+        return int(self.picture[row - 1][column - 1])
+
+    def line(self, name: str) -> list[Any]:
+        number = int(name[-1]) - 1
+        return list(self.picture[number]) if name.startswith("row") else [row[number] for row in self.picture]
+
+    def number(self, thing: str, line: str | None = None) -> int:
+        """How many of a thing are in a line, or anywhere."""
+        cells = self.line(line) if line else [cell for row in self.picture for cell in row]
+        if thing.startswith("cells with"):
+            return cells.count(int(thing[-1])) if self.domain == "grid" else -1
+        if self.domain != "shapes":
+            return -1
+        *colour, kind = thing.split()
+        shapes = [cell for cell in cells if cell is not None]
+        return sum(kind in ("shapes", f"{shape}s", f"{shape}es") and colour in ([], [tint]) for shape, tint in shapes)
+
+
+def see(domain: str, png: bytes, text: str) -> Seen:
+    question, _, tail = text.partition(" Options: ")
+    options = dict(re.findall(r"\(([A-D])\) ([^(]+?)(?= \(|$)", tail))
+    reader = {"grid": read_grid, "bars": read_bars, "shapes": read_shapes}[domain]
+    seen = Seen(reader(png), domain, question, options)
+    {"grid": _grid, "bars": _bars, "shapes": _shapes}[domain](seen)
+    return seen
+
+
+def _between(first: str, last: str) -> list[str]:
+    """Lines or cells from one to another, both included."""
+    ends = [[int(digit) for digit in re.findall(r"\d", name)] for name in (first, last)]
+    n = max(abs(a - b) for a, b in zip(*ends, strict=True)) + 1
+    names = []
+    for step in range(n):
+        numbers = iter([a + (b - a) * step // (n - 1) for a, b in zip(*ends, strict=True)])
+        names.append("".join(str(next(numbers)) if sign.isdigit() else sign for sign in first))
+    return names
+
+
+def _straight(question: str) -> list[str]:
+    found = re.search(rf"diagonal from ({CELL}) to ({CELL})", question)
+    if found:
+        return _between(found[1], found[2])
+    line, start = re.search(r"((?:row|column) \d) from (left|right|top|bottom)", question).groups()  # type: ignore[union-attr]
+    places = (1, 4) if start in ("left", "top") else (4, 1)
+    names = [f"{line} column {place}" if line.startswith("row") else f"row {place} {line}" for place in places]
+    return _between(*names)
+
+
+def _walked(start: str, moves: list[str]) -> list[str]:
+    row, column = map(int, re.findall(r"\d", start))
+    cells = [start]
+    for move in moves:
+        row, column = row + STEPS[move][0], column + STEPS[move][1]
+        cells.append(f"row {row} column {column}")
+    return cells
+
+
+def _grid(seen: Seen) -> None:
+    question = seen.question
+    if "digits on the way" in question or question.startswith("Go from"):
+        seen.order = _walked(re.findall(CELL, question)[0], re.findall("right|left|down|up", question))
+    elif "many cells" in question:
+        _counted(seen)
+        return
+    elif question.startswith("Is "):
+        one, two = re.findall(r"(?:row|column) \d", question)
+        seen.sides = [_straight(f"{line} from {'left' if line[0] == 'r' else 'top'}") for line in (one, two)]
+        seen.result = "Yes" if sum(seen.line(one)) > sum(seen.line(two)) else "No"
+        return
+    else:
+        seen.order = _straight(question)
+    values = [seen.value(item) for item in seen.order]
+    if "largest" in question:
+        cell = seen.order[values.index(max(values))]
+        assert values.count(max(values)) == 1
+        seen.result = cell[-1] if "which column" in question.lower() else cell[4]
+        return
+    seen.signs = [1] * len(values)
+    if "subtract" in question:
+        seen.begin = int(re.search(r"(?:Begin with|We have) (\d+)", question)[1])  # type: ignore[index]
+        seen.signs = [1, -1, 1, -1]
+    seen.result = str(seen.begin + sum(sign * value for sign, value in zip(seen.signs, values, strict=True)))
+
+
+def _counted(seen: Seen) -> None:
+    seen.thing = re.search(r"how many (.+?) are ", seen.question, re.IGNORECASE)[1]  # type: ignore[index]
+    side = re.search(r"(left of|right of|above|below) (row|column) (\d)", seen.question)
+    if side:
+        place = int(side[3])
+        numbers = range(1, place) if side[1] in ("left of", "above") else range(place + 1, 5)
+        seen.order = [f"{side[2]} {number}" for number in numbers]
+    else:
+        seen.order = _between(*re.findall(r"(?:row|column) \d", seen.question))
+    seen.result = str(sum(seen.number(seen.thing, line) for line in seen.order))
+
+
+def _bars(seen: Seen) -> None:
+    question = seen.question
+    named = re.findall(r"bar [A-Z]", question)
+    heights = {f"bar {letter}": height for letter, height in seen.picture.items()}
+    ranked = sorted(heights.values())
+    if question.startswith("Is "):
+        seen.sides = [named[:2], named[2:]]
+        one, two = (sum(heights[bar] for bar in side) for side in seen.sides)
+        seen.result = "Yes" if one > two else "No"
+    elif named:
+        seen.order, seen.signs = named, [1] * len(named)
+        seen.result = str(sum(heights[bar] for bar in named))
+    else:
+        seen.order = list(heights)
+        if "many bars" in question:
+            seen.level = int(re.search(r"more than (\d)", question)[1])  # type: ignore[index]
+            seen.result = str(sum(height > seen.level for height in ranked))
+        elif "shortest" in question:
+            seen.result = str(ranked[-1] - ranked[0])
+        else:
+            assert ranked.count(ranked[-2]) == 1
+            seen.result = next(bar for bar in heights if heights[bar] == ranked[-2])
+
+
+def _shapes(seen: Seen) -> None:
+    question = seen.question
+    if "worth" in question or "points" in question:
+        prices = re.findall(r"[Ee]ach (\w+) (?:is worth|gives) (\d)", question)
+        seen.each = {shape: int(points) for shape, points in prices}
+        seen.order = ["row 1", "row 2", "row 3", "row 4"]
+        seen.result = str(sum(seen.each[cell[0]] for row in seen.picture for cell in row if cell))
+    elif "are there more" in question.lower():
+        one, two = re.search(r"more ([a-z ]+?) than ([a-z ]+?)(?: from|\?)", question).groups()  # type: ignore[union-attr]
+        seen.sides = [one, two]
+        seen.order = _between(*re.findall(r"(?:row|column) \d", question))
+        seen.result = "Yes" if seen.number(one) > seen.number(two) else "No"
+    else:
+        _counted(seen)

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+
+from mprm.annotation.answers.checker import AnswerChecker
+from mprm.annotation.split_steps import JOINT, split_steps
+from mprm.errors import ConfigError
+from mprm.lab.world import SOURCES, as_question, problem, solution
+from mprm.lab.world.forms import NEUTRAL
+
+N_SEEDS = 300
+
+MEAN_STEPS = {
+    "grid-sum": 5.0,
+    "grid-path": 9.3,
+    "grid-alternate": 6.3,
+    "grid-max": 4.8,
+    "grid-count": 5.2,
+    "grid-compare": 5.2,
+    "bars-total": 5.0,
+    "bars-range": 5.6,
+    "bars-above": 6.7,
+    "bars-compare": 4.9,
+    "bars-second": 5.0,
+    "shapes-count": 5.2,
+    "shapes-beside": 3.7,
+    "shapes-compare": 6.6,
+    "shapes-points": 4.9,
+}
+
+
+@pytest.fixture(scope="module")
+def solutions() -> dict[str, list[list[str]]]:
+    return {name: [solution(problem(name, seed)) for seed in range(N_SEEDS)] for name in SOURCES}
+
+
+def test_solutions_have_the_stated_lengths(solutions: dict[str, list[list[str]]]) -> None:
+    means = {name: sum(map(len, found)) / N_SEEDS for name, found in solutions.items()}
+    assert means == pytest.approx(MEAN_STEPS, abs=0.35)
+    lengths = {len(steps) for found in solutions.values() for steps in found}
+    assert (min(lengths), max(lengths)) == (2, 12)
+    assert sum(means.values()) / len(means) == pytest.approx(5.6, abs=0.1)
+
+
+def test_a_tenth_of_the_steps_claim_nothing(solutions: dict[str, list[list[str]]]) -> None:
+    for name, found in solutions.items():
+        steps = list(chain.from_iterable(found))
+        assert sum(step in NEUTRAL for step in steps) / len(steps) == pytest.approx(0.1, abs=0.03), name
+
+
+def test_the_last_step_and_no_other_gives_the_answer(solutions: dict[str, list[list[str]]]) -> None:
+    for name, found in solutions.items():
+        for seed, steps in enumerate(found):
+            assert steps[-1].endswith(rf"\boxed{{{problem(name, seed).answer}}}.")
+            assert not any("boxed" in step for step in steps[:-1])
+            assert split_steps(JOINT.join(steps)) == tuple(steps)
+
+
+def test_the_answer_checker_finds_every_solution_correct_and_other_answers_wrong(
+    solutions: dict[str, list[list[str]]],
+) -> None:
+    pairs, expected = [], []
+    for name, found in solutions.items():
+        for seed, steps in enumerate(found[:60]):
+            question = as_question(problem(name, seed))
+            others = {"choice": "ABCD", "yes/no": ("Yes", "No"), "open": (str(int(seed)), "98")}[
+                SOURCES[name].answers
+            ]
+            pairs.append((JOINT.join(steps), question))
+            expected.append("correct")
+            for other in others:
+                if other != question.answer:
+                    text = JOINT.join(steps).replace(rf"\boxed{{{question.answer}}}", rf"\boxed{{{other}}}")
+                    pairs.append((text, question))
+                    expected.append("wrong")
+    with AnswerChecker(processes=1) as checker:
+        assert [judged.verdict for judged in checker.check_many(pairs)] == expected
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_problem_has_several_solutions_each_always_the_same(name: str) -> None:
+    one = problem(name, 4)
+    found = [solution(one, number) for number in range(20)]
+    assert found == [solution(one, number) for number in range(20)]
+    assert len({tuple(steps) for steps in found}) >= 10
+
+
+def test_a_negative_number_of_a_solution_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the number is -1"):
+        solution(problem("grid-sum", 0), -1)
