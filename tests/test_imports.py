@@ -15,7 +15,7 @@ ORDER = [
     *("evaluation", "training", "reranking", "lab", "cli"),
 ]
 """Each room imports from itself and from those before it."""
-MAY_USE_TORCH = ("annotation/samplers/", "backbones/", "inference/", "training/")
+MAY_USE_TORCH = ("annotation/samplers/", "backbones/", "inference/", "training/", "lab/policy/")
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
