@@ -22,7 +22,7 @@ from mprm.annotation.questions.question import Question
 from mprm.annotation.samplers.http_sampler import HTTPSampler
 from mprm.annotation.samplers.sampler import Completion, Decoding, Request
 from mprm.annotation.task import Shard
-from mprm.errors import ConfigError, DataError, MprmError
+from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
 from tests.annotation.samplers.chat_server import ChatServer, chat_server
 from tests.annotation.scripted import Scripted, questions
 
@@ -137,22 +137,29 @@ def test_a_failure_of_the_checker_counts_neither_way(tmp_path: Path, monkeypatch
     from mprm.annotation.answers.checker import AnswerChecker
     from mprm.annotation.answers.judged import Judged
 
-    def check_many(self: AnswerChecker, pairs: Any, **_: Any) -> list[Judged]:
+    def failing(share: int) -> Any:
         fates = [Judged("failed", None, "math-verify took longer than 5 s"), Judged("correct", "42")]
-        return [fates[number % 4 != 0] for number, _ in enumerate(pairs)]
 
-    monkeypatch.setattr(AnswerChecker, "check_many", check_many)
+        def check_many(_self: AnswerChecker, pairs: Any, *, on_checked: Any) -> None:
+            for number, _ in enumerate(pairs):
+                on_checked(number, fates[number % share != 0])
+
+        return check_many
+
+    monkeypatch.setattr(AnswerChecker, "check_many", failing(4))
     (record,) = run(tmp_path / "raw.jsonl", questions(1, rates=(0.5,), n_steps=1), rollouts=1)
     step = record["steps_with_score"][0]
     assert (step["num_mc_correct"], step["num_mc_total"], step["num_mc_failed"], step["score"]) == (12, 12, 4, 1.0)
     assert mprm.check(str(tmp_path / "raw.jsonl"), text_only=True).counts == {}
-    monkeypatch.setattr(
-        AnswerChecker, "check_many", lambda _self, pairs, **_: [Judged("failed", None, "died") for _ in pairs]
-    )
-    with pytest.raises(MprmError, match=r"1 of 1 questions failed, each with its reason in .*other\.failed\.jsonl"):
+    monkeypatch.setattr(AnswerChecker, "check_many", failing(1))
+    with pytest.raises(MprmError, match=r"1 of 1 questions failed, .* reason in .*other\.jsonl\.failed"):
         run(tmp_path / "other.jsonl", questions(1), rollouts=1)
-    (failed,) = read(tmp_path / "other.failed.jsonl")
+    (failed,) = read(tmp_path / "other.jsonl.failed")
     assert failed["errors"][0] == "step 0 of rollout 0: the answer checker failed on all 16 continuations"
+    monkeypatch.undo()
+    sampler = Scripted()  # what could not be judged is asked for again, and now it can
+    assert len(run(tmp_path / "other.jsonl", questions(1), sampler, rollouts=1)) == 1
+    assert len(sampler.requests) == 5
 
 
 def test_a_question_that_fails_is_listed_and_asked_again_for_what_is_missing(tmp_path: Path) -> None:
@@ -166,13 +173,13 @@ def test_a_question_that_fails_is_listed_and_asked_again_for_what_is_missing(tmp
     with pytest.raises(MprmError, match="1 of 3 questions failed"):
         run(out, questions(3), Scripted(change=broken))
     assert not out.exists()
-    assert read(tmp_path / "raw.failed.jsonl") == [{"id": "1", "source": "s1", "errors": ["HTTP 500: out of luck"]}]
+    assert read(tmp_path / "raw.jsonl.failed") == [{"id": "1", "source": "s1", "errors": ["HTTP 500: out of luck"]}]
     sampler = Scripted()
     records = run(out, questions(3), sampler)
     # only what failed: the second prefix of both rollouts of question 1
     assert [(r.prompt[:3], r.prefix.count("Step"), r.n) for r in sampler.requests] == [("[1]", 2, 16)] * 2
     assert records == run(tmp_path / "whole.jsonl", questions(3))
-    assert not (tmp_path / "raw.failed.jsonl").exists()
+    assert not (tmp_path / "raw.jsonl.failed").exists()
     assert not (tmp_path / "raw.jsonl.partial").exists()
     config = AnnotateConfig(rollouts=2)
     some = annotate(
@@ -214,7 +221,7 @@ def test_a_corpus_with_eight_continuations_is_topped_up_to_sixteen(tmp_path: Pat
     eight, out = tmp_path / "eight.jsonl", tmp_path / "sixteen.jsonl"
     before = run(eight, questions(5), continuations=8)
     sampler = Scripted()
-    annotate(None, sampler, str(out), rollouts_from=str(eight), text_only=True)
+    annotate(None, sampler, str(out), rollouts_from=str(eight))
     after = read(out)
     assert {request.n for request in sampler.requests} == {8}
     assert len(sampler.requests) == 5 * 2 * 4
@@ -225,10 +232,10 @@ def test_a_corpus_with_eight_continuations_is_topped_up_to_sixteen(tmp_path: Pat
             assert 0 <= is_["num_mc_correct"] - was["num_mc_correct"] <= 8
     assert mprm.check(str(out), text_only=True).counts == {}
     fresh = Scripted()
-    annotate(None, fresh, str(tmp_path / "fresh.jsonl"), rollouts_from=str(eight), text_only=True, fresh=True)
+    annotate(None, fresh, str(tmp_path / "fresh.jsonl"), rollouts_from=str(eight), fresh=True)
     assert {request.n for request in fresh.requests} == {16}
     nothing = Scripted()
-    annotate(None, nothing, str(tmp_path / "again.jsonl"), rollouts_from=str(out), text_only=True)
+    annotate(None, nothing, str(tmp_path / "again.jsonl"), rollouts_from=str(out))
     assert nothing.requests == []
     assert [r["steps_with_score"] for r in read(tmp_path / "again.jsonl")] == [r["steps_with_score"] for r in after]
 
@@ -243,7 +250,7 @@ def test_candidates_can_be_annotated_and_rollouts_need_an_answer(tmp_path: Path)
     record = {"question": "q", "steps_with_score": [{"step": "a", "score": 0.5}]}
     (tmp_path / "bare.jsonl").write_text(json.dumps(record) + "\n")
     with pytest.raises(DataError, match=r"bare\.jsonl:1: the rollout has no gold answer"):
-        annotate(None, sampler, str(tmp_path / "x.jsonl"), rollouts_from=str(tmp_path / "bare.jsonl"), text_only=True)
+        annotate(None, sampler, str(tmp_path / "x.jsonl"), rollouts_from=str(tmp_path / "bare.jsonl"))
 
 
 def test_an_adaptive_budget_spares_continuations_and_reports_the_audit(tmp_path: Path) -> None:
@@ -301,6 +308,163 @@ def test_two_questions_with_one_id_and_outputs_over_inputs_are_refused(tmp_path:
     file.write_text('{"id": "1", "question": "2+2?", "answer": "4"}\n')
     with pytest.raises(ConfigError):
         annotate(str(file), Scripted(), str(file), force=True)
+
+
+def test_a_box_in_the_prefix_is_no_answer_of_a_continuation_that_was_cut(tmp_path: Path) -> None:
+    def change(request: Request, number: int, found: Completion) -> Completion:
+        if not request.prefix:
+            return replace(found, text="So far \\boxed{42} Step\n\nStep two.")
+        return Completion(text="Now the second part. We compute and", finish_reason="length")
+
+    (record,) = run(tmp_path / "raw.jsonl", questions(1), Scripted(change=change), rollouts=1)
+    assert [(step["score"], step["num_mc_cut"]) for step in record["steps_with_score"]] == [(0.0, 16)] * 2
+
+
+def test_multiple_choice_is_judged_alike_from_questions_and_from_rollouts(tmp_path: Path) -> None:
+    def change(request: Request, number: int, found: Completion) -> Completion:
+        return replace(found, text=["\\boxed{4}", "\\boxed{(B) 4}"][number % 2]) if request.prefix else found
+
+    choice = Question(id="1", source="s", question="[1] [0.5]", answer="B", options=("3", "4", "5"))
+    (first,) = run(tmp_path / "4.jsonl", [choice], Scripted(change=change), rollouts=1, continuations=4)
+    assert first["options"] == ["3", "4", "5"]
+    assert first["steps_with_score"][0]["score"] == 1.0
+    again = tmp_path / "8.jsonl"
+    annotate(
+        None,
+        Scripted(change=change),
+        str(again),
+        rollouts_from=str(tmp_path / "4.jsonl"),
+        config=AnnotateConfig(continuations=8),
+    )
+    assert read(again)[0]["steps_with_score"][0]["num_mc_correct"] == 8
+    # a corpus that does not tell the options: a letter with its text is a letter all the same
+    del first["options"]
+    (tmp_path / "bare.jsonl").write_text(json.dumps(first) + "\n")
+    config = AnnotateConfig(continuations=8)
+    only_letters = Scripted(change=lambda _r, _n, found: replace(found, text="so \\boxed{(B) 4}"))
+    annotate(None, only_letters, str(tmp_path / "x.jsonl"), rollouts_from=str(tmp_path / "bare.jsonl"), config=config)
+    assert read(tmp_path / "x.jsonl")[0]["steps_with_score"][0]["num_mc_correct"] == 8
+
+
+def test_a_topped_up_corpus_keeps_its_ids_numbers_and_ends(tmp_path: Path) -> None:
+    def cut(request: Request, number: int, found: Completion) -> Completion:
+        if request.prefix:
+            return Completion(text="and", finish_reason="length") if number < 2 else found
+        return replace(found, finish_reason="length")
+
+    eight = run(tmp_path / "8.jsonl", questions(2), Scripted(change=cut), continuations=8)
+    (tmp_path / "part.jsonl").write_text("".join(json.dumps(eight[i]) + "\n" for i in (3, 0, 1)))
+    summary = annotate(
+        None, Scripted(change=cut), str(tmp_path / "16.jsonl"), rollouts_from=str(tmp_path / "part.jsonl")
+    )
+    sixteen = read(tmp_path / "16.jsonl")
+    assert summary.n_questions == 2
+    assert [(r["id"], r["rollout"], r["finish_reason"]) for r in sixteen] == [
+        ("1", 1, "length"),
+        ("0", 0, "length"),
+        ("0", 1, "length"),
+    ]
+    assert {step["num_mc_cut"] for record in sixteen for step in record["steps_with_score"]} == {4}
+    # drawn anew, they are other draws, though the seed is the same
+    fresh = Scripted()
+    annotate(None, fresh, str(tmp_path / "f.jsonl"), rollouts_from=str(tmp_path / "8.jsonl"), fresh=True)
+    first = Scripted()
+    run(tmp_path / "again.jsonl", questions(2), first)
+    assert not {r.seed for r in fresh.requests} & {r.seed for r in first.requests}
+
+
+def test_a_total_without_the_number_of_successes_is_no_count(tmp_path: Path) -> None:
+    record = {"question": "[0] [1.0]", "answer": "42", "steps_with_score": [{"step": "Step", "score": 1.0}]}
+    record["steps_with_score"][0]["num_mc_total"] = 8  # type: ignore[index]
+    (tmp_path / "odd.jsonl").write_text(json.dumps(record) + "\n")
+    annotate(
+        None,
+        Scripted(),
+        str(tmp_path / "raw.jsonl"),
+        rollouts_from=str(tmp_path / "odd.jsonl"),
+        config=AnnotateConfig(continuations=8),
+    )
+    step = read(tmp_path / "raw.jsonl")[0]["steps_with_score"][0]
+    assert (step["num_mc_correct"], step["num_mc_total"]) == (8, 8)
+
+
+def test_given_rollouts_without_a_word_are_counted_and_never_replaced(tmp_path: Path) -> None:
+    def entry(id_: str, *texts: str) -> str:
+        record = {"id": id_, "question": "[0] [1.0]", "answer": "42", "candidates": [{"text": t} for t in texts]}
+        return json.dumps(record) + "\n"
+
+    (tmp_path / "c.jsonl").write_text(entry("a", "", "Step") + entry("b", " ", ""))
+    with pytest.raises(MprmError, match=r"1 of 2 questions failed, 1 of them with: all 2 rollouts are empty"):
+        annotate(None, Scripted(), str(tmp_path / "x.jsonl"), rollouts_from=str(tmp_path / "c.jsonl"))
+    summary = annotate(
+        None, Scripted(), str(tmp_path / "y.jsonl"), rollouts_from=str(tmp_path / "c.jsonl"), allow_failures=True
+    )
+    assert summary.tally.n_empty == 1
+    assert [(r["id"], r["rollout"]) for r in read(tmp_path / "y.jsonl")] == [("a", 1)]
+
+
+def test_samplers_that_give_too_few_too_many_or_other_answers_are_found_out(tmp_path: Path) -> None:
+    class Odd(Scripted):
+        def answer(self, request: Request) -> list[Completion]:
+            found = super().answer(request)
+            return found if not request.prefix else [*found, found[0]] if self.sleep_s else found[1:]
+
+    for sampler in (Odd(), Odd(sleep_s=1e-9)):
+        with pytest.raises(MprmError, match=r"scripted gave 1[57] answers to request \d, of which 16 were asked for"):
+            run(tmp_path / "raw.jsonl", questions(2), sampler)
+
+
+def test_when_all_fail_for_one_reason_the_run_stops_and_says_it(tmp_path: Path) -> None:
+    def pinned(*_given: Any) -> Completion:
+        return Completion(text="", finish_reason="error", error="HTTP 400: no such model")
+
+    sampler = Scripted(change=pinned)
+    with pytest.raises(MprmError, match=r"the first 32 questions all failed, and none was done: HTTP 400"):
+        run(tmp_path / "raw.jsonl", questions(100), sampler)
+    assert len(sampler.requests) == 32
+
+
+def test_an_empty_shard_is_an_empty_file(tmp_path: Path) -> None:
+    assert run(tmp_path / "raw.jsonl", questions(2), shard=Shard(3, 3)) == []
+    (tmp_path / "two.jsonl").write_text(
+        "".join(json.dumps(r) + "\n" for r in run(tmp_path / "a.jsonl", questions(2)))
+    )
+    config = AnnotateConfig(shard=Shard(3, 3))
+    assert (
+        annotate(
+            None, Scripted(), str(tmp_path / "b.jsonl"), rollouts_from=str(tmp_path / "two.jsonl"), config=config
+        ).n_questions
+        == 0
+    )
+    assert estimate(questions(2), Scripted(), config=config).n_continuations == 0
+
+
+@pytest.mark.parametrize("name", ["raw.jsonl.gz", "raw.parquet", "new/", "n" * 230 + ".jsonl"])
+def test_outputs_that_could_not_be_finished_are_refused_at_once(tmp_path: Path, name: str) -> None:
+    sampler = Scripted()
+    with pytest.raises(ConfigError):
+        annotate(questions(1), sampler, f"{tmp_path}/{name}")
+    assert sampler.requests == []
+
+
+def test_texts_that_are_no_utf8_do_not_end_a_run(tmp_path: Path) -> None:
+    def half(request: Request, number: int, found: Completion) -> Completion:
+        return replace(found, text="Step \ud83d.")
+
+    records = run(tmp_path / "raw.jsonl", questions(1), Scripted(change=half), rollouts=1)
+    assert records[0]["response"] == "Step ?."
+
+
+def test_an_output_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "raw.jsonl"
+
+    def write(request: Request, number: int, found: Completion) -> Completion:
+        out.write_text("somebody else's")
+        return found
+
+    with pytest.raises(OutputExistsError):
+        run(out, questions(1), Scripted(change=write))
+    assert out.read_text() == "somebody else's"
 
 
 PROGRAM = """

@@ -51,7 +51,7 @@ def test_a_real_policys_rollouts_pass_check_select_and_train(
     assert len({step["score"] for step in steps}) > 3
     assert run(["check", "raw8.jsonl", "--text-only"]) in (0, 3)
     assert "0 errors" in capsys.readouterr().out
-    assert run(["annotate", "--rollouts-from", "raw8.jsonl", "--text-only", *policy, "--out", "raw16.jsonl"]) == 0
+    assert run(["annotate", "--rollouts-from", "raw8.jsonl", *policy, "--out", "raw16.jsonl"]) == 0
     assert {step["num_mc_total"] for record in read(Path("raw16.jsonl")) for step in record["steps_with_score"]} == {
         16
     }

@@ -146,3 +146,26 @@ def test_force_begins_anew_only_where_the_settings_differ(tmp_path: Path) -> Non
         assert len(journal) == 3
     with Journal(out, run={**RUN, "n": 4}, force=True) as journal:
         assert len(journal) == 0
+
+
+def test_what_is_taken_back_is_gone_after_a_restart_too(tmp_path: Path) -> None:
+    out = str(tmp_path / "out.jsonl")
+    with Journal(out, run=RUN) as journal:
+        journal.add({"source": "s", "id": "1", "part": "a"})
+        journal.add({"source": "s", "id": "2", "part": "a"})
+        journal.forget(("s", "1"))
+        journal.add({"source": "s", "id": "1", "part": "b"})
+        assert journal.parts(("s", "1")) == {"b"}
+    with Journal(out, run=RUN) as journal:
+        assert journal.parts(("s", "1")) == {"b"}
+        assert journal.parts(("s", "2")) == {"a"}
+
+
+def test_a_part_that_is_no_text_is_damage(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with Journal(str(out), run=RUN) as journal:
+        journal.add({"source": "s", "id": "1", "part": "a"})
+    with (tmp_path / "out.jsonl.partial").open("a") as lines:
+        lines.write('{"source": "s", "id": "2", "part": ["a"]}\n{"source": "s", "id": "3"}\n')
+    with pytest.raises(DataError, match=r"out\.jsonl\.partial:3: the line is damaged"):
+        Journal(str(out), run=RUN)

@@ -134,10 +134,10 @@ def test_other_settings_do_not_continue_a_run(tmp_path: Path) -> None:
 
 def test_failures_are_recorded_and_asked_again(tmp_path: Path) -> None:
     out = tmp_path / "c.jsonl"
-    with pytest.raises(MprmError, match=r"2 of 5 questions failed, each with its reason in .*c\.failed\.jsonl"):
+    with pytest.raises(MprmError, match=r"2 of 5 questions failed, .* reason in .*c\.jsonl\.failed"):
         sample(QUESTIONS, Echo(fails=["q1", "q3"]), str(out), config=CONFIG)
     assert not out.exists()
-    failed = [json.loads(line) for line in (tmp_path / "c.failed.jsonl").read_text().splitlines()]
+    failed = [json.loads(line) for line in (tmp_path / "c.jsonl.failed").read_text().splitlines()]
     assert sorted(entry["id"] for entry in failed) == ["1", "3"]
     assert failed[0]["errors"] == ["HTTP 500"]
     echo = Echo()
@@ -145,7 +145,7 @@ def test_failures_are_recorded_and_asked_again(tmp_path: Path) -> None:
     assert echo.asked == ["q3", "q1"]
     assert ids(out) == ["0", "1", "2", "3", "4"]
     assert summary.n_continued == 3
-    assert not (tmp_path / "c.failed.jsonl").exists()
+    assert not (tmp_path / "c.jsonl.failed").exists()
 
 
 def test_failures_can_be_allowed_and_stay_accounted_for(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_failures_can_be_allowed_and_stay_accounted_for(tmp_path: Path) -> None:
     summary = sample(QUESTIONS, Echo(fails=["q1"]), str(out), config=CONFIG, allow_failures=True)
     assert ids(out) == ["0", "2", "3", "4"]
     assert (summary.n_done, summary.n_failed) == (4, 1)
-    assert summary.failed_to == str(tmp_path / "c.failed.jsonl")
+    assert summary.failed_to == str(tmp_path / "c.jsonl.failed")
     manifest = json.loads(Path(summary.manifest).read_text())
     assert manifest["sources"]["s"] == {"read": 5, "done": 4, "failed": 1, "cut": 4}
 
@@ -180,7 +180,7 @@ def test_existing_output_is_kept_without_force(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.partial", "c.failed.jsonl", "c.jsonl.manifest.json"])
+@pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.partial", "c.jsonl.failed", "c.jsonl.manifest.json"])
 def test_the_questions_are_never_replaced(tmp_path: Path, name: str, force: bool) -> None:
     questions = write_jsonl(tmp_path / name, [{"id": "1", "question": "q1?", "answer": "4"}])
     before = questions.read_bytes()

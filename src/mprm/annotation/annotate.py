@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -15,15 +15,17 @@ from mprm.annotation.adaptive import AdaptiveRule
 from mprm.annotation.given_questions import given_questions
 from mprm.annotation.journal import Journal, Key
 from mprm.annotation.monte_carlo import FixedBudget, Procedure, Tally, refuse_numbers
-from mprm.annotation.outputs import refuse_output, write_failed
-from mprm.annotation.samplers.sampler import Decoding, Request, Sampler
+from mprm.annotation.outputs import commonest, refuse_output, write_failed
+from mprm.annotation.samplers.sampler import Decoding, Sampler, identity_of
 from mprm.annotation.split_steps import split_steps
 from mprm.annotation.task import Shard, Task, question_tasks, rollout_tasks
 from mprm.annotation.work import NotedWatch, Work, unwatched
 from mprm.errors import ConfigError, DataError, MprmError
-from mprm.rollouts.atomic_write import atomic_write
+from mprm.rollouts.atomic_write import atomic_write, refuse_existing
+from mprm.rollouts.dropped import Dropped, DroppedRecords, dropped_path
 from mprm.rollouts.files import corpus_files
 from mprm.rollouts.manifest import hash_file, write_manifest
+from mprm.rollouts.refuse_inputs import refuse_inputs
 
 SYNC_S = 1.0
 """Parts come by the hundred a second: only so often is each forced onto the disk."""
@@ -54,7 +56,10 @@ class AnnotateConfig:
     def __post_init__(self) -> None:
         refuse_numbers(rollouts=self.rollouts, continuations=self.continuations)
         split_steps("", self.max_steps)
-        Request(prompt="", n=max(self.rollouts, self.continuations), decoding=self.decoding)
+        if self.decoding.temperature == 0 and self.continuations > 1:
+            raise ConfigError(
+                f"at temperature 0 all {self.continuations} continuations would be the same; raise the temperature"
+            )
         if not 0 <= self.audit <= 1:
             raise ConfigError(f"audit must be a share from 0 to 1, got {self.audit}")
         if self.adaptive is not None and self.adaptive.n_max != self.continuations:
@@ -62,7 +67,7 @@ class AnnotateConfig:
                 f"the adaptive rule is made for {self.adaptive.n_max} continuations, not for {self.continuations}"
             )
 
-    def procedure(self) -> Procedure:
+    def procedure(self, *, is_fresh: bool = False) -> Procedure:
         """What each question is done by."""
         return Procedure(
             rollouts=self.rollouts,
@@ -72,6 +77,7 @@ class AnnotateConfig:
             decoding=self.decoding,
             seed=self.seed,
             budget=self.adaptive or FixedBudget(self.continuations),
+            is_fresh=is_fresh,
             audit=self.audit if self.adaptive else 0.0,
         )
 
@@ -97,6 +103,10 @@ class AnnotateSummary:
     renamed_images: dict[str, str]
     """Images that lie under the image root by another name than the question's: that name, by the question's."""
     failed_to: str | None
+    has_images: bool
+    n_dropped: int
+    """Records of ``rollouts_from`` that could not be used."""
+    dropped_to: str | None
     manifest: str
 
 
@@ -110,8 +120,8 @@ def annotate(
     config: AnnotateConfig | None = None,
     format: str | None = None,
     image_root: str | Path | None = None,
-    text_only: bool = False,
     allow_failures: bool = False,
+    skip_bad: bool = False,
     force: bool = False,
     watch: NotedWatch = unwatched,
 ) -> AnnotateSummary:
@@ -119,7 +129,7 @@ def annotate(
 
     Each answer of the policy is saved in ``OUT.partial`` as soon as it is judged; the same call continues
     there after whatever stopped it. A question of which an answer could not be had fails: it is listed with
-    its reasons in ``OUT.failed.jsonl``, and tried again by the next call.
+    its reasons in ``OUT.failed``, and tried again by the next call.
 
     Parameters
     ----------
@@ -135,6 +145,9 @@ def annotate(
         Folder of the images; paths that leave it are refused.
     allow_failures
         Write ``out`` without the questions that failed, instead of stopping before it.
+    skip_bad
+        Leave out the records of ``rollouts_from`` that cannot be used, each with its reason in
+        ``OUT.dropped.jsonl``, instead of stopping at the first.
     watch
         Shows how far the work is.
     """
@@ -145,6 +158,7 @@ def annotate(
     if (questions is None) == (rollouts_from is None):
         raise ConfigError("annotate either questions or the rollouts of rollouts_from")
     renamed: dict[str, str] = {}
+    dropped = DroppedRecords()
     tasks, inputs = tasks_of(
         questions,
         rollouts_from,
@@ -152,25 +166,32 @@ def annotate(
         renamed,
         format=format,
         image_root=image_root,
-        text_only=text_only,
         fresh=fresh,
+        on_bad=dropped if skip_bad else None,
     )
-    run = {"policy": sampler.name, **sampler.settings, **config.identity(), "tasks": _digest(tasks)}
+    refuse_inputs({path for task in tasks for path in task.images} if Path(out).exists() else (), [out])
+    run = {**identity_of(sampler), **config.identity(), "tasks": _digest(tasks)}
     with Journal(out, run=run, force=force, sync_s=SYNC_S) as journal:
+        refuse_existing(out, force=force)  # again: nobody else can finish it from now on
         todo = [task for task in tasks if task.key not in journal]
+        reasons: dict[Key, list[str]] = {}
         if todo:
-            with watch("annotating", len(todo)) as note:
-                reasons = Work(journal, sampler, config.procedure(), note, timeout_s=config.timeout_s).do(todo)
-        else:
-            reasons = {}
+            with watch("annotating", len(tasks)) as note:
+                note(len(tasks) - len(todo), "")
+                procedure = config.procedure(is_fresh=fresh)
+                reasons = Work(journal, sampler, procedure, note, timeout_s=config.timeout_s).do(todo)
         failed_to = write_failed(out, reasons)
         if reasons and (not allow_failures or len(reasons) == len(tasks)):
             raise MprmError(
-                f"{len(reasons):,} of {len(tasks):,} questions failed, each with its reason in {failed_to};"
-                f" what is done is kept in {journal.path}. The same command asks for the failed ones again;"
-                " with --allow-failures it goes on without those that fail"
+                f"{len(reasons):,} of {len(tasks):,} questions failed, {commonest(reasons)}. Each has its reason in"
+                f" {failed_to}; what is done is kept in {journal.path}. The same command asks for the failed ones"
+                " again; with --allow-failures it goes on without those that fail"
             )
-        tally, manifest = _write(out, journal, tasks, reasons, inputs, run)
+        refuse_existing(out, force=force)
+        tally, manifest = _write(out, journal, tasks, reasons, inputs, {"policy": sampler.name, **run})
+        dropped_to = dropped_path(out) if len(dropped) else None
+        if dropped_to is not None:
+            dropped.write(dropped_to)
         journal.remove()
     return AnnotateSummary(
         out=out,
@@ -182,6 +203,9 @@ def annotate(
         seconds=monotonic() - began,
         renamed_images=renamed,
         failed_to=failed_to,
+        has_images=any(task.images for task in tasks),
+        n_dropped=len(dropped),
+        dropped_to=dropped_to,
         manifest=manifest,
     )
 
@@ -194,8 +218,8 @@ def tasks_of(
     *,
     format: str | None,
     image_root: str | Path | None,
-    text_only: bool,
     fresh: bool,
+    on_bad: Callable[[Dropped], None] | None = None,
 ) -> tuple[list[Task], list[dict[str, Any]]]:
     """The shard's tasks, and the manifest's entries of the files they come from."""
     if rollouts_from is None:
@@ -206,11 +230,11 @@ def tasks_of(
         image_root=image_root,
         max_steps=config.max_steps,
         fresh=fresh,
-        text_only=text_only,
         input_format=format,
+        on_bad=on_bad,
     )
     tasks = config.shard.of(found)
-    if not tasks:
+    if not found:
         raise DataError(f"{rollouts_from}: no rollouts; expected at least one")
     inputs = [
         {"path": file.path, "n_bytes": file.n_bytes, "xxh3_128": None if file.is_remote else hash_file(file.path)}

@@ -16,6 +16,7 @@ from mprm.annotation.monte_carlo import Tally
 from mprm.annotation.samplers.sampler import Sampler
 from mprm.annotation.work import NotedWatch, Work, unwatched
 from mprm.errors import ConfigError, MprmError
+from mprm.rollouts.dropped import DroppedRecords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ def estimate(
     config: AnnotateConfig | None = None,
     format: str | None = None,
     image_root: str | Path | None = None,
-    text_only: bool = False,
+    skip_bad: bool = False,
     n_tried: int = 8,
     watch: NotedWatch = unwatched,
 ) -> Estimate:
@@ -52,7 +53,14 @@ def estimate(
     if n_tried < 1:
         raise ConfigError(f"n_tried must be 1 or more, got {n_tried}")
     tasks, _ = tasks_of(
-        questions, rollouts_from, config, {}, format=format, image_root=image_root, text_only=text_only, fresh=fresh
+        questions,
+        rollouts_from,
+        config,
+        {},
+        format=format,
+        image_root=image_root,
+        fresh=fresh,
+        on_bad=DroppedRecords() if skip_bad else None,
     )
     n_tried = min(n_tried, len(tasks))
     tried = [tasks[number * len(tasks) // n_tried] for number in range(n_tried)]
@@ -66,7 +74,7 @@ def estimate(
                 raise MprmError(f"{len(reasons)} of {n_tried} questions failed in the trial, the first with: {first}")
             for task in tried:
                 tally.add(msgspec.json.decode(journal.line(task.key))["tally"])
-    scale = len(tasks) / n_tried
+    scale = len(tasks) / max(1, n_tried)
     return Estimate(
         n_questions=len(tasks),
         n_tried=n_tried,

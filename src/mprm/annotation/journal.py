@@ -19,6 +19,8 @@ from mprm.rollouts.printable import printable
 SUFFIX = ".partial"
 Key = tuple[str, str]
 """Source and id of a question."""
+VOID = "void"
+"""The part that takes back all others of its question."""
 Span = tuple[int, int]
 """Where a line begins and ends."""
 
@@ -89,7 +91,7 @@ class Journal:
             match record:
                 case _ if number == 1:
                     pass  # the run's, looked at before
-                case {"source": str(source), "id": str(id_)}:
+                case {"source": str(source), "id": str(id_)} if isinstance((record or {}).get("part", ""), str):
                     self._note((source, id_), record or {}, (start, end))
                 case _:
                     raise DataError(
@@ -142,7 +144,9 @@ class Journal:
 
     def _note(self, key: Key, record: Mapping[str, Any], span: Span) -> None:
         part = record.get("part", "")
-        if part:
+        if part == VOID:
+            self._spans.pop(key, None)
+        elif part:
             self._spans.setdefault(key, {})[part] = span
         else:
             self._spans[key] = {"": span}  # its parts are not asked for again
@@ -163,10 +167,14 @@ class Journal:
         self._file.seek(start)
         return self._file.read(end - start)
 
+    def forget(self, key: Key) -> None:
+        """Take back what is saved of a question."""
+        self.add({"source": key[0], "id": key[1], "part": VOID})
+
     def remove(self) -> None:
-        """Delete the file, once its records are in the output."""
+        """Delete the file, once its records are in the output; locked to the last."""
+        self.path.unlink(missing_ok=True)
         self._close()
-        self.path.unlink()
 
     def _close(self) -> None:
         with naming(self.path):  # what could not be written before is tried again

@@ -51,6 +51,8 @@ class Procedure:
     decoding: Decoding
     seed: int
     budget: Budget
+    is_fresh: bool
+    """Whether continuations are drawn that may have been drawn before, with the same seed: they must be others."""
     audit: float
     """Share of the prefixes that get all continuations although the budget has decided."""
 
@@ -67,7 +69,9 @@ class StepCounts:
     text: str
     k_given: int = 0
     n_given: int = 0
-    """Successes and continuations that the rollout came with."""
+    cut_given: int = 0
+    failed_given: int = 0
+    """Successes, continuations, and of those the ones cut off or not judged, that the rollout came with."""
     n_correct: int = 0
     n_wrong: int = 0
     n_cut: int = 0
@@ -98,7 +102,7 @@ class StepCounts:
         """The step as v1.1-Raw writes it."""
         score = self.k / self.n if self.n else 0.0
         entry = {"step": self.text, "score": score, "num_mc_correct": self.k, "num_mc_total": self.n}
-        more = {"num_mc_cut": self.n_cut, "num_mc_failed": self.n_failed}
+        more = {"num_mc_cut": self.cut_given + self.n_cut, "num_mc_failed": self.failed_given + self.n_failed}
         return entry | {name: n for name, n in more.items() if n}
 
 
@@ -123,10 +127,13 @@ class Tally:
     n_spared: int = 0
     """Continuations that the budget left out."""
     n_audited: int = 0
+    """Steps that the budget had decided, and that got all continuations all the same."""
     n_disagreed: int = 0
     """Audited steps whose label with all continuations is another than the budget's."""
+    audit_shift: float = 0.0
+    """Sum over them of the score that the budget would have given less the score of all."""
 
-    def add(self, other: Mapping[str, int]) -> None:
+    def add(self, other: Mapping[str, float]) -> None:
         """Add another tally's fields."""
         for name, n in other.items():
             setattr(self, name, getattr(self, name) + n)
@@ -134,6 +141,7 @@ class Tally:
 
 @dataclass(slots=True)
 class _Chain:
+    number: int
     steps: list[StepCounts]
     finish_reason: str | None = None
 
@@ -144,7 +152,8 @@ class Annotation:
 
     task: Task
     procedure: Procedure
-    chains: list[_Chain] | None = None
+    chains: dict[int, _Chain] | None = None
+    """By number; None before there are any."""
     n_empty: int = 0
     n_tokens: int = 0
     _is_asked: bool = False
@@ -152,9 +161,17 @@ class Annotation:
     """Why answers could not be had, where they could not."""
 
     def __post_init__(self) -> None:
-        for steps in self.task.given:
-            counts = [StepCounts(step.text, step.n_correct or 0, step.n_total or 0) for step in steps]
-            self.chains = [*(self.chains or []), _Chain(counts)]
+        if self.task.given is None:
+            return
+        self.n_empty = self.task.n_empty
+        self.chains = {
+            rollout.number: _Chain(
+                rollout.number,
+                [StepCounts(step.text, step.k, step.n, step.n_cut, step.n_failed) for step in rollout.steps],
+                rollout.finish_reason,
+            )
+            for rollout in self.task.given
+        }
 
     def wanted(self) -> Iterator[tuple[str, Request]]:
         """Parts that can be asked for now and are not under way; they are from then on."""
@@ -163,7 +180,7 @@ class Annotation:
                 self._is_asked = True
                 yield ROLLOUTS, self._request(ROLLOUTS, self.procedure.rollouts)
             return
-        for number, chain in enumerate(self.chains):
+        for number, chain in self.chains.items():
             for place, step in enumerate(chain.steps):
                 needed = self._needed(number, place)
                 if needed and not step.is_asked:
@@ -193,7 +210,7 @@ class Annotation:
             images=task.images,
             prefix=prefix,
             n=n,
-            seed=derived_seed(procedure.seed, *task.key, part),
+            seed=derived_seed(procedure.seed, *(["fresh"] if procedure.is_fresh else []), *task.key, part),
             decoding=procedure.decoding,
         )
 
@@ -217,11 +234,11 @@ class Annotation:
 
     def _take_rollouts(self, outcome: Mapping[str, Any]) -> None:
         self.n_tokens += outcome["n_tokens"]
-        self.chains = []
-        for rollout in outcome["rollouts"]:
+        self.chains = {}
+        for number, rollout in enumerate(outcome["rollouts"]):
             steps = split_steps(rollout["text"], self.procedure.max_steps)
             if steps:
-                self.chains.append(_Chain([StepCounts(text) for text in steps], rollout["finish_reason"]))
+                self.chains[number] = _Chain(number, [StepCounts(text) for text in steps], rollout["finish_reason"])
             else:
                 self.n_empty += 1
 
@@ -230,7 +247,7 @@ class Annotation:
         """Steps of which the checker could judge no continuation: the question cannot be written."""
         return [
             f"step {place} of rollout {number}: the answer checker failed on all {step.n_failed} continuations"
-            for number, chain in enumerate(self.chains or [])
+            for number, chain in (self.chains or {}).items()
             for place, step in enumerate(chain.steps)
             if step.n_failed and not step.n
         ]
@@ -240,17 +257,18 @@ class Annotation:
         question = self.task.question
         images = list(question.images)
         found = []
-        for number, chain in enumerate(self.chains or []):
-            record: dict[str, Any] = {"id": question.id, "rollout": number}
+        for chain in (self.chains or {}).values():
+            record: dict[str, Any] = {"id": question.id, "rollout": chain.number}
             if images:
                 record["image"] = images[0] if len(images) == 1 else images
             record |= {
                 "question": self.task.prompt,
                 "question_orig": question.question,
                 "answer": question.answer,
+                **({"options": question.options} if question.options else {}),
                 "response": JOINT.join(step.text for step in chain.steps),
                 "steps_with_score": [step.entry() for step in chain.steps],
-                "num_mc_sequences": self.procedure.continuations,
+                "num_mc_sequences": max(self.procedure.continuations, *(step.n for step in chain.steps)),
             }
             if chain.finish_reason is not None:
                 record["finish_reason"] = chain.finish_reason
@@ -262,10 +280,10 @@ class Annotation:
             found.append(record)
         return found
 
-    def tally(self) -> dict[str, int]:
+    def tally(self) -> dict[str, float]:
         """The question's part of the sums; of given rollouts, only what was drawn now."""
-        total = Tally(n_rollouts=len(self.chains or []), n_empty=self.n_empty, n_tokens=self.n_tokens)
-        for number, chain in enumerate(self.chains or []):
+        total = Tally(n_rollouts=len(self.chains or {}), n_empty=self.n_empty, n_tokens=self.n_tokens)
+        for number, chain in (self.chains or {}).items():
             total.n_cut_rollouts += chain.finish_reason == "length"
             for place, step in enumerate(chain.steps):
                 total.n_steps += 1
@@ -279,7 +297,10 @@ class Annotation:
                     is_audited = self.procedure.is_audited(*self.task.key, number, place)
                     total.n_spared += self.procedure.continuations - step.n_drawn
                     total.n_audited += is_audited
-                    total.n_disagreed += is_audited and (step.decided[0] > 0) != (step.k > 0)
+                    if is_audited:
+                        k, n = step.decided
+                        total.n_disagreed += (k > 0) != (step.k > 0)
+                        total.audit_shift += k / n - step.k / step.n
         return asdict(total)
 
 

@@ -13,13 +13,21 @@ import xxhash
 from mprm.annotation.given_questions import given_questions
 from mprm.annotation.image_files import image_files
 from mprm.annotation.journal import Journal
-from mprm.annotation.outputs import refuse_output, write_failed
+from mprm.annotation.outputs import commonest, refuse_output, write_failed
 from mprm.annotation.questions.question import Question
-from mprm.annotation.samplers.sampler import Completion, Decoding, Request, Sampler, answers, derived_seed
+from mprm.annotation.samplers.sampler import (
+    Completion,
+    Decoding,
+    Request,
+    Sampler,
+    answers,
+    derived_seed,
+    identity_of,
+)
 from mprm.annotation.split_steps import split_steps
 from mprm.annotation.watch import Advance, Watch, unwatched
 from mprm.errors import MprmError
-from mprm.rollouts.atomic_write import atomic_write
+from mprm.rollouts.atomic_write import atomic_write, refuse_existing
 from mprm.rollouts.manifest import hash_file, write_manifest
 
 
@@ -75,7 +83,7 @@ def sample(
 
     Each question is saved in ``OUT.partial`` as soon as it is done; the same call continues there
     after whatever stopped it. A question of which a candidate could not be had fails: it is listed
-    with its reasons in ``OUT.failed.jsonl``, and tried again by the next call.
+    with its reasons in ``OUT.failed``, and tried again by the next call.
 
     Parameters
     ----------
@@ -93,19 +101,20 @@ def sample(
     renamed: dict[str, str] = {}
     entries, inputs = given_questions(questions, format, image_root, renamed)
     requests = [_request(question, config, image_root) for question in entries]
-    run = {"policy": sampler.name, **sampler.settings, **_settings(config), "questions": _digest(entries)}
+    run = {**identity_of(sampler), **_settings(config), "questions": _digest(entries)}
     with Journal(out, run=run, force=force) as journal:
+        refuse_existing(out, force=force)  # again: nobody else can finish it from now on
         todo = [number for number, question in enumerate(entries) if _key(question) not in journal]
         with watch("sampling", len(todo) * config.n) as advance:
             reasons = _fill(journal, sampler, [(entries[i], requests[i]) for i in todo], config, advance)
         failed_to = write_failed(out, reasons)
         if reasons and (not allow_failures or len(reasons) == len(entries)):
             raise MprmError(
-                f"{len(reasons):,} of {len(entries):,} questions failed, each with its reason in {failed_to};"
-                f" the others are kept in {journal.path}. The same command asks for the failed ones again;"
-                " with --allow-failures it goes on without those that fail"
+                f"{len(reasons):,} of {len(entries):,} questions failed, {commonest(reasons)}. Each has its reason in"
+                f" {failed_to}; the others are kept in {journal.path}. The same command asks for the failed ones"
+                " again; with --allow-failures it goes on without those that fail"
             )
-        n_cut, manifest = _write(out, journal, entries, reasons, inputs, run)
+        n_cut, manifest = _write(out, journal, entries, reasons, inputs, {"policy": sampler.name, **run})
         journal.remove()
     n_done = len(entries) - len(reasons)
     return SampleSummary(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import xxhash
@@ -14,19 +14,40 @@ import xxhash
 from mprm.annotation.candidates import LAYOUTS, read_candidates
 from mprm.annotation.image_files import image_files
 from mprm.annotation.journal import Key
+from mprm.annotation.questions.options import LETTERS
 from mprm.annotation.questions.prompt import prompt_of
 from mprm.annotation.questions.question import Question
-from mprm.annotation.split_steps import split_steps
+from mprm.annotation.split_steps import JOINT, split_steps
 from mprm.errors import ConfigError, DataError
 from mprm.rollouts.chunks import chunks_of, lines_of
-from mprm.rollouts.corpus import open_corpus
+from mprm.rollouts.corpus import PlacedRollout, open_corpus
+from mprm.rollouts.dropped import Dropped
 from mprm.rollouts.files import corpus_files
 from mprm.rollouts.format import Record
 from mprm.rollouts.read import is_blank
-from mprm.rollouts.rollout import Step
 
-UNSAMPLED = 0.0
-"""The score of a step before any continuation; it is never written."""
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class GivenStep:
+    """A step that exists, with the continuations that it came with."""
+
+    text: str
+    k: int = 0
+    n: int = 0
+    n_cut: int = 0
+    n_failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenRollout:
+    """A rollout that exists."""
+
+    number: int
+    """Which of the question's rollouts it is."""
+    steps: tuple[GivenStep, ...]
+    finish_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +57,12 @@ class Task:
     question: Question
     prompt: str
     images: tuple[Path, ...] = ()
-    given: tuple[tuple[Step, ...], ...] = ()
-    """Rollouts to annotate, with the counts that they have; none where the policy is to make them."""
+    judged_as: Question
+    """What answers are checked against."""
+    given: tuple[GivenRollout, ...] | None = None
+    """Rollouts to annotate; None where the policy is to make them."""
+    n_empty: int = 0
+    """Rollouts that were given without a word."""
 
     @property
     def key(self) -> Key:
@@ -45,8 +70,8 @@ class Task:
         return self.question.source, self.question.id
 
     def digest(self) -> bytes:
-        """Changes with whatever the annotation depends on."""
-        fields = [asdict(self.question), self.prompt, self.given]
+        """Changes with whatever the annotation depends on; of images, with their names and sizes."""
+        fields = [self.question, self.prompt, self.given, [path.stat().st_size for path in self.images]]
         return xxhash.xxh3_128_digest(msgspec.json.encode(fields))
 
 
@@ -59,7 +84,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         if not 1 <= self.index <= self.count:
-            raise ConfigError(f"shard {self.index}/{self.count}: expected one from 1/{self.count} up")
+            raise ConfigError(f"shard {self.index}/{self.count}: expected I/N with I from 1 to N")
 
     @classmethod
     def parse(cls, text: str) -> Shard:
@@ -75,7 +100,7 @@ class Shard:
             raise ConfigError(f"shard {text!r}: expected a form such as 3/64, the third of 64 parts")
         return cls(int(found[1]), int(found[2]))
 
-    def of(self, items: Iterable[Any]) -> list[Any]:
+    def of(self, items: Iterable[Item]) -> list[Item]:
         """Every ``count``-th, so that each shard has its share of every source."""
         return [item for number, item in enumerate(items) if number % self.count == self.index - 1]
 
@@ -83,7 +108,12 @@ class Shard:
 def question_tasks(questions: Iterable[Question], image_root: str | Path | None) -> Iterator[Task]:
     """Questions whose rollouts the policy is to make."""
     for question in questions:
-        yield Task(question=question, prompt=prompt_of(question), images=image_files(question, image_root))
+        yield Task(
+            question=question,
+            prompt=prompt_of(question),
+            images=image_files(question, image_root),
+            judged_as=question,
+        )
 
 
 def rollout_tasks(
@@ -92,10 +122,10 @@ def rollout_tasks(
     image_root: str | Path | None,
     max_steps: int | None,
     fresh: bool = False,
-    text_only: bool = False,
     input_format: str | None = None,
-) -> Iterator[Task]:
-    """Rollouts that exist: of any corpus, or candidates as ``mprm sample`` writes them.
+    on_bad: Callable[[Dropped], None] | None = None,
+) -> list[Task]:
+    """Rollouts that exist, by question: of any corpus, or candidates as ``mprm sample`` writes them.
 
     Parameters
     ----------
@@ -103,36 +133,95 @@ def rollout_tasks(
         Most steps that a candidate is split into; steps of a corpus stay as they are.
     fresh
         Leave out the counts that the rollouts have, instead of adding to them.
+    on_bad
+        Told of records that cannot be used; the first stops the run when None.
     """
     if _are_candidates(paths):
-        yield from _candidate_tasks(paths, image_root, max_steps)
-        return
-    corpus = open_corpus(paths, format=input_format, text_only=text_only)
-    for number, placed in enumerate(corpus.placed()):
-        rollout = placed.rollout
-        if rollout.answer is None or not rollout.answer.strip():
-            raise DataError(
-                f'{placed.file}:{placed.line}: the rollout has no gold answer; expected one in "answer",'
-                " to tell which continuations are right. Take it out, or annotate from questions"
-            )
-        question = Question(
-            id=str(number),
-            question=rollout.question,
-            answer=rollout.answer,
-            images=rollout.images,
-            source=placed.source,
-        )
-        steps = tuple(_unsampled(step.text) if fresh or not step.n_total else step for step in rollout.steps)
-        yield Task(
-            question=question,
-            prompt=rollout.prompt or prompt_of(question),
-            images=image_files(question, image_root),
-            given=(steps,),
-        )
+        return list(_candidate_tasks(paths, image_root, max_steps))
+    tasks: dict[Key, Task] = {}
+    corpus = open_corpus(paths, format=input_format, text_only=True)
+    for number, placed in enumerate(corpus.placed(on_bad=on_bad)):
+        task = _corpus_task(placed, number, image_root, fresh=fresh)
+        first = tasks.setdefault(task.key, task)
+        if first is not task:
+            tasks[task.key] = _joined(first, task, placed)
+    return list(tasks.values())
 
 
-def _unsampled(text: str) -> Step:
-    return Step(text, UNSAMPLED, 0, 0)
+class _Own(msgspec.Struct):
+    """What `mprm annotate` writes beyond the format."""
+
+    id: str | None = None
+    rollout: int | None = None
+    finish_reason: str | None = None
+    options: tuple[str, ...] = ()
+    steps_with_score: tuple[_OwnStep, ...] = ()
+
+
+class _OwnStep(msgspec.Struct):
+    num_mc_cut: int = 0
+    num_mc_failed: int = 0
+
+
+def _own_fields(raw: bytes) -> _Own:
+    try:
+        return msgspec.json.decode(raw, type=_Own)
+    except (ValueError, RecursionError, msgspec.MsgspecError):  # another format, or other fields of these names
+        return _Own()
+
+
+def _corpus_task(placed: PlacedRollout, number: int, image_root: str | Path | None, *, fresh: bool) -> Task:
+    rollout, own = placed.rollout, _own_fields(placed.raw)
+    if rollout.answer is None or not rollout.answer.strip():
+        raise DataError(
+            f'{placed.file}:{placed.line}: the rollout has no gold answer; expected one as text in "answer",'
+            " to tell which continuations are right. Take it out, or annotate from questions"
+        )
+    question = Question(
+        id=f"#{number}" if own.id is None else own.id,
+        question=rollout.question,
+        answer=rollout.answer,
+        images=rollout.images,
+        source=placed.source,
+        options=own.options,
+    )
+    steps = []
+    for place, step in enumerate(rollout.steps):
+        has_counts = not fresh and step.n_total and step.n_correct is not None
+        extra = own.steps_with_score[place] if has_counts and place < len(own.steps_with_score) else _OwnStep()
+        counts = (step.n_correct or 0, step.n_total or 0) if has_counts else (0, 0)
+        steps.append(GivenStep(step.text, *counts, extra.num_mc_cut, extra.num_mc_failed))
+    given = GivenRollout(number=own.rollout or 0, steps=tuple(steps), finish_reason=own.finish_reason)
+    return Task(
+        question=question,
+        prompt=rollout.prompt or prompt_of(question),
+        images=image_files(question, image_root),
+        judged_as=_with_letters(question),
+        given=(given,),
+    )
+
+
+def _with_letters(question: Question) -> Question:
+    """A gold answer of one capital letter is an option's, though the corpus does not tell the options."""
+    letter = question.answer.strip()
+    if question.options or letter not in tuple(LETTERS):
+        return question
+    return replace(question, options=tuple(LETTERS[: max(4, LETTERS.index(letter) + 1)]))
+
+
+def _joined(first: Task, other: Task, placed: PlacedRollout) -> Task:
+    """Both tasks' rollouts as rollouts of one question."""
+    assert first.given is not None, "tasks of a corpus have rollouts"
+    assert other.given is not None, "tasks of a corpus have rollouts"
+    if (first.question, first.prompt) != (other.question, other.prompt):
+        raise DataError(
+            f"{placed.file}:{placed.line}: source {placed.source!r} has another question with the id"
+            f" {other.question.id!r} before this one; expected one question for an id. Give them different ids"
+        )
+    [new] = other.given
+    taken = {rollout.number for rollout in first.given}
+    number = new.number if new.number not in taken else max(taken) + 1
+    return replace(first, given=(*first.given, replace(new, number=number)))
 
 
 def _candidate_tasks(paths: Any, image_root: str | Path | None, max_steps: int | None) -> Iterator[Task]:
@@ -143,12 +232,22 @@ def _candidate_tasks(paths: Any, image_root: str | Path | None, max_steps: int |
                 f'{entry.place}: the question has no gold answer; expected one in "answer",'
                 " to tell which continuations are right"
             )
-        given = [split_steps("\n\n".join(candidate.steps), max_steps) for candidate in entry.candidates]
+        given = [
+            GivenRollout(
+                number=number,
+                steps=tuple(map(GivenStep, split_steps(JOINT.join(candidate.steps), max_steps))),
+                finish_reason=candidate.finish_reason,
+            )
+            for number, candidate in enumerate(entry.candidates)
+        ]
+        spoken = tuple(rollout for rollout in given if rollout.steps)
         yield Task(
             question=question,
             prompt=prompt_of(question),
             images=image_files(question, image_root),
-            given=tuple(tuple(map(_unsampled, steps)) for steps in given if steps),
+            judged_as=question,
+            given=spoken,
+            n_empty=len(given) - len(spoken),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -16,13 +16,17 @@ from mprm.annotation.answers.extract import last_box
 from mprm.annotation.answers.judged import Judged
 from mprm.annotation.journal import Journal, Key
 from mprm.annotation.monte_carlo import ROLLOUTS, Annotation, Procedure, Tally
+from mprm.annotation.questions.question import Question
 from mprm.annotation.samplers.sampler import Answered, Completion, Request, Sampler
 from mprm.annotation.task import Task
-from mprm.errors import MprmError
+from mprm.errors import DataError, MprmError
 
 Note = Callable[[int, str], None]
 """Called with the number of questions done since the last call, and how things stand."""
 NotedWatch = Callable[[str, int], AbstractContextManager[Note]]
+
+HOPELESS = 32
+"""So many questions that fail for one reason, before any is done, stop the run."""
 
 
 @contextmanager
@@ -35,6 +39,7 @@ def unwatched(_title: str, _total: int) -> Iterator[Note]:
 class _Asked:
     annotation: Annotation
     part: str
+    n: int
 
 
 class Work:
@@ -49,6 +54,7 @@ class Work:
         self._ready: deque[tuple[_Asked, Request]] = deque()
         self._n_open: dict[Key, int] = {}
         self._reasons: dict[Key, list[str]] = {}
+        self._n_done = 0
         self._tally, self._began = Tally(), monotonic()
 
     def do(self, tasks: Iterable[Task]) -> dict[Key, list[str]]:
@@ -84,51 +90,100 @@ class Work:
             is_new = False
             for part, request in annotation.wanted():
                 if part in known:
-                    annotation.take(part, msgspec.json.decode(self._journal.line(key, part)))
+                    self._take_known(annotation, part)
                     is_new = True
                 elif not annotation.errors:
-                    self._ready.append((_Asked(annotation, part), request))
+                    self._ready.append((_Asked(annotation, part, request.n), request))
                     self._n_open[key] = self._n_open.get(key, 0) + 1
         if not self._n_open.get(key):
             self._end(annotation)
 
+    def _take_known(self, annotation: Annotation, part: str) -> None:
+        key = annotation.task.key
+        try:
+            annotation.take(part, msgspec.json.decode(self._journal.line(key, part)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{self._journal.path}: the line of part {part} of question {key[1]!r} of {key[0]!r} is damaged"
+                f" ({type(error).__name__} {error}); remove the line, or the file to begin anew"
+            ) from error
+
     def _take(self, answered: Sequence[Answered], checker: AnswerChecker) -> None:
-        """Judge what was answered, save it, and go on with its questions."""
-        pairs = []
+        """Judge what was answered, and save each request as soon as it is judged."""
+        self._refuse_odd(answered)
+        pairs: list[tuple[str, Question]] = []
+        owner: list[int] = []
+        left: dict[int, list[Judged | None]] = {}
         for number, completions in answered:
             asked = self._under_way[number]
-            if asked.part != ROLLOUTS:
-                prefix, question = asked.annotation.prefix_of(asked.part), asked.annotation.task.question
-                pairs += [(prefix + completion.text, question) for completion in completions]
-        verdicts = iter(checker.check_many(pairs))
+            if asked.part == ROLLOUTS or any(c.finish_reason == "error" for c in completions):
+                self._settle(number, completions, [])
+                continue
+            prefix, question = asked.annotation.prefix_of(asked.part), asked.annotation.task.judged_as
+            left[number] = [None] * len(completions)
+            owner += [number] * len(completions)
+            pairs += [(prefix + completion.text, question) for completion in completions]
+        places, given = _places(owner), dict(answered)
+
+        def note(pair: int, judged: Judged) -> None:
+            number = owner[pair]
+            left[number][places[pair]] = judged
+            if None not in left[number]:
+                self._settle(number, given[number], [one for one in left[number] if one is not None])
+
+        checker.check_many(pairs, on_checked=note)
+
+    def _refuse_odd(self, answered: Sequence[Answered]) -> None:
+        """Stop where a sampler does not keep to what `Session` says: its counts could not be trusted."""
         for number, completions in answered:
-            asked = self._under_way.pop(number)
-            annotation, part = asked.annotation, asked.part
-            key = annotation.task.key
-            judged = [] if part == ROLLOUTS else [next(verdicts) for _ in completions]
-            errors = {c.error or "no reason given" for c in completions if c.finish_reason == "error"}
-            self._n_open[key] -= 1
-            if errors:
-                annotation.errors |= errors
-            else:
-                outcome = _rollouts(completions) if part == ROLLOUTS else _counts(asked, completions, judged)
-                self._journal.add({"source": key[0], "id": key[1], "part": part, **outcome})
-                annotation.take(part, outcome)
-                self._count(outcome)
-            self._go_on(annotation)
+            asked = self._under_way.get(number)
+            if asked is None or len(completions) != asked.n:
+                wanted = "which was not asked for" if asked is None else f"of which {asked.n} were asked for"
+                raise MprmError(
+                    f"{self._sampler.name} gave {len(completions)} answers to request {number}, {wanted};"
+                    f" what is done is kept in {self._journal.path}"
+                )
+
+    def _settle(self, number: int, completions: Sequence[Completion], judged: Sequence[Judged]) -> None:
+        """Save what came of a request, and go on with its question."""
+        asked = self._under_way.pop(number)
+        annotation, part = asked.annotation, asked.part
+        key = annotation.task.key
+        errors = {c.error or "no reason given" for c in completions if c.finish_reason == "error"}
+        self._n_open[key] -= 1
+        if errors:
+            annotation.errors |= errors
+        else:
+            outcome = _rollouts(completions) if part == ROLLOUTS else _counts(completions, judged)
+            self._journal.add({"source": key[0], "id": key[1], "part": part, **outcome})
+            annotation.take(part, outcome)
+            self._count(outcome)
+        self._go_on(annotation)
 
     def _end(self, annotation: Annotation) -> None:
         key = annotation.task.key
         self._n_open.pop(key, None)
-        problems = sorted(annotation.errors) or annotation.unscored
-        if not problems and not annotation.chains:
-            problems = [f"all {annotation.n_empty} rollouts are empty"]
+        problems = sorted(annotation.errors)
+        if not problems and (annotation.unscored or not annotation.chains):
+            problems = annotation.unscored or [f"all {annotation.n_empty} rollouts are empty"]
+            self._journal.forget(key)  # what is saved would fail again
         if problems:
             self._reasons[key] = problems
+            self._refuse_hopeless()
         else:
+            self._n_done += 1
             records, tally = annotation.records(), annotation.tally()
             self._journal.add({"source": key[0], "id": key[1], "records": records, "tally": tally})
         self._tell(1)
+
+    def _refuse_hopeless(self) -> None:
+        """Stop when all questions fail, and all for one reason: the others would as well."""
+        reasons = {reason for some in self._reasons.values() for reason in some}
+        if not self._n_done and len(self._reasons) == HOPELESS and len(reasons) == 1:
+            raise MprmError(
+                f"the first {HOPELESS} questions all failed, and none was done: {reasons.pop()}."
+                f" What is done is kept in {self._journal.path}"
+            )
 
     def _count(self, outcome: dict[str, Any]) -> None:
         tally = self._tally
@@ -145,20 +200,33 @@ class Work:
         self._note(n, f"{tally.n_continuations / seconds:,.1f} continuations/s{tokens}{share}")
 
 
+def _places(owner: Sequence[int]) -> list[int]:
+    """The how-many-eth of its owner each is."""
+    seen: Counter[int] = Counter()
+    places = []
+    for number in owner:
+        places.append(seen[number])
+        seen[number] += 1
+    return places
+
+
 def _rollouts(completions: Sequence[Completion]) -> dict[str, Any]:
     return {
-        "rollouts": [{"text": c.text, "finish_reason": c.finish_reason} for c in completions],
+        # what is no character in UTF-8, half of a surrogate pair, cannot be written
+        "rollouts": [
+            {"text": c.text.encode("utf-8", "replace").decode(), "finish_reason": c.finish_reason}
+            for c in completions
+        ],
         "n_tokens": sum(c.n_tokens or 0 for c in completions),
     }
 
 
-def _counts(asked: _Asked, completions: Sequence[Completion], judged: Sequence[Judged]) -> dict[str, Any]:
+def _counts(completions: Sequence[Completion], judged: Sequence[Judged]) -> dict[str, Any]:
     """How many continuations came to which end; with the reasons of the checker's failures."""
     fates = {"correct": 0, "wrong": 0, "cut": 0, "failed": 0}
-    prefix = asked.annotation.prefix_of(asked.part)
     for completion, verdict in zip(completions, judged, strict=True):
-        # of a text that was cut off only a closed box is sure to be the whole answer
-        is_cut = completion.finish_reason == "length" and last_box(prefix + completion.text) is None
+        # of a text that was cut off only a box that it closes itself is sure to be its answer
+        is_cut = completion.finish_reason == "length" and last_box(completion.text) is None
         fates["cut" if is_cut else verdict.verdict] += 1
     outcome: dict[str, Any] = {f"n_{fate}": n for fate, n in fates.items()}
     outcome["n_tokens"] = sum(c.n_tokens or 0 for c in completions)

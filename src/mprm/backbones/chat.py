@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, DataError, MprmError
 from mprm.rollouts.place_images import place_images
 
 _WORDS = "mprm-user-content"
@@ -88,6 +88,16 @@ def plain_text(tokenizer: Any) -> PlainText:
     return PlainText(tokenizer)
 
 
+def _n_tokens(backbone: Any, image: Any) -> int:
+    try:
+        return int(backbone.family.n_image_tokens(backbone.image_processor, *image.size))
+    except MprmError:
+        raise
+    except ValueError as error:  # of a shape that the backbone cannot take
+        width, height = image.size
+        raise DataError(f"an image of {width} × {height} pixels cannot be used: {error}") from error
+
+
 def encode_chat(backbone: Any, text: str, images: Sequence[Any] = (), *, begun: str = "") -> dict[str, Any]:
     """Tensors for ``generate``: the user's text and images, the assistant's turn opened and ``begun``."""
     import torch
@@ -99,8 +109,7 @@ def encode_chat(backbone: Any, text: str, images: Sequence[Any] = (), *, begun: 
         if isinstance(piece, str):
             ids += plain.encode(piece)
         else:
-            n_tokens = family.n_image_tokens(backbone.image_processor, *images[piece].size)
-            ids += family.image_ids(tokenizer, n_tokens)
+            ids += family.image_ids(tokenizer, _n_tokens(backbone, images[piece]))
             ids += plain.encode(family.image_end) if family.image_end else []
     ids += after + (plain.encode(begun) if begun else [])
     input_ids = torch.tensor([ids])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mprm.cli.arguments import Force, Json, Option, RayAddress, TextOnly, as_json, parsed
+from mprm.cli.arguments import Force, Json, Option, RayAddress, SkipBad, as_json, parsed
 from mprm.cli.policy_options import PolicyOptions
 from mprm.cli.progress import noting
 from mprm.engines.engine import EngineName
@@ -62,13 +62,18 @@ class AnnotateCommand(PolicyOptions):
     shard: Annotated[str, Option("Do one of several equal parts, such as 3/64.", "I/N")] = "1/1"
     seed: Annotated[int, Option("Seed; each request has its own made from it.", "N")] = 0
     questions_format: Annotated[
-        str | None, Option("Format of the questions or rollouts, where the first record must not decide.", "NAME")
+        str | None,
+        Option(
+            "Format of the questions or rollouts, where the first record must not decide.",
+            "NAME",
+            aliases=("--input-format",),
+        ),
     ] = None
     image_root: Annotated[str | None, Option("Folder that holds the images.", "DIR")] = None
-    text_only: TextOnly = False
     allow_failures: Annotated[
         bool, Option("Write the output without the questions that failed, instead of stopping before it.")
     ] = False
+    skip_bad: SkipBad = False
     dry_run: Annotated[bool, Option("Try a few questions and tell what the run would cost; keep nothing.")] = False
     force: Force = False
     json: Json = False
@@ -135,7 +140,7 @@ def run(arguments: list[str]) -> int:
         "config": config,
         "format": options.questions_format,
         "image_root": options.image_root,
-        "text_only": options.text_only,
+        "skip_bad": options.skip_bad,
         "watch": noting,
     }
     questions = options.questions or None
@@ -147,6 +152,7 @@ def run(arguments: list[str]) -> int:
         return 0
     assert options.out is not None, "checked before"
     refuse_output(options.out, options.questions or options.rollouts_from, force=options.force)
+    options.refuse_policy_folder(options.out)
     summary = annotate(
         questions,
         options.engine_sampler(),
@@ -174,9 +180,12 @@ def _expected(found: Estimate) -> str:
 def _told(summary: AnnotateSummary, options: AnnotateCommand) -> str:
     tally = summary.tally
     known = tally.n_continuations - tally.n_failed
+    new = "new " if options.rollouts_from else ""
     lines = [
         f"{tally.n_rollouts:,} rollouts of {summary.n_done:,} questions, {tally.n_steps:,} steps, in {summary.out}.",
-        f"{tally.n_continuations:,} continuations, {tally.n_correct / max(1, known):.1%} of them correct.",
+        f"{tally.n_continuations:,} {new}continuations, {tally.n_correct / known:.1%} of them correct."
+        if known
+        else "No continuation was missing.",
     ]
     if summary.n_continued:
         lines.append(f"{summary.n_continued:,} of the questions were done by an earlier run.")
@@ -201,8 +210,11 @@ def _told(summary: AnnotateSummary, options: AnnotateCommand) -> str:
         lines.append(f"{tally.n_spared:,} continuations ({spared:.0%}) were spared by the adaptive budget.")
         if tally.n_audited:
             lines.append(
-                f"Of {tally.n_audited:,} audited steps, {tally.n_disagreed:,} would have had another label"
-                f" ({tally.n_disagreed / tally.n_audited:.2%}); they have the label of all {options.continuations}."
+                f"Of {tally.n_audited:,} audited steps that it had decided, {tally.n_disagreed:,} would have had"
+                " another label"
+                f" ({tally.n_disagreed / tally.n_audited:.2%}) and their scores differ by"
+                f" {tally.audit_shift / tally.n_audited:+.3f} on average; they have those of all"
+                f" {options.continuations}."
             )
     if summary.renamed_images:
         name, path = next(iter(summary.renamed_images.items()))
@@ -210,6 +222,10 @@ def _told(summary: AnnotateSummary, options: AnnotateCommand) -> str:
             f"{len(summary.renamed_images):,} images were found under another name, such as {name} as {path}:"
             " are they the right ones?"
         )
+    if summary.n_dropped:
+        lines.append(f"{summary.n_dropped:,} records could not be used, reasons in {summary.dropped_to}.")
+    if not summary.has_images:
+        lines.append("The questions have no images: the commands that read the rollouts need --text-only.")
     if summary.n_failed:
         lines.append(f"{summary.n_failed:,} questions failed, each with its reason in {summary.failed_to}.")
     return "\n".join(lines)

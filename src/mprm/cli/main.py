@@ -25,6 +25,9 @@ COMMANDS = {
     "lab": "the sample corpus that mprm ships",
 }
 
+CONTINUE = ("annotate", "sample", "rerank")
+"""Commands that save their work as it is done."""
+
 HELP = f"""mprm {__version__}: multimodal process reward models, from annotated rollouts to the best of N.
 
 Usage: mprm COMMAND [OPTIONS]
@@ -71,6 +74,8 @@ def run(arguments: list[str]) -> int:
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         print(f"mprm {name}: interrupted; nothing half-written was left under a final name", file=sys.stderr)
+        if name in CONTINUE:
+            print("What is done is kept; the same command continues there.", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # the reader of our output went away, as head does

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mprm.cli.arguments import Option
@@ -27,7 +28,7 @@ class PolicyOptions:
     temperature: Annotated[float, Option("0 takes the likeliest token always.", "NUMBER")] = 0.7
     top_p: Annotated[float, Option("Probability of the tokens that are drawn from; 1 for all.", "NUMBER")] = 0.9
     top_k: Annotated[int, Option("Number of the tokens that are drawn from; 0 for all.", "N")] = 30
-    max_new_tokens: Annotated[int, Option("Most tokens of a candidate.", "N")] = 2048
+    max_new_tokens: Annotated[int, Option("Most tokens of an answer.", "N")] = 2048
     concurrency: Annotated[int, Option("Requests to the server at a time.", "N")] = 64
     timeout_s: Annotated[float, Option("Longest wait for a reply of the server.", "SECONDS")] = 600.0
     retries: Annotated[int, Option("How often a request to the server is sent again.", "N")] = 6
@@ -67,6 +68,11 @@ class PolicyOptions:
         )
         if self.rows_per_batch is not None and self.rows_per_batch < 1:
             raise ConfigError(f"rows_per_batch must be 1 or more, got {self.rows_per_batch}")
+
+    def refuse_policy_folder(self, out: str) -> None:
+        """Stop where the output would lie among the policy's own files."""
+        if self.policy is not None and Path(out).expanduser().resolve().parent == Path(self.policy).resolve():
+            raise ConfigError(f"{out} lies in the policy's folder; choose another place for the output")
 
     def decoding(self) -> Decoding:
         """How tokens are drawn."""

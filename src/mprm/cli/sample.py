@@ -46,6 +46,7 @@ def run(arguments: list[str]) -> int:
 
     config = SampleConfig(n=options.n, decoding=options.decoding(), seed=options.seed, max_steps=options.max_steps)
     refuse_output(options.out, options.questions, force=options.force)
+    options.refuse_policy_folder(options.out)
     summary = sample(
         options.questions,
         options.sampler(),

@@ -32,6 +32,8 @@ class PlacedRollout:
     line: int
     source: str
     rollout: Rollout
+    raw: bytes = b""
+    """The line itself, in formats of one rollout a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Corpus:
             report_at = _Reports(chunk, first_line, lines, on_bad)
             for number, rollout in rollouts_of(lines, chunk, self.judgement, report_at):
                 source = rollout.source or chunk.source
-                yield PlacedRollout(path, first_line + number, source, rollout)
+                yield PlacedRollout(path, first_line + number, source, rollout, lines.current)
             first_line += lines.n_lines
 
     def to_arrow(self) -> Any:

@@ -187,7 +187,8 @@ def test_passing_faults_are_tried_again_and_nothing_is_lost() -> None:
     with chat_server(fault=fault) as server:
         found = answers(sampler(server, concurrency=8, retries=40, backoff_s=0.001), requests)
     assert found == {
-        i: [Completion(text=f"q{i}\n\nseed {i}, answer {k}", finish_reason="stop") for k in range(2)]
+        # 7 tokens in all, shared out
+        i: [Completion(text=f"q{i}\n\nseed {i}, answer {k}", finish_reason="stop", n_tokens=4 - k) for k in range(2)]
         for i in range(40)
     }
     assert len(server.bodies) >= 75  # half of them failed
@@ -489,3 +490,35 @@ def test_decoding_that_makes_no_sense_is_refused(settings: dict[str, Any], probl
 def test_several_answers_at_temperature_0_are_refused() -> None:
     with pytest.raises(ConfigError, match="would be the same"):
         Request(prompt="q", n=2, decoding=Decoding(temperature=0))
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "http://localhost:abc/v1", "http://localhost:99999/v1", "http://a\x07b/v1", "ftp://a", "x"]
+)
+def test_addresses_of_no_server_are_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="is no server"):
+        HTTPSampler(url, "policy")
+
+
+def test_a_key_that_no_header_can_hold_is_refused() -> None:
+    with pytest.raises(ConfigError, match="API key holds letters beyond ASCII"):
+        HTTPSampler("http://localhost:1", "policy", api_key="schlüssel")
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"), [(10, [4, 3, 3]), ("7", [None] * 3), ([7], [None] * 3), (-1, [None] * 3)]
+)
+def test_the_tokens_of_several_answers_are_shared_out_or_unknown(usage: Any, expected: list[int | None]) -> None:
+    choice = {"message": {"content": "so"}, "finish_reason": "stop"}
+
+    class Told(ChatServer):
+        def reply(self, body: dict[str, Any]) -> dict[str, Any]:
+            return {"choices": [choice] * 3, "usage": {"completion_tokens": usage}}
+
+    server = Told()
+    server.start()
+    try:
+        found = answers(sampler(server), [Request(prompt="q", n=3)])
+    finally:
+        server.die()
+    assert [completion.n_tokens for completion in found[0]] == expected

@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from mprm.annotation.samplers.sampler import Completion, Decoding, Request, answers
 from mprm.annotation.samplers.transformers_sampler import TransformersSampler
@@ -375,3 +376,14 @@ def test_a_window_that_slides_is_told_for_mistral(policy: Any) -> None:
 def test_bounds_below_one_are_refused(settings: dict[str, int], policy: Any) -> None:
     with pytest.raises(ConfigError, match="must be 1 or more, got 0"):
         PrefixSampler(policy, name="p", **settings)
+
+
+@pytest.mark.parametrize("make", [PrefixSampler, TransformersSampler])
+def test_an_image_of_a_shape_that_the_policy_cannot_take_fails_alone(policies: dict[str, Any], make: Any) -> None:
+    thin, good = Image.new("RGB", (1000, 4)), Image.new("RGB", (56, 56))
+    decoding = Decoding(max_new_tokens=2)
+    requests = [Request(prompt="q", images=(image,), n=2, decoding=decoding) for image in (good, thin, good)]
+    found = dict(answers(make(policies["qwen2_5_vl"], name="p"), requests))
+    assert [c.finish_reason == "error" for c in found[1]] == [True, True]
+    assert "1000 × 4 pixels cannot be used" in str(found[1][0].error)
+    assert not any(c.error for number in (0, 2) for c in found[number])

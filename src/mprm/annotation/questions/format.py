@@ -65,7 +65,10 @@ def texts_of(record: Record, key: str) -> tuple[str, ...]:
         return ()
     if not isinstance(values, list) or not all(isinstance(value, str | int | float) for value in values):
         raise BadRecord(f'"{key}" holds {shown(values)}; expected a list of texts')
-    return tuple(str(value) for value in values)
+    texts = tuple(str(value) for value in values)
+    if any("\ud800" <= sign <= "\udfff" for text in texts for sign in text):
+        raise BadRecord(f'"{key}" holds half of a surrogate pair, which is no character; expected text')
+    return texts
 
 
 def images_of(record: Record, *keys: str, needed: bool = True) -> tuple[str, ...]:

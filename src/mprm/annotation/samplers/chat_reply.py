@@ -46,16 +46,23 @@ def chat_reply(response: httpx.Response) -> Reply:
     try:
         record = response.json()
         choices, usage = record["choices"], record.get("usage") or {}
-        n_tokens = usage.get("completion_tokens") if len(choices) == 1 else None
-        completions = tuple(_completion(choice, n_tokens) for choice in choices)
+        tokens = _shared(usage.get("completion_tokens"), len(choices))
+        completions = tuple(_completion(choice, n) for choice, n in zip(choices, tokens, strict=True))
         n_prompt_tokens = usage.get("prompt_tokens")
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise MalformedError(f"{type(error).__name__} {error}") from error
     if not completions:
         raise MalformedError("it holds no choices")
     return Reply(
         completions=completions, n_prompt_tokens=n_prompt_tokens if isinstance(n_prompt_tokens, int) else None
     )
+
+
+def _shared(n_tokens: Any, n: int) -> list[int | None]:
+    """The tokens of all answers, shared out among them: a server tells their sum alone."""
+    if not isinstance(n_tokens, int) or n_tokens < 0 or not n:
+        return [None] * n
+    return [n_tokens // n + (place < n_tokens % n) for place in range(n)]
 
 
 def _completion(choice: Any, n_tokens: int | None) -> Completion:

@@ -93,9 +93,12 @@ class HTTPSampler:
             raise MissingDependencyError(
                 "sampling from a server needs httpx: pip install httpx, or install mprm with its extra [annotate]"
             ) from error
+        _refuse_url(url)
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ConfigError(f"{url!r} is no server; expected something like http://localhost:8000/v1")
+        if api_key is not None and not api_key.isascii():
+            raise ConfigError(
+                "the API key holds letters beyond ASCII, which no HTTP header can; is it the right one?"
+            )
         refuse_limits(concurrency=concurrency, timeout_s=timeout_s, retries=retries, patience_s=patience_s)
         if not 0 <= backoff_s < float("inf"):
             raise ConfigError(f"backoff_s must be 0 or more, got {backoff_s}")
@@ -130,6 +133,22 @@ class HTTPSampler:
             yield session
         finally:
             session.close()
+
+
+def _refuse_url(url: str) -> None:
+    """Stop at what is no address of a server."""
+    import httpx
+
+    try:
+        is_server = urlsplit(url).scheme in ("http", "https") and bool(httpx.URL(url).host)
+        httpx.Request("POST", httpx.URL(url))
+        port = urlsplit(url).port
+    except (ValueError, httpx.InvalidURL) as error:
+        raise ConfigError(
+            f"{url!r} is no server: {error}; expected something like http://localhost:8000/v1"
+        ) from error
+    if not is_server or (port is not None and not 0 < port < 65536):
+        raise ConfigError(f"{url!r} is no server; expected something like http://localhost:8000/v1")
 
 
 def _template(model: str, given: str | Path | None) -> str | None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import Awaitable, Callable
 
 from mprm.errors import MprmError
 
 KNOCK_AT_MOST_EVERY_S = 10.0
+TELL_AFTER_S = 3.0
+"""A server that is away for longer is worth a word."""
 
 
 class Outage:
@@ -40,6 +43,7 @@ class Outage:
         self._answered_at: float | None = None
         self._away_since = 0.0
         self._problem = ""
+        self._is_told = False
 
     @property
     def has_answered(self) -> bool:
@@ -72,6 +76,10 @@ class Outage:
         wait_s = max(self._backoff_s, 0.01)
         while True:
             left_s = self._away_since + self._patience_s - time.monotonic()
+            if not self._is_told and self._patience_s - left_s > TELL_AFTER_S:
+                self._is_told = True
+                told = f"{self._name} does not answer ({self._problem}); waiting for it, up to {self._patience_s:g} s"
+                print(told, file=sys.stderr)
             if left_s <= 0:
                 raise MprmError(
                     f"{self._name} has not answered for {self._patience_s:g} s, the last try ended with"
@@ -86,5 +94,8 @@ class Outage:
             else:
                 return
             if await self._knock(left_s):
+                if self._is_told:
+                    print(f"{self._name} is back", file=sys.stderr)
+                    self._is_told = False
                 self.answered()
                 return

@@ -141,6 +141,8 @@ class Posts:
             return await self._client.post(self.url, json=body, **how)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise _UnreachableError(f"no connection: {error or type(error).__name__}") from None
+        except httpx.DecodingError as error:
+            raise _FailedError(f"a reply that cannot be read: {error}") from None
         except httpx.TransportError as error:
             raise _LostError(f"{type(error).__name__}: {error}") from None
 

@@ -87,7 +87,7 @@ class PrefixSampler:
     @property
     def settings(self) -> dict[str, Any]:
         """See `Sampler.settings`."""
-        return {"prefixes": "shared", "weights": self._weights}
+        return {"prefixes": "shared", "weights": self._weights, "dtype": str(self._policy.model.dtype)}
 
     @contextmanager
     def session(self) -> Iterator[Session]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -67,7 +68,7 @@ class Completion:
     text: str
     finish_reason: FinishReason
     n_tokens: int | None = None
-    """Tokens of the answer; None where a server does not say."""
+    """Tokens of the answer, or its share of those of all answers to the request; None where a server does not say."""
     error: str | None = None
     """What went wrong, where ``finish_reason`` is "error"."""
 
@@ -141,5 +142,11 @@ def derived_seed(seed: int, *names: object) -> int:
     >>> derived_seed(0, "ai2d", "17") == derived_seed(0, "ai2d", "17") != derived_seed(0, "ai2d", "18")
     True
     """
-    text = "\0".join(map(str, (seed, *names)))
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "little") >> 1
+    text = json.dumps([seed, *map(str, names)])  # names that hold a separator must not run together
+    return int.from_bytes(blake2b(text.encode(), digest_size=4).digest(), "little") >> 1
+
+
+def identity_of(sampler: Sampler) -> dict[str, Any]:
+    """What must be the same for a run to go on: the policy's weights where they are known, else its name."""
+    settings = sampler.settings
+    return settings if settings.get("weights") else {"policy": sampler.name, **settings}

@@ -49,7 +49,11 @@ class TransformersSampler:
     @property
     def settings(self) -> dict[str, Any]:
         """See `Sampler.settings`."""
-        return {"rows_per_batch": self._rows_per_batch, "weights": self._weights}
+        return {
+            "rows_per_batch": self._rows_per_batch,
+            "weights": self._weights,
+            "dtype": str(self._policy.model.dtype),
+        }
 
     @contextmanager
     def session(self) -> Iterator[Session]:
