@@ -373,6 +373,18 @@ def test_a_topped_up_corpus_keeps_its_ids_numbers_and_ends(tmp_path: Path) -> No
     assert not {r.seed for r in fresh.requests} & {r.seed for r in first.requests}
 
 
+def test_an_id_that_stands_for_several_questions_becomes_the_number_of_the_record(tmp_path: Path) -> None:
+    def line(id_: str | None, text: str) -> str:
+        record = {"question": text, "answer": "42", "steps_with_score": [{"step": "Step", "score": 1.0}]}
+        return json.dumps(record | ({} if id_ is None else {"id": id_})) + "\n"
+
+    lines = [line("x", "[0] [1.0]"), line("x", "[1] [1.0]"), line(None, "[2] [1.0]"), line("x", "[0] [1.0]")]
+    (tmp_path / "odd.jsonl").write_text("".join(lines))
+    annotate(None, Scripted(), str(tmp_path / "raw.jsonl"), rollouts_from=str(tmp_path / "odd.jsonl"))
+    found = [(r["id"], r["rollout"], r["question"][:3]) for r in read(tmp_path / "raw.jsonl")]
+    assert found == [("x", 0, "[0]"), ("x", 1, "[0]"), ("#1", 0, "[1]"), ("#2", 0, "[2]")]
+
+
 def test_a_total_without_the_number_of_successes_is_no_count(tmp_path: Path) -> None:
     record = {"question": "[0] [1.0]", "answer": "42", "steps_with_score": [{"step": "Step", "score": 1.0}]}
     record["steps_with_score"][0]["num_mc_total"] = 8  # type: ignore[index]

@@ -142,9 +142,10 @@ def rollout_tasks(
     corpus = open_corpus(paths, format=input_format, text_only=True)
     for number, placed in enumerate(corpus.placed(on_bad=on_bad)):
         task = _corpus_task(placed, number, image_root, fresh=fresh)
-        first = tasks.setdefault(task.key, task)
-        if first is not task:
-            tasks[task.key] = _joined(first, task, placed)
+        first = tasks.get(task.key, task)
+        if (first.question, first.prompt) != (task.question, task.prompt):  # an id that stands for several questions
+            first = task = replace(task, question=replace(task.question, id=_row(number)))
+        tasks[task.key] = task if first is task else _joined(first, task)
     return list(tasks.values())
 
 
@@ -178,7 +179,7 @@ def _corpus_task(placed: PlacedRollout, number: int, image_root: str | Path | No
             " to tell which continuations are right. Take it out, or annotate from questions"
         )
     question = Question(
-        id=f"#{number}" if own.id is None else own.id,
+        id=_row(number) if own.id is None else own.id,
         question=rollout.question,
         answer=rollout.answer,
         images=rollout.images,
@@ -209,15 +210,14 @@ def _with_letters(question: Question) -> Question:
     return replace(question, options=tuple(LETTERS[: max(4, LETTERS.index(letter) + 1)]))
 
 
-def _joined(first: Task, other: Task, placed: PlacedRollout) -> Task:
+def _row(number: int) -> str:
+    return f"#{number}"
+
+
+def _joined(first: Task, other: Task) -> Task:
     """Both tasks' rollouts as rollouts of one question."""
     assert first.given is not None, "tasks of a corpus have rollouts"
     assert other.given is not None, "tasks of a corpus have rollouts"
-    if (first.question, first.prompt) != (other.question, other.prompt):
-        raise DataError(
-            f"{placed.file}:{placed.line}: source {placed.source!r} has another question with the id"
-            f" {other.question.id!r} before this one; expected one question for an id. Give them different ids"
-        )
     [new] = other.given
     taken = {rollout.number for rollout in first.given}
     number = new.number if new.number not in taken else max(taken) + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -112,24 +112,25 @@ class Work:
         """Judge what was answered, and save each request as soon as it is judged."""
         self._refuse_odd(answered)
         pairs: list[tuple[str, Question]] = []
-        owner: list[int] = []
-        left: dict[int, list[Judged | None]] = {}
+        slots: list[tuple[int, int]] = []
+        verdicts: dict[int, list[Judged | None]] = {}
         for number, completions in answered:
             asked = self._under_way[number]
             if asked.part == ROLLOUTS or any(c.finish_reason == "error" for c in completions):
                 self._settle(number, completions, [])
                 continue
             prefix, question = asked.annotation.prefix_of(asked.part), asked.annotation.task.judged_as
-            left[number] = [None] * len(completions)
-            owner += [number] * len(completions)
+            verdicts[number] = [None] * len(completions)
+            slots += [(number, place) for place in range(len(completions))]
             pairs += [(prefix + completion.text, question) for completion in completions]
-        places, given = _places(owner), dict(answered)
+        given = dict(answered)
 
         def note(pair: int, judged: Judged) -> None:
-            number = owner[pair]
-            left[number][places[pair]] = judged
-            if None not in left[number]:
-                self._settle(number, given[number], [one for one in left[number] if one is not None])
+            number, place = slots[pair]
+            verdicts[number][place] = judged
+            found = [verdict for verdict in verdicts[number] if verdict is not None]
+            if len(found) == len(given[number]):
+                self._settle(number, given[number], found)
 
         checker.check_many(pairs, on_checked=note)
 
@@ -198,16 +199,6 @@ class Work:
         share = f", {tally.n_correct / tally.n_continuations:.0%} correct" if tally.n_continuations else ""
         tokens = f", {tally.n_tokens / seconds:,.0f} tokens/s" if tally.n_tokens else ""
         self._note(n, f"{tally.n_continuations / seconds:,.1f} continuations/s{tokens}{share}")
-
-
-def _places(owner: Sequence[int]) -> list[int]:
-    """The how-many-eth of its owner each is."""
-    seen: Counter[int] = Counter()
-    places = []
-    for number in owner:
-        places.append(seen[number])
-        seen[number] += 1
-    return places
 
 
 def _rollouts(completions: Sequence[Completion]) -> dict[str, Any]:
