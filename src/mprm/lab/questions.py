@@ -1,0 +1,40 @@
+"""Problems of the world as a file of questions, as any stage reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from mprm.errors import ConfigError
+from mprm.lab.world import SOURCES, SPLITS, Problem, as_question, problem
+from mprm.rollouts.atomic_write import atomic_write
+
+
+def problems_of(split: str, n: int, *, first: int = 0) -> list[Problem]:
+    """``n`` problems of a split from the ``first`` on, the sources in turn; the same numbers give the same ones."""
+    if split not in SPLITS:
+        raise ConfigError(f"there is no split {split!r} in the lab; choose one of {', '.join(SPLITS)}")
+    if n < 1 or first < 0:
+        raise ConfigError(f"n must be 1 or more and first 0 or more, got {n} and {first}")
+    sources, seeds = list(SOURCES), SPLITS[split]
+    return [
+        problem(sources[number % len(sources)], seeds[number // len(sources)]) for number in range(first, first + n)
+    ]
+
+
+def write_questions(problems: Iterable[Problem], path: str | Path) -> None:
+    """Write the problems as plain questions; their images are drawn by `mprm.lab.world.write_images`."""
+    with atomic_write(str(path)) as temporary, temporary.open("wb") as lines:
+        for one in problems:
+            question = as_question(one)
+            record = {
+                "id": question.id,
+                "question": question.question,
+                "answer": question.answer,
+                "image": one.image,
+                "source": question.source,
+                **({"options": question.options} if question.options else {}),
+            }
+            lines.write(msgspec.json.encode(record) + b"\n")
