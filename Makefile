@@ -1,5 +1,6 @@
 # make demo    check, describe and select from the sample corpus
 # make test    lint, types and tests
+# make slow    the tests that take longer
 # make lint    ruff and mypy alone
 # make bench   time select against plain json on a corpus of the paper's size
 
@@ -7,7 +8,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test slow lint bench clean
 
 .venv/installed: pyproject.toml setup.py constraints.txt $(wildcard src/mprm/*/_*.c src/mprm/*/_*.h)
 	$(PYTHON) -m venv .venv
@@ -34,6 +35,9 @@ lint: .venv/installed-dev
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --doctest-modules src tests
+
+slow: .venv/installed-dev
+	$(BIN)/pytest -n $(JOBS) -m slow tests
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/selection.py

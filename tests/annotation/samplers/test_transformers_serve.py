@@ -186,6 +186,7 @@ def test_another_chat_template_than_the_servers_is_refused(server: Server, tmp_p
         )
 
 
+@pytest.mark.slow
 def test_a_server_killed_in_the_middle_and_started_again_answers_every_request_once(server: Server) -> None:
     decoding = Decoding(temperature=0, max_new_tokens=24)
     requests = [Request(prompt=f"{i}+{i}?", prefix=PREFIXES[i % 3], decoding=decoding) for i in range(30)]
@@ -205,6 +206,7 @@ def test_a_server_killed_in_the_middle_and_started_again_answers_every_request_o
     assert texts(iter(done)) == texts(answers(in_process(server, "llama"), requests))
 
 
+@pytest.mark.slow
 def test_annotation_through_the_server_gives_the_scores_of_this_process(server: Server, tmp_path: Path) -> None:
     """The same rollouts, annotated both ways by a policy that errs; the server is killed on the way."""
     stats = pytest.importorskip("scipy.stats")
