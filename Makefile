@@ -34,7 +34,7 @@ lint: .venv/installed-dev
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -n $(JOBS) --doctest-modules src tests
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --doctest-modules src tests
 
 slow: .venv/installed-dev
 	$(BIN)/pytest -n $(JOBS) -m slow tests

@@ -1,0 +1,160 @@
+"""Make the lab from nothing: policies, corpus, benchmark, candidates. Each part that is there is kept."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mprm.annotation.candidates import read_candidates
+from mprm.annotation.sample import SampleConfig, sample
+from mprm.errors import ConfigError, MprmError
+from mprm.inference.load_policy import load_policy
+from mprm.lab.plan import LabPlan
+from mprm.lab.policy.architecture import new_policy, save_policy
+from mprm.lab.policy.train_policy import train_policy
+from mprm.lab.questions import problems_of, write_questions
+from mprm.lab.step_benchmark import judged_solutions
+from mprm.lab.world import write_images
+from mprm.rollouts.atomic_write import atomic_write
+
+Say = Callable[[str], None]
+
+
+def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, ...] = (), say: Say = print) -> None:
+    """Make every part that is not there yet, or the parts named in ``only``, in the folder ``out``.
+
+    A part that was interrupted goes on where it was, as far as its command can: annotation and sampling
+    do, the training of a policy begins anew.
+    """
+    folder, plan = Path(out), plan or LabPlan()
+    if unknown := set(only) - PARTS.keys():
+        raise ConfigError(f"no part {', '.join(sorted(unknown))} of the lab; expected {', '.join(PARTS)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, make in PARTS.items():
+        if not only or name in only:
+            make(folder, plan, say)
+
+
+def make_policies(folder: Path, plan: LabPlan, say: Say) -> None:
+    """Train each policy; a folder without ``config.json`` is not finished."""
+    for name, wanted in plan.policies.items():
+        final = folder / "policies" / name
+        if (final / "config.json").is_file():
+            continue
+        policy = new_policy(wanted.kind, size=wanted.size, seed=wanted.training.seed)
+        n_weights = sum(weight.numel() for weight in policy.model.parameters())
+        say(f"{name}: training {n_weights / 1e6:.1f}M weights for {wanted.training.n_updates:,} updates")
+        losses = train_policy(policy, replace(wanted.training, device=plan.device))
+        partial = final.with_name(f".{name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        save_policy(policy, partial)
+        partial.replace(final)
+        say(f"{name}: loss {losses[0]:.3f} → {sum(losses[-20:]) / len(losses[-20:]):.3f}")
+
+
+def make_corpus(folder: Path, plan: LabPlan, say: Say) -> None:
+    """Annotate the corpus's questions, in several processes at once."""
+    final = folder / "corpus.jsonl"
+    if final.exists():
+        return
+    questions = _questions(folder, "corpus", plan.corpus_questions)
+    shards = [folder / "shards" / f"corpus-{index}.jsonl" for index in range(1, plan.shards + 1)]
+    say(f"corpus: {plan.corpus_questions:,} questions in {plan.shards} processes")
+    running = [
+        subprocess.Popen(_annotate(folder, plan, questions, index, shard))
+        for index, shard in enumerate(shards, 1)
+        if not shard.exists()
+    ]
+    try:
+        failed = [process.returncode for process in running if process.wait()]
+    finally:
+        for process in running:
+            process.kill()
+    if failed:
+        raise MprmError(f"{len(failed)} of {plan.shards} shards failed; the same command goes on with them")
+    with atomic_write(str(final)) as temporary, temporary.open("wb") as whole:
+        for shard in shards:
+            with shard.open("rb") as part:
+                shutil.copyfileobj(part, whole)
+
+
+def _annotate(folder: Path, plan: LabPlan, questions: Path, index: int, out: Path) -> list[str]:
+    how = plan.decoding
+    words = [sys.executable, "-m", "mprm", "annotate", str(questions), "--out", str(out)]
+    options = {
+        "policy": folder / "policies" / plan.corpus_policy,
+        "image-root": folder / "images",
+        "rollouts": plan.rollouts,
+        "continuations": plan.continuations,
+        "temperature": how.temperature,
+        "top-p": how.top_p,
+        "top-k": how.top_k,
+        "max-new-tokens": how.max_new_tokens,
+        "shard": f"{index}/{plan.shards}",
+        "device": plan.device,
+    }
+    return words + [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+
+def make_benchmark(folder: Path, plan: LabPlan, say: Say) -> None:
+    """One solution of each policy to each of its questions, the steps judged by the world."""
+    final = folder / "benchmark.jsonl"
+    if final.exists():
+        return
+    records: list[dict[str, Any]] = []
+    for place, name in enumerate(plan.benchmark_policies):
+        say(f"benchmark: {plan.benchmark_questions:,} solutions by {name}")
+        first = place * plan.benchmark_questions
+        questions = _questions(folder, "benchmark", plan.benchmark_questions, first=first)
+        out = folder / "shards" / f"benchmark-{name}.jsonl"
+        _sample(folder, plan, name, questions, out, n=1)
+        records += judged_solutions(read_candidates(str(out)), policy=name)
+    with atomic_write(str(final)) as temporary, temporary.open("wb") as lines:
+        for record in records:
+            lines.write(msgspec.json.encode(record) + b"\n")
+
+
+def make_candidates(folder: Path, plan: LabPlan, say: Say) -> None:
+    """Candidates for best-of-N."""
+    final = folder / "candidates.jsonl"
+    if final.exists():
+        return
+    say(f"best-of-N: {plan.candidates} candidates for {plan.best_of_n_questions:,} questions")
+    questions = _questions(folder, "best-of-n", plan.best_of_n_questions)
+    _sample(folder, plan, plan.corpus_policy, questions, final, n=plan.candidates)
+
+
+PARTS: dict[str, Callable[[Path, LabPlan, Say], None]] = {
+    "policies": make_policies,
+    "corpus": make_corpus,
+    "benchmark": make_benchmark,
+    "candidates": make_candidates,
+}
+"""In the order in which they need each other."""
+
+
+def _questions(folder: Path, split: str, n: int, *, first: int = 0) -> Path:
+    """A file of questions, with its images."""
+    path = folder / "questions" / f"{split}-{first}-{n}.jsonl"
+    problems = problems_of(split, n, first=first)
+    write_images(problems, folder / "images")
+    path.parent.mkdir(exist_ok=True)
+    if not path.exists():
+        write_questions(problems, path)
+    return path
+
+
+def _sample(folder: Path, plan: LabPlan, policy: str, questions: Path, out: Path, *, n: int) -> None:
+    if out.exists():
+        return
+    out.parent.mkdir(exist_ok=True)
+    sampler = load_policy(folder / "policies" / policy, device=plan.device)
+    config = SampleConfig(n=n, decoding=plan.decoding)
+    sample(str(questions), sampler, str(out), config=config, image_root=folder / "images")

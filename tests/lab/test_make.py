@@ -1,0 +1,68 @@
+"""The lab from nothing, in miniature, on the CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import mprm
+from mprm.annotation.samplers.sampler import Decoding
+from mprm.errors import ConfigError
+from mprm.lab.make import make_lab
+from mprm.lab.plan import LabPlan, PolicyPlan
+from mprm.lab.policy.architecture import Size
+from mprm.lab.policy.train_policy import PolicyTraining
+
+pytestmark = pytest.mark.slow
+
+SMALL = Size(
+    hidden=64, layers=2, heads=4, kv_heads=2, intermediate=128, vision_hidden=32, vision_layers=1, vision_heads=2
+)
+
+
+def small(kind: str, seed: int) -> PolicyPlan:
+    how = PolicyTraining(n_updates=40, batch_size=16, learning_rate=5e-3, workers=0, seed=seed)
+    return PolicyPlan(kind=kind, size=SMALL, training=how)
+
+
+PLAN = LabPlan(
+    policies={"qwen": small("qwen2_5_vl", 0), "a": small("internvl", 1), "b": small("qwen2_5_vl", 2)},
+    benchmark_policies=("a", "b"),
+    corpus_questions=6,
+    rollouts=4,
+    continuations=4,
+    benchmark_questions=5,
+    best_of_n_questions=4,
+    candidates=3,
+    decoding=Decoding(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=40),
+    shards=2,
+    device="cpu",
+)
+
+
+def test_the_lab_is_made_from_nothing_and_what_is_there_is_kept(tmp_path: Path) -> None:
+    said: list[str] = []
+    make_lab(tmp_path, PLAN, only=("policies",), say=said.append)
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+    assert len(made) == 3
+    make_lab(tmp_path, PLAN, say=said.append)
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+    assert mprm.check(str(tmp_path / "corpus.jsonl"), image_root=str(tmp_path / "images")).counts.keys() <= {
+        "special_token"
+    }
+    assert 20 <= len((tmp_path / "corpus.jsonl").read_text().splitlines()) <= 24  # some may be empty
+    records = [json.loads(line) for line in (tmp_path / "benchmark.jsonl").read_text().splitlines()]
+    assert {record["policy_model"] for record in records} == {"a", "b"}
+    assert len(records) <= 10
+    candidates = [json.loads(line) for line in (tmp_path / "candidates.jsonl").read_text().splitlines()]
+    assert [len(entry["candidates"]) for entry in candidates] == [3] * 4
+    n_said = len(said)
+    make_lab(tmp_path, PLAN, say=said.append)
+    assert len(said) == n_said  # nothing was left to do
+
+
+def test_parts_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no part report of the lab"):
+        make_lab(tmp_path, only=("report",))
