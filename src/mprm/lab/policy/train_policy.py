@@ -11,6 +11,7 @@ from typing import Any
 
 from mprm.annotation.questions.prompt import prompt_of
 from mprm.annotation.split_steps import JOINT
+from mprm.backbones.chat import plain_text
 from mprm.backbones.load import Backbone, resolve_device
 from mprm.errors import ConfigError
 from mprm.lab.world import SOURCES, SPLITS, as_question, draw, problem, solution
@@ -62,8 +63,7 @@ class Solutions:
         picture = Image.open(io.BytesIO(draw(one))).convert("RGB")
         told = JOINT.join(solution(one))
         inputs = self._encoder.encode_chat(prompt_of(as_question(one)), [picture], begun=told)
-        n_told = self._encoder.encode_chat("", begun=told)["input_ids"].shape[1]
-        n_told -= self._encoder.encode_chat("")["input_ids"].shape[1]
+        n_told = len(plain_text(self._encoder.tokenizer).encode(told))
         ids = [*inputs["input_ids"][0].tolist(), self._encoder.tokenizer.eos_token_id]
         vision = {name: inputs[name] for name in ("pixel_values", "image_grid_thw") if name in inputs}
         return {"ids": ids, "n_told": n_told + 1, "vision": vision}
