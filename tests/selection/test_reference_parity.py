@@ -32,18 +32,23 @@ def assert_same(folder: Path, tmp_path: Path, rho: float) -> None:
         assert (counts["read"], counts["kept"]) == (m, max(1, int(m * rho)))
 
 
-@pytest.mark.parametrize("rho", [0.05, 0.1, 0.25, 0.33])
-def test_on_a_corpus_of_the_papers_shape(tmp_path: Path, rho: float) -> None:
+@pytest.fixture(scope="module")
+def papers_shape(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generator = SHARED / "bench" / "gen_corpus.py"
     if not generator.exists():
         pytest.skip("the corpus generator does not lie beside this checkout")
-    folder = tmp_path / "corpus"
+    folder = tmp_path_factory.mktemp("papers") / "corpus"
     subprocess.run(
         [sys.executable, str(generator), "--out", str(folder), "--scale", "0.01"],
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    assert_same(folder, tmp_path, rho)
+    return folder
+
+
+@pytest.mark.parametrize("rho", [0.05, 0.1, 0.25, 0.33])
+def test_on_a_corpus_of_the_papers_shape(papers_shape: Path, tmp_path: Path, rho: float) -> None:
+    assert_same(papers_shape, tmp_path, rho)
 
 
 @pytest.mark.parametrize("n_mc", [16, 12, 10, 7])

@@ -135,6 +135,7 @@ def test_two_processes_give_the_loss_and_gradients_of_one(folder: Path, tmp_path
                 torch.testing.assert_close(theirs[name], gradient, atol=1e-5, rtol=1e-5, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["fsdp", "zero3"])
 def test_sharded_over_two_processes_stopped_and_resumed_gives_the_weights_of_one(
     sharding: str, folder: Path, tmp_path: Path
