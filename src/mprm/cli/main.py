@@ -22,7 +22,7 @@ COMMANDS = {
     "sample": "candidate solutions of questions, from a policy",
     "rerank": "choose the best of N candidates by step scores",
     "convert-internvl": "a published InternVL2.5 checkpoint for transformers' own class",
-    "lab": "the sample corpus that mprm ships",
+    "lab": "the sample corpus that mprm ships; a small visual world and its policies",
 }
 
 CONTINUE = ("annotate", "sample", "rerank")

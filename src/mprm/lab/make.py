@@ -14,6 +14,7 @@ import msgspec
 
 from mprm.annotation.candidates import read_candidates
 from mprm.annotation.sample import SampleConfig, sample
+from mprm.backbones.load import need_torch
 from mprm.errors import ConfigError, MprmError
 from mprm.inference.load_policy import load_policy
 from mprm.lab.plan import LabPlan
@@ -25,6 +26,8 @@ from mprm.lab.world import write_images
 from mprm.rollouts.atomic_write import atomic_write
 
 Say = Callable[[str], None]
+TELL_EVERY = 250
+"""Updates of a policy between two words on how it goes."""
 
 
 def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, ...] = (), say: Say = print) -> None:
@@ -36,6 +39,7 @@ def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, .
     folder, plan = Path(out), plan or LabPlan()
     if unknown := set(only) - PARTS.keys():
         raise ConfigError(f"no part {', '.join(sorted(unknown))} of the lab; expected {', '.join(PARTS)}")
+    need_torch()
     folder.mkdir(parents=True, exist_ok=True)
     for name, make in PARTS.items():
         if not only or name in only:
@@ -51,7 +55,12 @@ def make_policies(folder: Path, plan: LabPlan, say: Say) -> None:
         policy = new_policy(wanted.kind, size=wanted.size, seed=wanted.training.seed)
         n_weights = sum(weight.numel() for weight in policy.model.parameters())
         say(f"{name}: training {n_weights / 1e6:.1f}M weights for {wanted.training.n_updates:,} updates")
-        losses = train_policy(policy, replace(wanted.training, device=plan.device))
+
+        def tell(update: int, loss: float, name: str = name) -> None:
+            if update % TELL_EVERY == 0:
+                say(f"{name}: update {update:,}, loss {loss:.3f}")
+
+        losses = train_policy(policy, replace(wanted.training, device=plan.device), on_update=tell)
         partial = final.with_name(f".{name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         save_policy(policy, partial)
