@@ -9,7 +9,7 @@ is asked exactly what it was taught::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,12 +69,14 @@ class PromptEncoder:
 
     def encode(self, chain: Chain) -> Encoded:
         """Ids, places of ``<prm>`` and vision inputs; cut off at ``max_length`` from the end."""
-        encoded = self.measure(chain)
-        if not chain.images or not encoded.positions:
-            return encoded
+        return self.see(chain, self.measure(chain))
+
+    def see(self, chain: Chain, measured: Encoded) -> Encoded:
+        """What was measured, with the vision inputs."""
+        if not chain.images or not measured.positions:
+            return measured
         images = [open_image(image, self.image_root) for image in chain.images]
-        vision = self.family.preprocess(self.image_processor, images)
-        return Encoded(encoded.ids, encoded.positions, encoded.n_steps, vision)
+        return replace(measured, vision=self.family.preprocess(self.image_processor, images))
 
     def measure(self, chain: Chain) -> Encoded:
         """Ids and places of ``<prm>`` without the vision inputs: of the images only their size is read."""

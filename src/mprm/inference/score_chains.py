@@ -65,7 +65,7 @@ def score_chains(
     was_training = model.training
     model.eval()
     try:
-        for batch, encoded in _encoded(batches[rank::world], chains, encoder):
+        for batch, encoded in _encoded(batches[rank::world], chains, measured, encoder):
             scores.update(zip(batch, _probabilities(model, encoder, encoded), strict=True))
             if on_scored is not None:
                 on_scored(len(batch))
@@ -75,13 +75,13 @@ def score_chains(
 
 
 def _encoded(
-    batches: Sequence[list[int]], chains: Sequence[Chain], encoder: PromptEncoder
+    batches: Sequence[list[int]], chains: Sequence[Chain], measured: Sequence[Encoded], encoder: PromptEncoder
 ) -> Iterator[tuple[list[int], list[Encoded]]]:
-    """Each batch with its chains encoded; images of the next ones are decoded meanwhile."""
+    """Each batch with what its chains show; images of the next ones are decoded meanwhile."""
     with ThreadPoolExecutor(LOOKAHEAD) as pool:
 
         def submit(batch: list[int]) -> Future[list[Encoded]]:
-            return pool.submit(lambda: [encoder.encode(chains[index]) for index in batch])
+            return pool.submit(lambda: [encoder.see(chains[index], measured[index]) for index in batch])
 
         waiting = [submit(batch) for batch in batches[:LOOKAHEAD]]
         for number, batch in enumerate(batches):
