@@ -11,7 +11,7 @@ import mprm
 
 PACKAGE = Path(mprm.__file__).parent
 ORDER = [
-    *("errors", "engines", "rollouts", "scores", "selection", "annotation", "backbones", "inference"),
+    *("errors", "engines", "rollouts", "scores", "selection", "theory", "annotation", "backbones", "inference"),
     *("evaluation", "training", "reranking", "lab", "cli"),
 ]
 """Each room imports from itself and from those before it."""
