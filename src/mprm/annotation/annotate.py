@@ -12,7 +12,7 @@ import msgspec
 import xxhash
 
 from mprm.annotation.adaptive import AdaptiveRule
-from mprm.annotation.given_questions import given_questions
+from mprm.annotation.given_questions import given_questions, input_entries
 from mprm.annotation.journal import Journal, Key
 from mprm.annotation.monte_carlo import FixedBudget, Procedure, Tally, refuse_numbers
 from mprm.annotation.outputs import commonest, refuse_output, write_failed
@@ -23,7 +23,6 @@ from mprm.annotation.work import NotedWatch, Work, unwatched
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.rollouts.atomic_write import atomic_write, refuse_existing
 from mprm.rollouts.dropped import Dropped, DroppedRecords, dropped_path
-from mprm.rollouts.files import corpus_files
 from mprm.rollouts.manifest import hash_file, write_manifest
 from mprm.rollouts.refuse_inputs import refuse_inputs
 
@@ -236,11 +235,7 @@ def tasks_of(
     tasks = config.shard.of(found)
     if not found:
         raise DataError(f"{rollouts_from}: no rollouts; expected at least one")
-    inputs = [
-        {"path": file.path, "n_bytes": file.n_bytes, "xxh3_128": None if file.is_remote else hash_file(file.path)}
-        for file in corpus_files(rollouts_from)
-    ]
-    return tasks, inputs
+    return tasks, input_entries(rollouts_from)
 
 
 def _digest(tasks: Sequence[Task]) -> str:

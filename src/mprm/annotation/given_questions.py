@@ -17,6 +17,14 @@ def is_in_memory(questions: Any) -> bool:
     return isinstance(questions, list | tuple) and bool(questions) and isinstance(questions[0], Question)
 
 
+def input_entries(paths: Any) -> list[dict[str, Any]]:
+    """What a manifest says of the files that were read."""
+    return [
+        {"path": file.path, "n_bytes": file.n_bytes, "xxh3_128": None if file.is_remote else hash_file(file.path)}
+        for file in corpus_files(paths)
+    ]
+
+
 def given_questions(
     questions: Any, format: str | None, image_root: str | Path | None, renamed: dict[str, str]
 ) -> tuple[list[Question], list[dict[str, Any]]]:
@@ -26,14 +34,7 @@ def given_questions(
         inputs: list[dict[str, Any]] = [{"path": "(in memory)"}]
     else:
         entries = read_questions(questions, format=format, image_root=image_root, on_renamed=renamed.update)
-        inputs = [
-            {
-                "path": file.path,
-                "n_bytes": file.n_bytes,
-                "xxh3_128": None if file.is_remote else hash_file(file.path),
-            }
-            for file in corpus_files(questions)
-        ]
+        inputs = input_entries(questions)
     if not entries:
         raise DataError(f"{questions}: no questions; expected at least one")
     seen: set[tuple[str, str]] = set()
