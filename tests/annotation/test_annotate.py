@@ -588,3 +588,34 @@ def test_a_server_that_dies_twenty_times_changes_nothing(tmp_path: Path) -> None
     assert deaths == 20, "the work was done too soon for twenty deaths"
     annotate(questions(10), Scripted(), str(tmp_path / "whole.jsonl"), config=config)
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_other_weights_do_not_continue_a_run_and_another_name_does(tmp_path: Path) -> None:
+    def broken(request: Request, number: int, found: Completion) -> Completion:
+        return Completion(text="", finish_reason="error", error="no") if request.prefix else found
+
+    def policy(name: str, weights: str, change: Any = None) -> Scripted:
+        found = Scripted(change=change)
+        found.name, found.settings = name, {"weights": weights}
+        return found
+
+    out = tmp_path / "raw.jsonl"
+    with pytest.raises(MprmError, match="2 of 2 questions failed"):
+        run(out, questions(2), policy("adder", "one", broken))
+    with pytest.raises(ConfigError, match="weights was 'one', now 'other'"):
+        run(out, questions(2), policy("adder", "other"))
+    assert len(run(out, questions(2), policy("./adder", "one"))) == 4
+
+
+def test_records_that_cannot_be_used_stop_the_run_or_are_left_out_with_their_reasons(tmp_path: Path) -> None:
+    good = run(tmp_path / "good.jsonl", questions(2), continuations=8)
+    bad = {**good[0], "steps_with_score": [{"step": "Step", "score": 2.0}]}
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(r) + "\n" for r in [*good, bad]))
+    with pytest.raises(DataError, match=r"in\.jsonl:5: "):
+        annotate(None, Scripted(), str(tmp_path / "x.jsonl"), rollouts_from=str(tmp_path / "in.jsonl"))
+    summary = annotate(
+        None, Scripted(), str(tmp_path / "x.jsonl"), rollouts_from=str(tmp_path / "in.jsonl"), skip_bad=True
+    )
+    assert (summary.tally.n_rollouts, summary.n_dropped) == (4, 1)
+    [dropped] = read(Path(str(summary.dropped_to)))
+    assert dropped["line"] == 5
