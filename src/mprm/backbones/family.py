@@ -43,6 +43,10 @@ class Family(Protocol):
         """The vision inputs of one rollout's images."""
         ...
 
+    def positions(self, tokenizer: Any, processor: Any, ids: Any, vision: Arrays) -> Any:
+        """Position of each token of one rollout, an array of shape (axes, tokens)."""
+        ...
+
     def batch_inputs(self, tokenizer: Any, input_ids: Any) -> dict[str, Any]:
         """Further inputs that the model needs for a padded batch of ids with images."""
         ...

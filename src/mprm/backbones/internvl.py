@@ -60,6 +60,12 @@ class InternVL:
 
         return {"pixel_values": np.stack(processor(list(images))["pixel_values"])}
 
+    def positions(self, tokenizer: Any, processor: Any, ids: Any, vision: Arrays) -> Any:
+        """Those of text: 0, 1, 2 and so on."""
+        import numpy as np
+
+        return np.arange(len(ids))[None]
+
     def batch_inputs(self, tokenizer: Any, input_ids: Any) -> dict[str, Any]:
         """Nothing: positions are those of text."""
         return {}

@@ -39,6 +39,8 @@ class Encoded:
     n_steps: int
     """Steps of the chain, cut off or not."""
     vision: Arrays = field(default_factory=dict)
+    images: tuple[Any, ...] = ()
+    """What tells its images from others: paths, or the numbers of images in memory."""
 
     @property
     def n_lost(self) -> int:
@@ -101,7 +103,7 @@ class PromptEncoder:
             text = "\n\n"
         ids += self._after
         kept = [position for position in positions if position < self.max_length]
-        return Encoded(ids[: self.max_length], kept, len(chain.steps))
+        return Encoded(ids[: self.max_length], kept, len(chain.steps), images=_told_apart(chain.images))
 
     def _image(self, chain: Chain, number: Any) -> list[int]:
         image = chain.images[number]
@@ -138,3 +140,7 @@ class PromptEncoder:
         if names:
             inputs |= self.family.batch_inputs(self.tokenizer, input_ids)
         return inputs
+
+
+def _told_apart(images: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(str(image) if isinstance(image, str | Path) else id(image) for image in images)

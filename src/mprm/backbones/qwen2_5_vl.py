@@ -57,6 +57,24 @@ class Qwen25VL:
         done = processor(list(images), return_tensors="np")
         return {"pixel_values": done["pixel_values"], "image_grid_thw": done["image_grid_thw"]}
 
+    def positions(self, tokenizer: Any, processor: Any, ids: Any, vision: Arrays) -> Any:
+        """Time, height and width, shape (3, tokens): text counts on, an image as far as its longer side."""
+        import numpy as np
+
+        is_image = ids == tokenizer.convert_tokens_to_ids(self.image_tokens[1])
+        found = np.empty((3, len(ids)), np.int64)
+        place = position = 0
+        for _, rows, columns in vision.get("image_grid_thw", ()):
+            height, width = int(rows) // processor.merge_size, int(columns) // processor.merge_size
+            image = place + int(is_image[place:].argmax())
+            found[:, place:image] = position + np.arange(image - place)
+            position += image - place
+            place = image + height * width
+            found[:, image:place] = position + np.indices((1, height, width)).reshape(3, -1)
+            position += max(height, width)
+        found[:, place:] = position + np.arange(len(ids) - place)
+        return found
+
     def batch_inputs(self, tokenizer: Any, input_ids: Any) -> dict[str, Any]:
         """Which tokens are of an image: without it the model falls back to text positions in silence."""
         image_pad = tokenizer.convert_tokens_to_ids(self.image_tokens[1])

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - its customary name
+from transformers import AttentionInterface
 from transformers.utils import ModelOutput
 
+from mprm.annotation.samplers.sharing import why_not_shared
 from mprm.backbones.family import Family
+from mprm.backbones.prefix_tree import PrefixTree
 from mprm.backbones.step_tokens import StepTokens
+from mprm.backbones.tree_attention import NAME as TREE
+from mprm.backbones.tree_attention import TreeOnDevice, tree_attention
+from mprm.backbones.window_attention import NAME as WINDOWS
+from mprm.backbones.window_attention import window_attention
 from mprm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +36,28 @@ def step_reader(model: Any, family: Family, tokens: StepTokens) -> Any:
     object.__setattr__(head, "rows", [tokens.yes, tokens.no])
     model.__class__ = type(type(model).__name__, (StepReader, type(model)), {"__module__": type(model).__module__})
     model.step_family = family
+    model.why_no_trees = why_not_shared(model)
+    _attend_in_trees(model)
     return model
+
+
+def _attend_in_trees(model: Any) -> None:
+    """Let language model and vision tower attend our way; without a tree it is transformers' ``sdpa``.
+
+    For good, not for one pass: gradient checkpointing runs layers again when the pass is over.
+    """
+    AttentionInterface.register(TREE, tree_attention)
+    AttentionInterface.register(WINDOWS, window_attention)
+    if model.why_no_trees is None:
+        _decoder(model).config._attn_implementation = TREE
+    tower = model.step_family.vision_tower(model)
+    if model.step_family.name == "qwen2_5_vl" and tower.config._attn_implementation == "sdpa":
+        tower.config._attn_implementation = WINDOWS
+
+
+def _decoder(model: Any) -> Any:
+    base = getattr(model, model.base_model_prefix)
+    return getattr(base, "language_model", base)
 
 
 class TwoRowHead(nn.Linear):
@@ -51,37 +79,44 @@ class StepReader:
     """Mixed into a model's class: forward to step logits, vision tower frozen and in eval mode."""
 
     step_family: Family
+    why_no_trees: str | None
+    """Why the model reads padded batches alone, or None where it reads packed trees too."""
 
     def forward(
         self: Any,
         input_ids: Tensor,
-        attention_mask: Tensor,
         prm_index: Tensor,
-        **vision: Any,
+        attention_mask: Tensor | None = None,
+        tree: PrefixTree | None = None,
+        **inputs: Any,
     ) -> ModelOutput:
         """Two logits for each ``<prm>``.
 
         Parameters
         ----------
         input_ids, attention_mask : shape (B, T)
-            Padded on the right, as `mprm.backbones.prompt.PromptEncoder.collate` does.
+            Padded on the right, as `mprm.backbones.prompt.PromptEncoder.collate` does; or with ``tree``,
+            shape (1, T), as `mprm.backbones.pack_prompts.packed` does.
         prm_index : shape (S,)
             Places of ``<prm>`` in the flattened batch.
-        vision
-            Pixel values and what goes with them.
+        inputs
+            Pixel values and what goes with them; of a tree also positions and where its images stand.
 
         Returns
         -------
         ``logits``, shape (S, 2): Yes, then No.
         """
         unused = None
-        if self.training and not vision and self.step_family.projector(self) is not None:
-            # every rank must send gradients for the projector, also from a batch without images
+        if "pixel_values" not in inputs and _runs_in_step(self) and self.step_family.projector(self) is not None:
+            # every rank must send gradients for the projector, and gather split weights, without images too
             unused = _projected(self, self.step_family.blank_vision(self)).sum() * 0.0
-        base = getattr(self, self.base_model_prefix)
-        # the mask stays here: padding is on the right, where causal attention never looks, and only without
-        # a mask do the fastest kernels run
-        hidden = base(input_ids=input_ids, use_cache=False, **vision)[0]
+        if tree is not None:
+            hidden = _read_tree(self, input_ids, TreeOnDevice(tree, input_ids.device), **inputs)
+        else:
+            base = getattr(self, self.base_model_prefix)
+            # the mask stays here: padding is on the right, where causal attention never looks, and only
+            # without a mask do the fastest kernels run
+            hidden = base(input_ids=input_ids, use_cache=False, **inputs)[0]
         logits = _scaled(self.get_output_embeddings()(hidden.flatten(0, 1)[prm_index]), self.config)
         return ModelOutput(logits=logits if unused is None else logits + unused)
 
@@ -95,9 +130,36 @@ class StepReader:
         return self
 
 
+def _runs_in_step(model: Any) -> bool:
+    """Whether what this process computes must be what the others compute."""
+    return bool(model.training) or (torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def _read_tree(
+    model: Any,
+    input_ids: Tensor,
+    tree: TreeOnDevice,
+    *,
+    position_ids: Tensor,
+    image_places: Tensor | None = None,
+    image_rows: Any = None,
+    **vision: Any,
+) -> Tensor:
+    """Last hidden states, shape (1, T, H); see `mprm.backbones.pack_prompts.packed` for what is given."""
+    if model.why_no_trees is not None:
+        raise ConfigError(f"the model cannot read packed trees: {model.why_no_trees}")
+    embedded = model.get_input_embeddings()(input_ids)
+    if image_places is not None:
+        seen = _projected(model, vision).to(embedded.dtype).index_select(0, image_rows)
+        embedded = embedded[0].index_copy(0, image_places, seen)[None]
+    hidden: Tensor = _decoder(model)(inputs_embeds=embedded, position_ids=position_ids, use_cache=False, tree=tree)[0]
+    return hidden
+
+
 def _projected(model: Any, vision: dict[str, Any]) -> Tensor:
     found = model.model.get_image_features(**vision, return_dict=True).pooler_output
-    return torch.cat(list(found)) if isinstance(found, tuple | list) else found
+    # of one tensor for each image, or a tensor of tiles
+    return torch.cat(list(found)) if isinstance(found, tuple | list) else found.flatten(0, -2)
 
 
 def _scaled(logits: Tensor, config: Any) -> Tensor:

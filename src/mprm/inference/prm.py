@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from mprm.backbones.card import Card, read_card
 from mprm.backbones.fingerprint import fingerprint_of
@@ -13,6 +14,8 @@ from mprm.backbones.load import need_torch
 from mprm.backbones.step_model import StepModel, load_step_model
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
 from mprm.rollouts.chain import Chain
+
+Steps = list[str] | tuple[str, ...]
 
 
 class PRM:
@@ -25,7 +28,14 @@ class PRM:
     """
 
     def __init__(
-        self, step_model: StepModel, card: Card, *, name: str, tokens_per_batch: int, fingerprint: str
+        self,
+        step_model: StepModel,
+        card: Card,
+        *,
+        name: str,
+        tokens_per_batch: int,
+        fingerprint: str,
+        share_prefixes: bool = True,
     ) -> None:
         if tokens_per_batch < 1:
             raise ConfigError(f"tokens_per_batch must be at least 1, got {tokens_per_batch}")
@@ -33,6 +43,11 @@ class PRM:
         self.card, self.name, self.tokens_per_batch = card, name, tokens_per_batch
         self.fingerprint = fingerprint
         """Tells these weights from others, whatever their folder is called."""
+        reason = self.model.why_no_trees
+        if share_prefixes and reason is not None:
+            print(f"{name} computes the question anew for each of its chains, and slower: {reason}", file=sys.stderr)
+        self.shares_prefixes = share_prefixes and reason is None
+        """Whether what chains have in common is computed once."""
 
     @classmethod
     def from_pretrained(
@@ -44,6 +59,7 @@ class PRM:
         attention: str | None = None,
         image_root: str | Path | None = None,
         tokens_per_batch: int | None = None,
+        share_prefixes: bool = True,
     ) -> PRM:
         """Load what ``mprm train`` wrote: a whole checkpoint, or an adapter on its base.
 
@@ -59,6 +75,9 @@ class PRM:
             Folder that image paths are relative to.
         tokens_per_batch
             Budget of a batch, padding counted; less needs less memory.
+        share_prefixes
+            Compute what chains have in common (images, question, leading steps) once, where the model's
+            attention allows it. The scores are the same but for rounding.
         """
         if not Path(path).is_dir():
             raise InputNotFoundError(f"{path} is not a folder; expected a checkpoint that mprm train wrote")
@@ -90,9 +109,18 @@ class PRM:
             name=Path(path).resolve().name,
             tokens_per_batch=budget,
             fingerprint=fingerprint_of(path),
+            share_prefixes=share_prefixes,
         )
 
-    def score(self, question: str, images: Sequence[Any] = (), steps: Sequence[str] = ()) -> list[float]:
+    @overload
+    def score(self, question: str, images: Sequence[Any] = (), steps: Sequence[str] = ()) -> list[float]: ...
+
+    @overload
+    def score(self, question: str, images: Sequence[Any], steps: Sequence[Steps]) -> list[list[float]]: ...
+
+    def score(
+        self, question: str, images: Sequence[Any] = (), steps: Sequence[str] | Sequence[Steps] = ()
+    ) -> list[float] | list[list[float]]:
         """Probability that each step is correct, in [0, 1]; nan for steps beyond the model's length.
 
         Parameters
@@ -102,23 +130,32 @@ class PRM:
         images
             Paths or PIL images.
         steps
-            The chain, in order; each is judged in the light of those before it.
+            The chain, in order; each is judged in the light of those before it. Or several chains, a list of
+            steps each, which gives a list of scores for each.
         """
         if isinstance(steps, str) or isinstance(images, str | Path):
             raise ConfigError("steps and images are lists: steps=['…'], images=['….png']")
-        return self.score_many([Chain(question, tuple(steps), tuple(images))])[0]
+        are_many = bool(steps) and all(isinstance(chain, list | tuple) for chain in steps)
+        some: Any = steps if are_many else [steps]
+        found = self.score_many([Chain(question, tuple(chain), tuple(images)) for chain in some])
+        return found if are_many else found[0]
 
     def score_many(
         self, chains: Sequence[Chain], *, on_scored: Callable[[int], None] | None = None
     ) -> list[list[float]]:
-        """`score` for many chains, batched by length; see `StepScorer.score_many`."""
+        """`score` for many chains, those of a question together; see `StepScorer.score_many`."""
         from mprm.inference.score_chains import score_chains
 
         for place, chain in enumerate(chains):
             if not all(isinstance(text, str) for text in (chain.question, *chain.steps)):
                 raise ConfigError(f"chain {place}: the question and each step must be text, got {chain!r:.200}")
         scores = score_chains(
-            self.model, self.encoder, chains, tokens_per_batch=self.tokens_per_batch, on_scored=on_scored
+            self.model,
+            self.encoder,
+            chains,
+            tokens_per_batch=self.tokens_per_batch,
+            share_prefixes=self.shares_prefixes,
+            on_scored=on_scored,
         )
         return [scores[index] for index in range(len(chains))]
 

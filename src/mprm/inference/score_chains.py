@@ -1,14 +1,20 @@
-"""Step probabilities of many chains: in batches of like length, each up to a budget of tokens."""
+"""Step probabilities of many chains, in batches up to a budget of tokens.
+
+Chains of a question are packed behind it, so that question and images are computed once; or, the plain way,
+every chain is computed whole, those of like length together.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
 
+from mprm.backbones.pack_prompts import pack_numbers, packed
 from mprm.backbones.prompt import Encoded, PromptEncoder
 from mprm.backbones.step_reader import step_probabilities
 from mprm.rollouts.chain import Chain
@@ -45,28 +51,41 @@ def score_chains(
     tokens_per_batch: int = TOKENS_PER_BATCH,
     rank: int = 0,
     world: int = 1,
+    share_prefixes: bool = False,
     on_scored: Callable[[int], None] | None = None,
 ) -> dict[int, list[float]]:
     """Probability of each step being correct, by the chain's index; nan for steps that truncation cut off.
 
     With several ranks each scores its share of the batches, and all run the model equally often, as a
     model that is split over them demands.
+
+    Parameters
+    ----------
+    tokens_per_batch
+        Most tokens of a batch, padding counted; a longer chain is a batch of its own.
+    share_prefixes
+        Compute what chains of the same images begin with once; see `StepReader.why_no_trees` for models that
+        cannot. The scores are the same but for rounding.
     """
     measured = [encoder.measure(chain) for chain in chains]
     lost = {index: [math.nan] * item.n_steps for index, item in enumerate(measured) if not item.positions}
     order = [index for index in range(len(chains)) if index not in lost]
-    lengths = [len(measured[index].ids) for index in order]
-    batches = [[order[place] for place in batch] for batch in batches_by_tokens(lengths, tokens_per_batch)]
+    if share_prefixes:
+        numbers = pack_numbers([measured[index] for index in order], tokens_per_batch)
+    else:
+        numbers = batches_by_tokens([len(measured[index].ids) for index in order], tokens_per_batch)
+    batches = [[order[place] for place in batch] for batch in numbers]
     while batches and len(batches) % world:
-        batches.append(batches[-1])  # again the shortest: its scores come out the same
+        batches.append(batches[-1])  # again the last: its scores come out the same
+    collate = partial(packed, encoder) if share_prefixes else encoder.collate
     scores = dict(lost) if rank == 0 else {}
     if on_scored is not None and lost:
         on_scored(len(lost))
     was_training = model.training
     model.eval()
     try:
-        for batch, encoded in _encoded(batches[rank::world], chains, measured, encoder):
-            scores.update(zip(batch, _probabilities(model, encoder, encoded), strict=True))
+        for batch, encoded in _encoded(batches[rank::world], chains, measured, encoder, once=share_prefixes):
+            scores.update(zip(batch, _probabilities(model, encoded, collate), strict=True))
             if on_scored is not None:
                 on_scored(len(batch))
     finally:
@@ -75,13 +94,30 @@ def score_chains(
 
 
 def _encoded(
-    batches: Sequence[list[int]], chains: Sequence[Chain], measured: Sequence[Encoded], encoder: PromptEncoder
+    batches: Sequence[list[int]],
+    chains: Sequence[Chain],
+    measured: Sequence[Encoded],
+    encoder: PromptEncoder,
+    *,
+    once: bool,
 ) -> Iterator[tuple[list[int], list[Encoded]]]:
-    """Each batch with what its chains show; images of the next ones are decoded meanwhile."""
+    """Each batch with what its chains show, or only the first of those that show the same.
+
+    Images of the next batches are decoded meanwhile.
+    """
     with ThreadPoolExecutor(LOOKAHEAD) as pool:
 
+        def seen(batch: list[int]) -> list[Encoded]:
+            first = {measured[index].images: index for index in reversed(batch)}
+            return [
+                encoder.see(chains[index], measured[index])
+                if not once or first[measured[index].images] == index
+                else measured[index]
+                for index in batch
+            ]
+
         def submit(batch: list[int]) -> Future[list[Encoded]]:
-            return pool.submit(lambda: [encoder.see(chains[index], measured[index]) for index in batch])
+            return pool.submit(seen, batch)
 
         waiting = [submit(batch) for batch in batches[:LOOKAHEAD]]
         for number, batch in enumerate(batches):
@@ -92,9 +128,14 @@ def _encoded(
 
 
 @torch.no_grad()
-def _probabilities(model: Any, encoder: PromptEncoder, batch: Sequence[Encoded]) -> list[list[float]]:
+def _probabilities(
+    model: Any, batch: Sequence[Encoded], collate: Callable[[Sequence[Encoded]], dict[str, Any]]
+) -> list[list[float]]:
     device = next(model.parameters()).device
-    inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in encoder.collate(batch).items()}
+    inputs = {
+        name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+        for name, value in collate(batch).items()
+    }
     found = step_probabilities(model(**inputs)["logits"]).tolist()
     scores, start = [], 0
     for encoded in batch:

@@ -1,4 +1,4 @@
-"""Which policies `PrefixSampler` can drive."""
+"""Which models can compute what several requests begin with once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ def can_share_prefixes(policy: Policy) -> str | None:
 
     Whatever it does not know is a reason: the plain sampler leaves everything to transformers.
     """
-    model = policy.model
+    return why_not_shared(policy.model) or _unusual_setting(policy.model.generation_config)
+
+
+def why_not_shared(model: Any) -> str | None:
+    """Why nothing may be assumed of how the model attends, or None where it is known to be a plain decoder."""
     text = model.config.get_text_config()
     if model.config.model_type not in MODELS or text.model_type not in LANGUAGE_MODELS:
         kinds = " with ".join(dict.fromkeys((model.config.model_type, text.model_type)))
@@ -42,7 +46,7 @@ def can_share_prefixes(policy: Policy) -> str | None:
         return f"the model attends with {text._attn_implementation}; expected sdpa"
     if _slides(text):
         return "the model attends to a sliding window"
-    return _unusual_setting(model.generation_config)
+    return None
 
 
 def _slides(text: Any) -> bool:
