@@ -11,6 +11,8 @@ from mprm.errors import ConfigError, DataError, MprmError
 from mprm.rollouts.place_images import place_images
 
 _WORDS = "mprm-user-content"
+FOLLOWER = "A"
+"""A word that answers go on with, as far as white space before it is concerned."""
 
 
 def chat_frame(tokenizer: Any, *, reply: bool = False) -> tuple[list[int], list[int]]:
@@ -81,6 +83,25 @@ class PlainText:
             ]
         return ids
 
+    def encode_begun(self, text: str) -> list[int]:
+        """Ids of the beginning of a text, as they are when it goes on with a word.
+
+        Many vocabularies take white space at the very end of a text otherwise than before a word: two ends
+        of line as one token that stands nowhere else. A policy would be asked to go on from what it never
+        saw, and fail for no fault of the text.
+        """
+        ids = self.encode(text)
+        if not text[-1:].isspace():
+            return ids
+        followed, shown = self.encode(text + FOLLOWER), self._tokenizer.decode(ids)
+        for n in range(len(followed) - 1, 0, -1):
+            decoded = self._tokenizer.decode(followed[:n])
+            if decoded == shown:
+                return followed[:n]
+            if len(decoded) < len(shown):
+                break  # the word and the white space share a token
+        return ids
+
 
 @lru_cache(maxsize=4)
 def plain_text(tokenizer: Any) -> PlainText:
@@ -111,7 +132,7 @@ def encode_chat(backbone: Any, text: str, images: Sequence[Any] = (), *, begun: 
         else:
             ids += family.image_ids(tokenizer, _n_tokens(backbone, images[piece]))
             ids += plain.encode(family.image_end) if family.image_end else []
-    ids += after + (plain.encode(begun) if begun else [])
+    ids += after + plain.encode_begun(begun)
     input_ids = torch.tensor([ids])
     inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
     if images:
