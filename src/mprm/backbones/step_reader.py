@@ -16,8 +16,7 @@ from mprm.backbones.prefix_tree import PrefixTree
 from mprm.backbones.step_tokens import StepTokens
 from mprm.backbones.tree_attention import NAME as TREE
 from mprm.backbones.tree_attention import TreeOnDevice, tree_attention
-from mprm.backbones.window_attention import NAME as WINDOWS
-from mprm.backbones.window_attention import window_attention
+from mprm.backbones.window_attention import look_by_windows
 from mprm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,12 +46,9 @@ def _attend_in_trees(model: Any) -> None:
     For good, not for one pass: gradient checkpointing runs layers again when the pass is over.
     """
     AttentionInterface.register(TREE, tree_attention)
-    AttentionInterface.register(WINDOWS, window_attention)
     if model.why_no_trees is None:
         _decoder(model).config._attn_implementation = TREE
-    tower = model.step_family.vision_tower(model)
-    if model.step_family.name == "qwen2_5_vl" and tower.config._attn_implementation == "sdpa":
-        tower.config._attn_implementation = WINDOWS
+    look_by_windows(model.step_family.vision_tower(model))
 
 
 def _decoder(model: Any) -> Any:

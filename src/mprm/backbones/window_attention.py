@@ -14,6 +14,15 @@ NAME = "mprm_flash_windows"
 """As transformers knows it; it hands over all windows at once only where a name says flash."""
 
 
+def look_by_windows(tower: Any) -> None:
+    """Let a vision tower that attends by windows do so with `window_attention`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, window_attention)
+    if hasattr(tower, "window_size") and tower.config._attn_implementation == "sdpa":
+        tower.config._attn_implementation = NAME
+
+
 def window_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
@@ -34,6 +43,14 @@ def window_attention(
         windows = Stretches(query_ends=ends, key_ends=ends, most_queries=longest, most_keys=longest, is_causal=False)
         query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
         return flash(query, key, value, windows, options.get("scaling"))[0][None], None
+    n_windows, n_tokens = len(ends) - 1, query.shape[2]
+    if n_windows * int(longest) == n_tokens:  # all of one length: a batch
+        heads, width = query.shape[1], query.shape[3]
+        query, key, value = (
+            states.reshape(heads, n_windows, -1, width).transpose(0, 1) for states in (query, key, value)
+        )
+        attended = sdpa_attention_forward(module, query, key, value, attention_mask, **options)[0]
+        return attended.reshape(1, n_tokens, heads, width), None
     lengths = ends.diff().tolist()
     pieces = zip(*(torch.split(states, lengths, dim=2) for states in (query, key, value)), strict=True)
     parts = [sdpa_attention_forward(module, *piece, attention_mask, **options)[0] for piece in pieces]
