@@ -30,6 +30,8 @@ def small(kind: str, seed: int) -> PolicyPlan:
 PLAN = LabPlan(
     policies={"qwen": small("qwen2_5_vl", 0), "a": small("internvl", 1), "b": small("qwen2_5_vl", 2)},
     benchmark_policies=("a", "b"),
+    at_once=2,
+    corpus_policy="qwen",
     corpus_questions=6,
     rollouts=4,
     continuations=4,
@@ -38,6 +40,7 @@ PLAN = LabPlan(
     candidates=3,
     decoding=Decoding(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=40),
     shards=2,
+    rows=None,
     device="cpu",
 )
 

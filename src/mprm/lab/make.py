@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from mprm.annotation.sample import SampleConfig, sample
 from mprm.backbones.load import need_torch
 from mprm.errors import ConfigError, MprmError
 from mprm.inference.load_policy import load_policy
-from mprm.lab.plan import LabPlan
+from mprm.lab.plan import LabPlan, PolicyPlan
 from mprm.lab.policy.architecture import new_policy, save_policy
 from mprm.lab.policy.train_policy import train_policy
 from mprm.lab.questions import problems_of, write_questions
@@ -47,25 +49,42 @@ def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, .
 
 
 def make_policies(folder: Path, plan: LabPlan, say: Say) -> None:
-    """Train each policy; a folder without ``config.json`` is not finished."""
-    for name, wanted in plan.policies.items():
-        final = folder / "policies" / name
-        if (final / "config.json").is_file():
-            continue
-        policy = new_policy(wanted.kind, size=wanted.size, seed=wanted.training.seed)
-        n_weights = sum(weight.numel() for weight in policy.model.parameters())
-        say(f"{name}: training {n_weights / 1e6:.1f}M weights for {wanted.training.n_updates:,} updates")
+    """Train the policies, several at once; a folder without ``config.json`` is not finished."""
+    missing = {
+        name: replace(wanted, training=replace(wanted.training, device=plan.device))
+        for name, wanted in plan.policies.items()
+        if not (folder / "policies" / name / "config.json").is_file()
+    }
+    if plan.at_once == 1 or len(missing) < 2:
+        for name, wanted in missing.items():
+            _train(folder / "policies" / name, wanted, say)
+        return
+    say(f"policies: {', '.join(missing)}, {plan.at_once} at a time")
+    spawn = multiprocessing.get_context("spawn")  # a forked process cannot use the device of its parent
+    with ProcessPoolExecutor(plan.at_once, mp_context=spawn) as pool:
+        training = {
+            pool.submit(_train, folder / "policies" / name, wanted, print): wanted for name, wanted in missing.items()
+        }
+        for done in as_completed(training):
+            done.result()
 
-        def tell(update: int, loss: float, name: str = name) -> None:
-            if update % TELL_EVERY == 0:
-                say(f"{name}: update {update:,}, loss {loss:.3f}")
 
-        losses = train_policy(policy, replace(wanted.training, device=plan.device), on_update=tell)
-        partial = final.with_name(f".{name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        save_policy(policy, partial)
-        partial.replace(final)
-        say(f"{name}: loss {losses[0]:.3f} → {sum(losses[-20:]) / len(losses[-20:]):.3f}")
+def _train(final: Path, wanted: PolicyPlan, say: Say) -> None:
+    name = final.name
+    policy = new_policy(wanted.kind, size=wanted.size, seed=wanted.training.seed)
+    n_weights = sum(weight.numel() for weight in policy.model.parameters())
+    say(f"{name}: training {n_weights / 1e6:.1f}M weights for {wanted.training.n_updates:,} updates")
+
+    def tell(update: int, loss: float) -> None:
+        if update % TELL_EVERY == 0:
+            say(f"{name}: update {update:,}, loss {loss:.3f}")
+
+    losses = train_policy(policy, wanted.training, on_update=tell)
+    partial = final.with_name(f".{name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    save_policy(policy, partial)
+    partial.replace(final)
+    say(f"{name}: loss {losses[0]:.3f} → {sum(losses[-20:]) / len(losses[-20:]):.3f}")
 
 
 def make_corpus(folder: Path, plan: LabPlan, say: Say) -> None:
@@ -109,6 +128,8 @@ def _annotate(folder: Path, plan: LabPlan, questions: Path, index: int, out: Pat
         "shard": f"{index}/{plan.shards}",
         "device": plan.device,
     }
+    if plan.rows is not None:
+        options["rows-per-batch"] = plan.rows
     return words + [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
@@ -164,6 +185,6 @@ def _sample(folder: Path, plan: LabPlan, policy: str, questions: Path, out: Path
     if out.exists():
         return
     out.parent.mkdir(exist_ok=True)
-    sampler = load_policy(folder / "policies" / policy, device=plan.device)
+    sampler = load_policy(folder / "policies" / policy, device=plan.device, rows=plan.rows)
     config = SampleConfig(n=n, decoding=plan.decoding)
     sample(str(questions), sampler, str(out), config=config, image_root=folder / "images")

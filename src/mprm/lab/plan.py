@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from mprm.annotation.samplers.sampler import Decoding
 from mprm.lab.policy.architecture import Size
@@ -22,11 +23,19 @@ class PolicyPlan:
     training: PolicyTraining = field(default_factory=PolicyTraining)
 
 
-def _variant(kind: str, seed: int, *, n_updates: int, hidden: int = 256, layers: int = 5) -> PolicyPlan:
+def _policy(kind: str, seed: int, *, hidden: int = 192, layers: int = 4, **training: Any) -> PolicyPlan:
     return PolicyPlan(
         kind=kind,
-        size=Size(hidden=hidden, layers=layers, intermediate=3 * hidden),
-        training=PolicyTraining(seed=seed, n_updates=n_updates),
+        size=Size(
+            hidden=hidden,
+            layers=layers,
+            heads=hidden // 32,
+            kv_heads=hidden // 64,
+            intermediate=3 * hidden,
+            vision_hidden=128,
+            vision_layers=3,
+        ),
+        training=PolicyTraining(seed=seed, **training),
     )
 
 
@@ -36,15 +45,17 @@ class LabPlan:
 
     policies: dict[str, PolicyPlan] = field(
         default_factory=lambda: {
-            "qwen": PolicyPlan(kind="qwen2_5_vl"),
-            "internvl": PolicyPlan(kind="internvl", training=PolicyTraining(seed=1)),
-            "variant-a": _variant("qwen2_5_vl", 2, n_updates=1500),
-            "variant-b": _variant("internvl", 3, n_updates=1500),
-            "variant-c": _variant("qwen2_5_vl", 4, n_updates=2000, hidden=192, layers=4),
-            "variant-d": _variant("internvl", 5, n_updates=2000, hidden=192, layers=4),
+            "internvl": _policy("internvl", 0, n_updates=6000),
+            "qwen": _policy("qwen2_5_vl", 1, n_updates=6000),
+            "variant-a": _policy("internvl", 2, hidden=128, n_updates=2500, batch_size=256),
+            "variant-b": _policy("qwen2_5_vl", 3, hidden=128, n_updates=2500, batch_size=256),
+            "variant-c": _policy("internvl", 4, layers=3, n_updates=2500, batch_size=256),
+            "variant-d": _policy("qwen2_5_vl", 5, layers=3, n_updates=2500, batch_size=256),
         }
     )
-    corpus_policy: str = "qwen"
+    at_once: int = 6
+    """Policies that are trained side by side on one device."""
+    corpus_policy: str = "internvl"
     """Makes the corpus, and the candidates of best-of-N."""
     benchmark_policies: tuple[str, ...] = ("variant-a", "variant-b", "variant-c", "variant-d")
     """Make the benchmark; none of them has a part in the corpus."""
@@ -56,6 +67,8 @@ class LabPlan:
     best_of_n_questions: int = 600
     candidates: int = 16
     decoding: Decoding = FREE
-    shards: int = 4
+    rows: int | None = 4096
+    """Answers that a process draws at a time."""
+    shards: int = 6
     """Processes that annotate side by side on one device."""
     device: str = "auto"

@@ -6,15 +6,18 @@ import io
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from mprm.annotation.questions.prompt import prompt_of
 from mprm.annotation.samplers.sampler import Decoding, Request, answers
 from mprm.backbones.step_tokens import step_tokens
+from mprm.backbones.window_attention import look_by_windows
 from mprm.errors import ConfigError
 from mprm.inference.load_policy import load_policy
 from mprm.lab.policy.architecture import Size, new_policy, save_policy
-from mprm.lab.policy.train_policy import IGNORED, PolicyTraining, Solutions, train_policy
+from mprm.lab.policy.lessons import IGNORED, LESSONS, Lessons, pointing, seeing, solving
+from mprm.lab.policy.train_policy import PolicyTraining, train_policy
 from mprm.lab.world import SOURCES, as_question, draw, problem, solution, write_images
 
 KINDS = ("qwen2_5_vl", "internvl")
@@ -41,7 +44,7 @@ def test_a_policy_has_the_size_of_the_lab_and_reads_a_picture_as_sixteen_tokens(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_policy_learns_is_saved_and_answers_in_process(kind: str, tmp_path: Path) -> None:
     policy = new_policy(kind, size=SMALL)
-    how = PolicyTraining(n_updates=12, batch_size=16, learning_rate=5e-3, workers=0, device="cpu")
+    how = PolicyTraining(n_updates=12, n_batches=7, batch_size=16, learning_rate=5e-3, workers=0, device="cpu")
     losses = train_policy(policy, how)
     assert losses[-1] < 0.75 * losses[0]
     save_policy(policy, tmp_path / "policy")
@@ -59,18 +62,57 @@ def test_a_policy_learns_is_saved_and_answers_in_process(kind: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_is_taken_of_the_solution_and_its_end_alone(kind: str) -> None:
+def test_the_loss_is_taken_of_what_is_to_be_said_and_its_end_alone(kind: str) -> None:
     policy = new_policy(kind, size=SMALL)
-    data = Solutions(policy, 30, seed=1)
-    batch = data.collate([data[0], data[16]])
-    first = problem(next(iter(SOURCES)), 10_000_000)
-    kept = batch["labels"][0] != IGNORED
-    told = "\n\n".join(solution(first))
-    assert policy.tokenizer.decode(batch["input_ids"][0][kept]) == told + policy.tokenizer.eos_token
-    picture = Image.open(io.BytesIO(draw(first))).convert("RGB")
-    asked = policy.encode_chat(prompt_of(as_question(first)), [picture])["input_ids"][0]
-    assert batch["input_ids"][0][: len(asked)].tolist() == asked.tolist()
-    assert not kept[: len(asked)].any()
+    data = Lessons(policy, 3, batch_size=2, seed=1)
+    assert len(data) == 6
+    for batch, lesson in enumerate(LESSONS):
+        rows = data.collate([data[2 * batch], data[2 * batch + 1]])
+        one = problem(list(SOURCES)[2 * batch], 10_000_000)
+        asked, told = lesson(one)
+        kept = rows["labels"][0] != IGNORED
+        assert policy.tokenizer.decode(rows["input_ids"][0][kept]) == told + policy.tokenizer.eos_token
+        picture = Image.open(io.BytesIO(draw(one))).convert("RGB")
+        before = policy.encode_chat(asked, [picture])["input_ids"][0]
+        assert rows["input_ids"][0][: len(before)].tolist() == before.tolist()
+        assert not kept[: len(before)].any()
+        assert data.is_solving(batch) == (lesson is solving)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_read_as_its_rows_are_one_by_one(kind: str) -> None:
+    policy = new_policy(kind, size=SMALL)
+    data = Lessons(policy, 1, batch_size=5, seed=0)
+    look_by_windows(policy.family.vision_tower(policy.model))
+    rows = [data[number] for number in range(5)]
+    together = policy.model(**{k: v for k, v in data.collate(rows).items() if k != "labels"}).logits
+    look_plainly = new_policy(kind, size=SMALL)
+    for number, row in enumerate(rows):
+        ids = torch.tensor([row["ids"]])
+        inputs = {"input_ids": ids, **row["vision"], **policy.family.batch_inputs(policy.tokenizer, ids)}
+        alone = look_plainly.model(**inputs, attention_mask=torch.ones_like(ids)).logits[0]
+        torch.testing.assert_close(together[number, : len(alone)], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_said_of_a_picture_is_true() -> None:
+    one = problem("grid-sum", 3)
+    digits = [
+        [int(word) for word in line.removesuffix(".").replace(",", "").split()[2:]]
+        for line in seeing(one)[1].split("\n")
+    ]
+    assert tuple(map(tuple, digits)) == one.scene.digits  # type: ignore[union-attr]
+    points = [fact.rsplit(" ", 1) for fact in pointing(one)[1].removesuffix(".").split(", ")]
+    assert len(points) == 10
+    for name, value in points:
+        if name.startswith("row"):
+            _, row, _, column = name.split()
+            assert int(value) == digits[int(row) - 1][int(column) - 1]
+        else:
+            digit = int(name.split()[2])
+            lines = {"row": digits, "column": list(zip(*digits, strict=True))}
+            cells = [d for row in digits for d in row]
+            kind, _, number = name.partition(f"cells with {digit}")[2].strip().partition(" ")
+            assert int(value) == (lines[kind][int(number) - 1] if kind else cells).count(digit)
 
 
 def test_what_makes_no_sense_is_refused() -> None:
@@ -81,4 +123,6 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match="n_updates must be at least 1"):
         PolicyTraining(n_updates=0)
     with pytest.raises(ConfigError, match="seed 10 leaves the problems"):
-        Solutions(new_policy("internvl", size=SMALL), 10, seed=10)
+        Lessons(new_policy("internvl", size=SMALL), 10, batch_size=1, seed=10)
+    with pytest.raises(ConfigError, match="are more than there are for one policy"):
+        Lessons(new_policy("internvl", size=SMALL), 10_000_000, batch_size=16, seed=0)

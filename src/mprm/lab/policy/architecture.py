@@ -107,6 +107,7 @@ def _internvl(size: Size, tokenizer: Any) -> Any:
         image_size=[SIDE, SIDE],
         patch_size=[PATCH, PATCH],
         attention_bias=True,
+        layer_scale_init_value=1.0,  # the published 0.1 is for towers that are not trained from nothing
     )
     return InternVLConfig(
         vision_config=vision,

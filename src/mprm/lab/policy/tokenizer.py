@@ -16,17 +16,24 @@ CHAT = (
 )
 VIDEO = {"qwen2_5_vl": "<|video_pad|>", "internvl": "<video>"}
 """A token that the configuration must name, and nothing uses."""
+PIECES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+"
+"""Words, numbers, signs, each with the space before it; ends of line together, whatever follows."""
 N_TEXTS = 40
 """Problems of each source whose texts the merges are learnt from."""
 
 
 def lab_tokenizer(family: Family, *, size: int = 900) -> Any:
     """A byte-level BPE in which nearly every word of the world, with the space before it, is one token."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False

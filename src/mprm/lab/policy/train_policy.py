@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
+from random import Random
 from typing import Any
 
-from mprm.annotation.questions.prompt import prompt_of
-from mprm.annotation.split_steps import JOINT
-from mprm.backbones.chat import plain_text
 from mprm.backbones.load import Backbone, resolve_device
+from mprm.backbones.window_attention import look_by_windows
 from mprm.errors import ConfigError
-from mprm.lab.world import SOURCES, SPLITS, as_question, draw, problem, solution
-
-IGNORED = -100
+from mprm.lab.policy.lessons import Lessons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyTraining:
-    """How long and how fast; every problem is seen once."""
+    """How long and how fast."""
 
     n_updates: int = 3000
-    batch_size: int = 256
+    n_batches: int = 500
+    """Different ones, the lessons in turn; they come again in another order."""
+    seeing: float = 0.5
+    """After this share of the updates, solutions alone come again."""
+    batch_size: int = 512
     learning_rate: float = 1e-3
     warmup: float = 0.05
     weight_decay: float = 0.05
@@ -34,55 +33,9 @@ class PolicyTraining:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("n_updates", "batch_size"):
+        for name in ("n_updates", "n_batches", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-
-class Solutions:
-    """A torch data set of solved problems: the sources in turn, each with seeds of its own."""
-
-    def __init__(self, policy: Backbone, n: int, *, seed: int) -> None:
-        # all but the model: data workers need no weights
-        self._encoder = Backbone(
-            policy.family, SimpleNamespace(device="cpu"), policy.tokenizer, policy.image_processor
-        )
-        self._n = n
-        self._first = SPLITS["train"].start + seed * 10_000_000
-        if seed < 0 or self._first + n // len(SOURCES) >= SPLITS["train"].stop:
-            raise ConfigError(f"seed {seed} leaves the problems that policies are trained on; expected 0 to 9")
-        self._sources = list(SOURCES)
-
-    def __len__(self) -> int:
-        return self._n
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        from PIL import Image
-
-        one = problem(self._sources[index % len(self._sources)], self._first + index // len(self._sources))
-        picture = Image.open(io.BytesIO(draw(one))).convert("RGB")
-        told = JOINT.join(solution(one))
-        inputs = self._encoder.encode_chat(prompt_of(as_question(one)), [picture], begun=told)
-        n_told = len(plain_text(self._encoder.tokenizer).encode(told))
-        ids = [*inputs["input_ids"][0].tolist(), self._encoder.tokenizer.eos_token_id]
-        vision = {name: inputs[name] for name in ("pixel_values", "image_grid_thw") if name in inputs}
-        return {"ids": ids, "n_told": n_told + 1, "vision": vision}
-
-    def collate(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch, padded on the right; the loss is taken of the solution alone."""
-        import torch
-
-        width = max(len(row["ids"]) for row in rows)
-        input_ids = torch.full((len(rows), width), self._encoder.tokenizer.pad_token_id)
-        labels = torch.full((len(rows), width), IGNORED)
-        for place, row in enumerate(rows):
-            ids, n_told = torch.tensor(row["ids"]), row["n_told"]
-            input_ids[place, : len(ids)] = ids
-            labels[place, len(ids) - n_told : len(ids)] = ids[-n_told:]
-        inputs: dict[str, Any] = {"input_ids": input_ids, "labels": labels}
-        for name in rows[0]["vision"]:
-            inputs[name] = torch.cat([row["vision"][name] for row in rows])
-        return inputs | self._encoder.family.batch_inputs(self._encoder.tokenizer, input_ids)
 
 
 def train_policy(
@@ -93,14 +46,14 @@ def train_policy(
 
     device = resolve_device(how.device)
     model = policy.model.to(device).train()
+    look_by_windows(policy.family.vision_tower(model))
     decayed = [weight for weight in model.parameters() if weight.dim() > 1]
     others = [weight for weight in model.parameters() if weight.dim() <= 1]
     groups = [{"params": decayed, "weight_decay": how.weight_decay}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=how.learning_rate, betas=(0.9, 0.98), fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: _share_of_rate(update, how))
     losses = []
-    for number, batch in enumerate(_batches(policy, how)):
-        inputs = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+    for number, inputs in enumerate(_batches(policy, how, device)):
         with torch.autocast(device.split(":")[0], dtype=torch.bfloat16, enabled=device.startswith("cuda")):
             loss = model(**inputs).loss
         optimizer.zero_grad(set_to_none=True)
@@ -123,16 +76,30 @@ def _share_of_rate(update: int, how: PolicyTraining) -> float:
     return 0.5 * (1 + math.cos(math.pi * (update - warm) / max(1, how.n_updates - warm)))
 
 
-def _batches(policy: Backbone, how: PolicyTraining) -> Iterator[dict[str, Any]]:
+def _batches(policy: Backbone, how: PolicyTraining, device: str) -> Iterator[dict[str, Any]]:
+    """Those of the first pass stay on the device, as making one takes longer than learning it."""
     from torch.utils.data import DataLoader
 
-    solutions = Solutions(policy, how.n_updates * how.batch_size, seed=how.seed)
+    n_batches = min(how.n_updates, how.n_batches)
+    lessons = Lessons(policy, n_batches, batch_size=how.batch_size, seed=how.seed)
     loader: Any = DataLoader(
-        solutions,  # type: ignore[arg-type]
+        lessons,  # type: ignore[arg-type]
         batch_size=how.batch_size,
-        collate_fn=solutions.collate,
+        collate_fn=lessons.collate,
         num_workers=how.workers,
         prefetch_factor=4 if how.workers else None,
-        pin_memory=resolve_device(how.device).startswith("cuda"),
     )
-    yield from loader
+    kept = []
+    for batch in loader:
+        inputs = {name: value.to(device) for name, value in batch.items()}
+        if device.startswith("cuda"):  # as the model takes them there, and half as large
+            inputs["pixel_values"] = inputs["pixel_values"].bfloat16()
+        kept.append(inputs)
+        yield inputs
+    solutions = [batch for number, batch in enumerate(kept) if lessons.is_solving(number)]
+    order, coming = Random(how.seed), list[dict[str, Any]]()
+    for number in range(n_batches, how.n_updates):
+        if not coming:
+            is_late = number >= how.seeing * how.n_updates
+            coming = order.sample(solutions, len(solutions)) if is_late else order.sample(kept, len(kept))
+        yield coming.pop()

@@ -6,6 +6,7 @@ import re
 
 from mprm.annotation.questions.prompt import CHOICE, OPEN, STEPS
 from mprm.lab.world import bar_questions, grid_questions, shape_questions
+from mprm.lab.world.description import LOOK, NOTHING, POINT
 from mprm.lab.world.forms import FORMS, NEUTRAL
 from mprm.lab.world.scene import SHAPES
 from mprm.lab.world.sentence import FILLERS, NUMBERS
@@ -53,6 +54,7 @@ def vocabulary() -> tuple[str, ...]:
         *QUESTIONS,
         *(form.text for forms in FORMS.values() for form in forms),
         *NEUTRAL,
+        *(LOOK, POINT, NOTHING, "Bars"),
         *(STEPS, OPEN, CHOICE, "\n\n", "Options: (A)", "and"),
         *grid_questions.MOVES,
         *(end for ends in grid_questions.WAYS for end in ends),
