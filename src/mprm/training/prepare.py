@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import xxhash
 
 from mprm.backbones.prompt import PromptEncoder
 from mprm.backbones.text import NO_IMAGES
@@ -75,6 +76,8 @@ def schema() -> Any:
             ("place", pa.string()),
             ("n_tokens", pa.int32()),
             ("n_kept", pa.int32()),
+            ("n_prompt", pa.int32()),
+            ("problem", pa.int64()),
         ]
     )
 
@@ -197,7 +200,14 @@ def _rows(
             "place": f"{placed.file}:{placed.line}",
             "n_tokens": len(encoded.ids),
             "n_kept": len(encoded.positions),
+            "n_prompt": encoder.n_prompt(chain_of(rollout)),
+            "problem": _problem(rollout),
         }
+
+
+def _problem(rollout: Rollout) -> int:
+    """A number that rollouts of the same question and images have in common."""
+    return xxhash.xxh3_64_intdigest("\0".join([rollout.question, *rollout.images]).encode("utf-8", "replace")) >> 1
 
 
 def _dropped(placed: PlacedRollout, kind: str, reason: str) -> Dropped:
