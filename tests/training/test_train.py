@@ -110,11 +110,12 @@ def test_loss_and_gradients_do_not_depend_on_the_micro_batch(kind: str, folder: 
 
 
 def launch(*words: str, processes: int = 2) -> None:
+    paths = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
+        "PYTHONPATH": os.pathsep.join(paths),
     }
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
     done = subprocess.run(

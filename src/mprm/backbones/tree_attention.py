@@ -80,7 +80,8 @@ def _stretches(queries: Spans, keys: Spans, device: torch.device, *, is_causal: 
     return Stretches(
         query_ends=ends(queries),
         key_ends=ends(keys),
-        most_queries=max(end - start for start, end in queries),
+        # at least two: for stretches of one query, flash attention lays its log-sum-exps out otherwise
+        most_queries=max(2, *(end - start for start, end in queries)),
         most_keys=max(end - start for start, end in keys),
         is_causal=is_causal,
     )
