@@ -135,6 +135,13 @@ class StepReader:
             self.step_family.projector(self).train(mode)
         return self
 
+    def enable_input_require_grads(self) -> None:
+        """Nothing: gradient checkpointing of the kind that is used here does without it.
+
+        transformers would let all embeddings require gradients, those of the frozen vision tower too, and
+        backward would go through the whole tower for nobody.
+        """
+
 
 def _runs_in_step(model: Any) -> bool:
     """Whether what this process computes must be what the others compute."""
