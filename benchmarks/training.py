@@ -16,12 +16,14 @@ import json
 import statistics
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from mprm.backbones.pack_prompts import packed
 from mprm.backbones.prompt import Encoded
+from mprm.backbones.tree_attention import TreeOnDevice, node_by_node, tree_attention
 from mprm.rollouts.chain import Chain
 from mprm.training.loss import step_loss_sum
 from true_size import (
@@ -86,6 +88,26 @@ def gradients(built: Built, batches: list[dict[str, Any]]) -> dict[str, torch.Te
     return {n: p.grad.double() for n, p in named if n.endswith(WATCHED) and p.grad is not None}
 
 
+def kernel_errors(built: Built, inputs: dict[str, Any]) -> dict[str, float]:
+    """How far the tree's attention in bf16, forward and backward, is from float32, node by node: relative norms."""
+    text, device = built.model.config.get_text_config(), built.model.device
+    n_tokens, width = inputs["input_ids"].shape[1], text.hidden_size // text.num_attention_heads
+    layer = SimpleNamespace(num_key_value_groups=text.num_attention_heads // text.num_key_value_heads, is_causal=True)
+    generator = torch.Generator(device).manual_seed(0)
+    counts = (text.num_attention_heads, text.num_key_value_heads, text.num_key_value_heads)
+    drawn = [torch.randn(1, n, n_tokens, width, device=device, generator=generator) for n in counts]
+    half, exact = ([s.to(dtype).requires_grad_() for s in drawn] for dtype in (torch.bfloat16, torch.float32))
+    tree = TreeOnDevice(inputs["tree"], device)
+    found = tree_attention(layer, *half, None, tree=tree)[0]
+    expected = node_by_node(layer, *exact, inputs["tree"])
+    direction = torch.randn(expected.shape, device=device, generator=generator)
+    found.backward(direction.to(found.dtype))
+    expected.backward(direction)
+    pairs = {"output": (found, expected)}
+    pairs |= {f"gradient_of_{n}": (h.grad, e.grad) for n, h, e in zip("qkv", half, exact, strict=True)}
+    return {name: float((h.float() - e).norm() / e.norm()) for name, (h, e) in pairs.items()}
+
+
 def measure(built: Built, shape: str, *, tiny: bool, rounds: int) -> list[dict[str, Any]]:
     batch = rollouts(built, shape, tiny=tiny)
     collate = built.encoder.collate
@@ -94,6 +116,7 @@ def measure(built: Built, shape: str, *, tiny: bool, rounds: int) -> list[dict[s
         "one by one": [on_device(built.model, collate([one])) for one in batch],
         "packed": [on_device(built.model, packed(built.encoder, batch))],
     }
+    errors = kernel_errors(built, ways["packed"][0])
     exact = gradients(built, ways["one by one"])
     differences = {}
     for name in ("padded", "packed"):
@@ -105,7 +128,9 @@ def measure(built: Built, shape: str, *, tiny: bool, rounds: int) -> list[dict[s
         for name in list(ways)[:: 1 if number % 2 else -1]:
             row = timed(built, ways[name])
             rows[name] += [row] if number else []  # the first round warms up
-    return [_case(built, shape, name, ways, rows, differences.get(name, 0.0)) for name in ways]
+    cases = [_case(built, shape, name, ways, rows, differences.get(name, 0.0)) for name in ways]
+    cases[-1]["kernel_errors"] = errors
+    return cases
 
 
 def _case(built: Built, shape: str, way: str, ways: Any, rows: Any, difference: float) -> dict[str, Any]:

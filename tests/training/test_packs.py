@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mprm.backbones.step_reader import StepReader
+from mprm.errors import DataError
 from mprm.training.batches import BatchPlan
 from mprm.training.packs import PackedPlan, packed_plan
 from mprm.training.train import train
@@ -175,6 +176,29 @@ def test_a_packed_run_that_was_stopped_is_resumed_to_the_same_weights(folder: Pa
     train(data, config_for("internvl", folder, tmp_path / "run", epochs=2), resume=True)
     whole, resumed = weights(tmp_path / "whole"), weights(tmp_path / "run")
     assert all(torch.equal(resumed[name], weight) for name, weight in whole.items())
+
+
+def test_a_run_may_be_resumed_the_other_way(folder: Path, tmp_path: Path) -> None:
+    data = data_for("text", folder)
+    train(data, config_for("text", folder, tmp_path / "whole", pack="none"))
+    train(data, config_for("text", folder, tmp_path / "run", max_updates=2))
+    train(data, config_for("text", folder, tmp_path / "run", pack="none"), resume=True)
+    whole, resumed = weights(tmp_path / "whole"), weights(tmp_path / "run")
+    for name, weight in whole.items():
+        torch.testing.assert_close(resumed[name], weight, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_a_training_set_of_an_earlier_version_is_refused(folder: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    data = data_for("text", folder)
+    train(data, config_for("text", folder, tmp_path / "run", max_updates=1))
+    path = tmp_path / "run" / "data" / "train.arrow"
+    table = pa.ipc.open_file(path).read_all().drop_columns(["n_prompt", "problem"])
+    with pa.OSFile(str(path), "wb") as out, pa.ipc.new_file(out, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(DataError, match="was prepared by an earlier mprm; start anew with --force"):
+        train(data, config_for("text", folder, tmp_path / "run"), resume=True)
 
 
 def test_a_model_that_cannot_pack_says_why_and_is_trained_padded(folder: Path, tmp_path: Path, capfd: Any) -> None:

@@ -488,6 +488,7 @@ def test_a_text_model_is_not_given_images(folder: Path, tmp_path: Path) -> None:
         ({"eval_every": 5}, "go together"),
         ({"batch_size": 0}, "batch-size must be at least 1"),
         ({"precision": "int4"}, "unknown precision"),
+        ({"pack": "zip"}, "unknown pack 'zip'; expected tree, none"),
         ({"learning_rate": float("nan")}, "learning-rate must be 0 or more"),
     ],
 )
