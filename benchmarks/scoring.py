@@ -40,6 +40,7 @@ from true_size import (
     Built,
     build,
     flops_of,
+    kernel_ms,
     n_pairs_of,
     n_patches_of,
     on_device,
@@ -47,9 +48,10 @@ from true_size import (
     reset_peak,
     step_text,
     synchronize,
+    vision_alone,
     where,
     write_image,
-)  # fmt: skip
+)
 
 N_CANDIDATES, N_STEPS, STEP_TOKENS = 16, 8, 27
 """216 tokens a candidate; their first token is joined by the prompt's last."""
@@ -99,17 +101,13 @@ def measure(built: Built, shape: str, *, tiny: bool, rounds: int) -> list[dict[s
             with plain:
                 row = timed(lambda name=name: scored(built, ways[name]))
             found[name] += [row] if number else []  # the first round warms up
-    vision = [timed(lambda: tower_alone(built, ways["shared"][0]))[0] for _ in range(rounds + 1)][1:]
+    vision = [timed(lambda: vision_alone(built, ways["shared"][0]))[0] for _ in range(rounds + 1)][1:]
     cases = [_case(built, shape, name, inputs, found) for name, inputs in ways.items()]
     for case in cases:
-        case["vision_tower_once_ms"] = 1e3 * statistics.median(vision)
+        case["vision_once_ms"] = 1e3 * statistics.median(vision)
+    for case in (cases[0], cases[2]):
+        case["kernel_ms"] = kernel_ms(lambda way=case["way"]: scored(built, ways[way]))
     return cases
-
-
-@torch.inference_mode()
-def tower_alone(built: Built, inputs: dict[str, Any]) -> None:
-    vision = {name: inputs[name] for name in ("pixel_values", "image_grid_thw") if name in inputs}
-    built.model.model.get_image_features(**vision, return_dict=True)
 
 
 def _case(built: Built, shape: str, way: str, inputs: list[dict[str, Any]], found: Any) -> dict[str, Any]:

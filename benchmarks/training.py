@@ -15,6 +15,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,7 @@ from true_size import (
     Built,
     build,
     flops_of,
+    kernel_ms,
     n_pairs_of,
     n_patches_of,
     on_device,
@@ -39,9 +41,10 @@ from true_size import (
     reset_peak,
     step_text,
     synchronize,
+    vision_alone,
     where,
     write_image,
-)  # fmt: skip
+)
 
 N_STEPS, STEP_TOKENS = 8, 27
 ROUNDS = 6
@@ -70,12 +73,12 @@ def passed(built: Built, batches: list[dict[str, Any]]) -> None:
         (step_loss_sum(built.model(**inputs)["logits"], labels) / n_steps).backward()
 
 
-def timed(built: Built, batches: list[dict[str, Any]]) -> tuple[float, float | None]:
+def timed(work: Callable[[], Any]) -> tuple[float, float | None]:
     """Seconds and peak GiB."""
     synchronize()
     reset_peak()
     began = time.perf_counter()
-    passed(built, batches)
+    work()
     synchronize()
     return time.perf_counter() - began, peak_gib()
 
@@ -126,10 +129,16 @@ def measure(built: Built, shape: str, *, tiny: bool, rounds: int) -> list[dict[s
     rows: dict[str, list[tuple[float, float | None]]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name in list(ways)[:: 1 if number % 2 else -1]:
-            row = timed(built, ways[name])
+            row = timed(lambda name=name: passed(built, ways[name]))
             rows[name] += [row] if number else []  # the first round warms up
     cases = [_case(built, shape, name, ways, rows, differences.get(name, 0.0)) for name in ways]
     cases[-1]["kernel_errors"] = errors
+    for case in cases:
+        inputs = ways[case["way"]]
+        case["vision_ms"] = 1e3 * statistics.median(
+            timed(lambda i=inputs: [vision_alone(built, one) for one in i])[0] for _ in range(3)
+        )
+        case["kernel_ms"] = kernel_ms(lambda i=inputs: passed(built, i))
     return cases
 
 

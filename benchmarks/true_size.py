@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,38 @@ def reset_peak() -> None:
 def peak_gib() -> float | None:
     """The peak since then."""
     return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
+
+
+KERNELS = {
+    "attention": ("flash", "fmha"),
+    "matrix products": ("gemm", "nvjet", "cutlass", "xmma", "splitk"),
+    "copies": ("memcpy", "memset", "copy", "index", "gather", "scatter", "catarray"),
+}
+"""What a kernel does, by what its name holds; the first that fits. All others are elementwise."""
+
+
+def kernel_ms(work: Callable[[], Any]) -> dict[str, float]:
+    """Where the device's time goes, by what its kernels do; what is left of the wall time is waiting."""
+    if not torch.cuda.is_available():
+        return {}
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        work()
+        synchronize()
+    totals: dict[str, float] = {}
+    for event in found.key_averages():
+        name = event.key.lower()
+        kind = next((kind for kind, parts in KERNELS.items() if any(p in name for p in parts)), "elementwise")
+        totals[kind] = totals.get(kind, 0.0) + event.self_device_time_total / 1e3
+    return totals
+
+
+@torch.no_grad()
+def vision_alone(built: Built, inputs: dict[str, Any]) -> None:
+    """Vision tower and projector, forward."""
+    vision = {name: inputs[name] for name in ("pixel_values", "image_grid_thw") if name in inputs}
+    built.model.model.get_image_features(**vision, return_dict=True)
 
 
 def where() -> dict[str, Any]:
