@@ -62,7 +62,7 @@ WORDS = st.sampled_from(("the sum of 12 and 30 is 42", "no", "so the answer is 7
 steps = st.lists(WORDS, min_size=1, max_size=4).map(tuple)
 drawn = st.lists(st.tuples(st.sampled_from(QUESTIONS), st.sampled_from(SHOWN), steps), min_size=1, max_size=7)
 within = settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 Drawn = list[tuple[str, tuple[int, ...], tuple[str, ...]]]
 

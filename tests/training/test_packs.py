@@ -178,6 +178,20 @@ def test_a_packed_run_that_was_stopped_is_resumed_to_the_same_weights(folder: Pa
     assert all(torch.equal(resumed[name], weight) for name, weight in whole.items())
 
 
+@pytest.mark.parametrize("options", [{"precision": "bf16"}, {"lora_rank": 4}], ids=["bf16", "lora"])
+def test_packing_goes_with_half_precision_and_with_adapters(
+    options: dict[str, Any], folder: Path, tmp_path: Path
+) -> None:
+    tree, none = (
+        train(
+            data_for("qwen2_5_vl", folder),
+            config_for("qwen2_5_vl", folder, tmp_path / pack, pack=pack, **options),
+        ).loss
+        for pack in ("tree", "none")
+    )
+    assert tree == pytest.approx(none, rel=1e-3)
+
+
 def test_a_run_may_be_resumed_the_other_way(folder: Path, tmp_path: Path) -> None:
     data = data_for("text", folder)
     train(data, config_for("text", folder, tmp_path / "whole", pack="none"))
