@@ -213,28 +213,28 @@ def main(words: list[str] | None = None) -> None:
                "peak_flops": PEAK_FLOPS, "rounds": arguments.rounds, "tiny": arguments.tiny, **where(),
                "cases": results.get("cases", [])}  # fmt: skip
     done = {f"{case['backbone']}/{case['shape']}" for case in results["cases"]}
+
+    def wanted(name: str) -> bool:
+        return name not in done and (not arguments.only or name in arguments.only)
+
+    def keep(cases: list[dict[str, Any]]) -> None:
+        results["cases"] += cases
+        out.write_text(json.dumps(results, indent=2) + "\n")
+        for case in cases:
+            shown = {key: round(v, 3) if isinstance(v, float) else v for key, v in case.items() if "all" not in key}
+            print(*(f"{key} {value}" for key, value in shown.items()), sep=", ", flush=True)
+
     for kind in CONFIGS:
-        built: Built | None = None
-        for shape in (*SHAPES, "rerank"):
-            name = f"{kind}/{shape}"
-            if name in done or (arguments.only and name not in arguments.only):
-                continue
-            if shape == "rerank":
-                built = None
-                cases = rerank_on_the_lab(kind, tiny=arguments.tiny, rounds=min(3, arguments.rounds))
-            else:
-                built = built or build(kind, tiny=arguments.tiny)
-                cases = with_bounds(measure(built, shape, tiny=arguments.tiny, rounds=arguments.rounds))
-            results["cases"] += cases
-            out.write_text(json.dumps(results, indent=2) + "\n")
-            for case in cases:
-                shown = {
-                    key: round(v, 3) if isinstance(v, float) else v for key, v in case.items() if "all" not in key
-                }
-                print(*(f"{key} {value}" for key, value in shown.items()), sep=", ", flush=True)
+        shapes = [shape for shape in SHAPES if wanted(f"{kind}/{shape}")]
+        built = build(kind, tiny=arguments.tiny) if shapes else None
+        for shape in shapes:
+            keep(with_bounds(measure(built, shape, tiny=arguments.tiny, rounds=arguments.rounds)))
         del built
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+    for kind in CONFIGS:  # last: checking answers needs math-verify
+        if wanted(f"{kind}/rerank"):
+            keep(rerank_on_the_lab(kind, tiny=arguments.tiny, rounds=min(3, arguments.rounds)))
 
 
 if __name__ == "__main__":
