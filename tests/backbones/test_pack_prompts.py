@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from PIL import Image
 
 from mprm.backbones.card import Card
 from mprm.backbones.pack_prompts import pack_numbers, packed, read_ids
-from mprm.backbones.prefix_tree import PrefixTree
+from mprm.backbones.prefix_tree import PrefixTree, shared_length
 from mprm.backbones.prompt import Encoded, PromptEncoder
 from mprm.backbones.step_model import StepModel, load_step_model
 from mprm.backbones.step_reader import freeze_vision, step_probabilities
@@ -61,7 +62,7 @@ WORDS = st.sampled_from(("the sum of 12 and 30 is 42", "no", "so the answer is 7
 steps = st.lists(WORDS, min_size=1, max_size=4).map(tuple)
 drawn = st.lists(st.tuples(st.sampled_from(QUESTIONS), st.sampled_from(SHOWN), steps), min_size=1, max_size=7)
 within = settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 Drawn = list[tuple[str, tuple[int, ...], tuple[str, ...]]]
 
@@ -222,6 +223,50 @@ def test_gradient_checkpointing_runs_the_same_tree_again(reader: Reader) -> None
         reader.model.gradient_checkpointing_disable()
     for name, gradient in whole.items():
         torch.testing.assert_close(again[name], gradient, msg=name)
+
+
+def test_the_vision_tower_leaves_nothing_for_backward_and_stays_in_eval_mode(reader: Reader) -> None:
+    if not reader.images:
+        return
+    seen: list[tuple[bool, bool]] = []
+    tower = reader.step_model.family.vision_tower(reader.model)
+    last = getattr(tower, "blocks", None) or tower.encoder.layer
+    hook = last[-1].register_forward_hook(
+        lambda module, _, out: seen.append(((out if torch.is_tensor(out) else out[0]).requires_grad, module.training))
+    )
+    reader.model.gradient_checkpointing_enable({"use_reentrant": False})  # as training does
+    try:
+        for inputs in (packed(reader.encoder, candidates(reader)), reader.encoder.collate(candidates(reader))):
+            gradients(reader, inputs)
+    finally:
+        reader.model.gradient_checkpointing_disable()
+        hook.remove()
+    assert seen == [(False, False)] * 2
+
+
+def test_the_prompts_length_is_what_chains_of_a_question_share_but_for_a_token(reader: Reader) -> None:
+    images = reader.images[:2]
+    chains = [Chain(QUESTIONS[0], (step,), images) for step in ("the sum", "7 is")]
+    one, other = (read_ids(reader.encoder.measure(chain)) for chain in chains)
+    assert reader.encoder.n_prompt(chains[0]) - shared_length(one, other) in (0, 1)
+
+
+def test_internvl_with_another_language_model_reads_trees_too(tmp_path: Any, monkeypatch: Any) -> None:
+    import transformers
+
+    monkeypatch.setattr(transformers, "LlamaConfig", transformers.Qwen2Config)
+    step_model = load_step_model(save_tiny("internvl", tmp_path), Card(), device="cpu")
+    assert step_model.model.config.text_config.model_type == "qwen2"
+    reader = Reader(step_model, (Image.new("RGB", (80, 60), "red"), Image.new("RGB", (60, 60), "blue")))
+    batch = candidates(reader)
+    torch.testing.assert_close(tree_scores(reader, batch), plain_scores(reader, batch), atol=1e-5, rtol=0)
+
+
+def test_a_model_that_drops_attention_in_training_reads_padded_batches_alone(tmp_path: Any) -> None:
+    path = save_tiny("text", tmp_path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.1}))
+    assert "drops 10% of its attention" in load_step_model(path, Card(), device="cpu").model.why_no_trees
 
 
 def test_a_model_of_an_unknown_kind_reads_padded_batches_alone(tmp_path: Any) -> None:

@@ -1,6 +1,8 @@
 """What the distributed tests launch: a few updates of each backbone, gradients and weights written by the first rank.
 
 torchrun --nproc-per-node 2 -m tests.training.launched FOLDER OUT PER_DEVICE KIND…
+
+FOLDER holds a checkpoint of each kind, images/, images.jsonl and text.jsonl.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class DumpGradients(TrainerCallback):
             self.losses.append(logs["loss"])
 
 
-def updates(kind: str, folder: Path, out: Path, per_device: int) -> None:
+def updates(kind: str, folder: Path, out: Path, per_device: int, pack: Any = "tree") -> None:
     """Train a few updates and write ``gradients.pt`` into ``out``."""
     dump = DumpGradients()
     original = StepTrainer.__init__
@@ -50,6 +52,7 @@ def updates(kind: str, folder: Path, out: Path, per_device: int) -> None:
             out=str(out),
             batch_size=4,
             per_device=per_device,
+            pack=pack,
             learning_rate=1e-3,
             max_grad_norm=0.0,
             image_root=str(folder / "images"),

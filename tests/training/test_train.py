@@ -110,7 +110,13 @@ def test_loss_and_gradients_do_not_depend_on_the_micro_batch(kind: str, folder: 
 
 
 def launch(*words: str, processes: int = 2) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    paths = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
     done = subprocess.run(
         [*command, "--nproc-per-node", str(processes), *words],
@@ -230,9 +236,12 @@ def test_the_ids_that_training_sees_are_those_that_evaluate_sees(
     seen: list[tuple[int, ...]] = []
     original = StepReader.forward
 
-    def spy(self: Any, input_ids: Any, attention_mask: Any, prm_index: Any, **vision: Any) -> Any:
-        seen.extend(tuple(ids[mask.bool()].tolist()) for ids, mask in zip(input_ids, attention_mask, strict=True))
-        return original(self, input_ids, attention_mask, prm_index, **vision)
+    def spy(self: Any, input_ids: Any, tree: Any, **inputs: Any) -> Any:
+        continued = {node.parent for node in tree.nodes}
+        for leaf in set(range(len(tree.nodes))) - continued:
+            spans = [tree.nodes[number] for number in tree.path(leaf)]
+            seen.append(tuple(id_ for node in spans for id_ in input_ids[0, node.start : node.end].tolist()))
+        return original(self, input_ids=input_ids, tree=tree, **inputs)
 
     monkeypatch.setattr(StepReader, "forward", spy)
     for kind in BACKBONES:
@@ -479,6 +488,7 @@ def test_a_text_model_is_not_given_images(folder: Path, tmp_path: Path) -> None:
         ({"eval_every": 5}, "go together"),
         ({"batch_size": 0}, "batch-size must be at least 1"),
         ({"precision": "int4"}, "unknown precision"),
+        ({"pack": "zip"}, "unknown pack 'zip'; expected tree, none"),
         ({"learning_rate": float("nan")}, "learning-rate must be 0 or more"),
     ],
 )

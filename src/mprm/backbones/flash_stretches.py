@@ -31,6 +31,7 @@ def can_flash(query: Tensor) -> bool:
         and query.shape[-1] % 8 == 0
         and query.shape[-1] <= 256
         and torch.version.hip is None
+        and torch.backends.cuda.is_flash_attention_available()
         and bool(torch.backends.cuda.flash_sdp_enabled())  # type: ignore[no-untyped-call]
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
     )

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mprm.backbones.prefix_tree import MIN_SHARED, Ids, lay_out, packs_by_tokens
+from mprm.backbones.prefix_tree import MIN_SHARED, Ids, Laid, lay_out, packs_by_tokens
 from mprm.backbones.prompt import Encoded, PromptEncoder
-
-if TYPE_CHECKING:
-    import torch
 
 
 def read_ids(encoded: Encoded) -> Ids:
@@ -45,41 +42,52 @@ def packed(encoder: PromptEncoder, batch: Sequence[Encoded], *, min_shared: int 
 
     kinds, sequences = _kinds(batch), [read_ids(encoded) for encoded in batch]
     laid = lay_out(sequences, kinds, min_shared=min_shared)
-    shown = {kind: next(e for e, k in zip(batch, kinds, strict=True) if k == kind and (e.vision or not e.images))
-             for kind in kinds}  # fmt: skip
-    positions, rows, first_row = [], [], 0
-    image_id = encoder.tokenizer.convert_tokens_to_ids(encoder.family.image_tokens[1]) if _sees(encoder) else -1
-    first_rows: dict[int, int] = {}
-    for kind, encoded in shown.items():
-        first_rows[kind] = first_row
-        first_row += encoded.ids.count(image_id)
+    # the last one to be set stays: the first chain of its kind with what its images show
+    shown = {kind: encoded for encoded, kind in zip(batch[::-1], kinds[::-1], strict=True) if _is_shown(encoded)}
+    family, tokenizer, processor = encoder.family, encoder.tokenizer, encoder.image_processor
+    ids, positions = [], []
     for number, begin, end in laid.origins:
-        ids, kind = sequences[number], kinds[number]
-        of_chain = encoder.family.positions(encoder.tokenizer, encoder.image_processor, ids, shown[kind].vision)
+        of_chain = family.positions(tokenizer, processor, sequences[number], shown[kinds[number]].vision)
         positions.append(of_chain[:, begin:end])
-        is_image = ids == image_id
-        rows.append(first_rows[kind] + (is_image.cumsum() - 1)[begin:end][is_image[begin:end]])
-    input_ids = np.concatenate([sequences[number][begin:end] for number, begin, end in laid.origins])
-    index = [laid.places(number)[encoded.positions] for number, encoded in enumerate(batch)]
+        ids.append(sequences[number][begin:end])
     position_ids = torch.from_numpy(np.concatenate(positions, axis=1))
+    index = [laid.places(number)[encoded.positions] for number, encoded in enumerate(batch)]
     inputs: dict[str, Any] = {
-        "input_ids": torch.from_numpy(input_ids)[None],
+        "input_ids": torch.from_numpy(np.concatenate(ids))[None],
         "position_ids": position_ids if len(position_ids) == 1 else position_ids[:, None],
         "prm_index": torch.from_numpy(np.concatenate(index)),
         "tree": laid.tree,
     }
-    if first_row:
-        inputs["image_places"] = torch.from_numpy(np.flatnonzero(input_ids == image_id))
-        inputs["image_rows"] = torch.from_numpy(np.concatenate(rows))
-        inputs |= _vision([encoded for encoded in shown.values() if encoded.vision])
+    if any(encoded.vision for encoded in shown.values()):
+        image_id = tokenizer.convert_tokens_to_ids(family.image_tokens[1])
+        inputs |= _images(image_id, laid, sequences, kinds, shown)
     return inputs
 
 
-def _sees(encoder: PromptEncoder) -> bool:
-    return bool(encoder.family.image_tokens)
+def _is_shown(encoded: Encoded) -> bool:
+    return bool(encoded.vision) or not encoded.images
 
 
-def _vision(shown: Sequence[Encoded]) -> dict[str, torch.Tensor]:
+def _images(
+    image_id: int, laid: Laid, sequences: Sequence[Ids], kinds: Sequence[int], shown: dict[int, Encoded]
+) -> dict[str, Any]:
+    """Vision inputs of the images, each once, and which of their embeddings each image token takes."""
     import torch
 
-    return {name: torch.cat([torch.as_tensor(encoded.vision[name]) for encoded in shown]) for name in shown[0].vision}
+    first_rows: dict[int, int] = {}
+    n_rows = 0
+    for kind, encoded in shown.items():
+        first_rows[kind] = n_rows
+        n_rows += encoded.ids.count(image_id)
+    places, rows = [], []
+    for node, (number, begin, end) in zip(laid.tree.nodes, laid.origins, strict=True):
+        found = np.flatnonzero(sequences[number] == image_id)
+        inside = (found >= begin) & (found < end)
+        places.append(found[inside] - begin + node.start)
+        rows.append(first_rows[kinds[number]] + np.flatnonzero(inside))
+    seen = [encoded.vision for encoded in shown.values() if encoded.vision]
+    return {
+        "image_places": torch.from_numpy(np.concatenate(places)),
+        "image_rows": torch.from_numpy(np.concatenate(rows)),
+        **{name: torch.cat([torch.as_tensor(vision[name]) for vision in seen]) for name in seen[0]},
+    }

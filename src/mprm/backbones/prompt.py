@@ -80,8 +80,26 @@ class PromptEncoder:
         images = [open_image(image, self.image_root) for image in chain.images]
         return replace(measured, vision=self.family.preprocess(self.image_processor, images))
 
+    def n_prompt(self, chain: Chain) -> int:
+        """Tokens before the first step; one fewer, in most vocabularies, where its first word joins on."""
+        ids, text = self._prompt(chain)
+        return min(self.max_length, len(ids) + len(self._plain.encode(text)))
+
     def measure(self, chain: Chain) -> Encoded:
         """Ids and places of ``<prm>`` without the vision inputs: of the images only their size is read."""
+        ids, text = self._prompt(chain)
+        positions = []
+        for step in chain.steps:
+            ids += self._plain.encode(text + step.strip())
+            positions.append(len(ids))
+            ids.append(self.tokens.prm)
+            text = "\n\n"
+        ids += self._after
+        kept = [position for position in positions if position < self.max_length]
+        return Encoded(ids[: self.max_length], kept, len(chain.steps), images=_told_apart(chain.images))
+
+    def _prompt(self, chain: Chain) -> tuple[list[int], str]:
+        """Ids of all but the last piece of what stands before the steps, and that piece, to be encoded with them."""
         ids = list(self._before)
         pieces = place_images(chain.question.strip(), len(chain.images))
         # images that stand before the question stand before its heading too
@@ -94,16 +112,7 @@ class PromptEncoder:
             else:
                 ids += self._plain.encode(text) + self._image(chain, piece)
                 text = ""
-        text += "\nProcess: "
-        positions = []
-        for step in chain.steps:
-            ids += self._plain.encode(text + step.strip())
-            positions.append(len(ids))
-            ids.append(self.tokens.prm)
-            text = "\n\n"
-        ids += self._after
-        kept = [position for position in positions if position < self.max_length]
-        return Encoded(ids[: self.max_length], kept, len(chain.steps), images=_told_apart(chain.images))
+        return ids, text + "\nProcess: "
 
     def _image(self, chain: Chain, number: Any) -> list[int]:
         image = chain.images[number]

@@ -35,9 +35,15 @@ def step_reader(model: Any, family: Family, tokens: StepTokens) -> Any:
     object.__setattr__(head, "rows", [tokens.yes, tokens.no])
     model.__class__ = type(type(model).__name__, (StepReader, type(model)), {"__module__": type(model).__module__})
     model.step_family = family
-    model.why_no_trees = why_not_shared(model)
+    model.why_no_trees = why_not_shared(model) or _drops_attention(model)
     _attend_in_trees(model)
     return model
+
+
+def _drops_attention(model: Any) -> str | None:
+    """Which keys training would leave out depends on where they stand in a batch."""
+    share = getattr(model.config.get_text_config(), "attention_dropout", 0.0)
+    return f"the model drops {share:.0%} of its attention when it is trained" if share else None
 
 
 def _attend_in_trees(model: Any) -> None:
@@ -124,6 +130,13 @@ class StepReader:
             tower.eval()
             self.step_family.projector(self).train(mode)
         return self
+
+    def enable_input_require_grads(self) -> None:
+        """Nothing: gradient checkpointing of the kind that is used here does without it.
+
+        transformers would let all embeddings require gradients, those of the frozen vision tower too, and
+        backward would go through the whole tower for nobody.
+        """
 
 
 def _runs_in_step(model: Any) -> bool:

@@ -28,9 +28,9 @@ Spans = Sequence[tuple[int, int]]
 class Level:
     """All nodes of one depth, seen by all that continues them."""
 
-    queries: Tensor
+    queries: Tensor | slice
     """Rows of the packed sequence that see one of these nodes, shape (Q,)."""
-    keys: Tensor
+    keys: Tensor | slice
     """Rows of the nodes, shape (K,)."""
     stretches: Stretches
 
@@ -66,7 +66,10 @@ class TreeOnDevice:
         return found
 
 
-def _rows(spans: Spans, device: torch.device) -> Tensor:
+def _rows(spans: Spans, device: torch.device) -> Tensor | slice:
+    """As a slice where there is one span, which copies nothing: that of one problem's candidates."""
+    if len(spans) == 1:
+        return slice(*spans[0])
     return torch.cat([torch.arange(start, end) for start, end in spans]).to(device)
 
 
@@ -77,7 +80,8 @@ def _stretches(queries: Spans, keys: Spans, device: torch.device, *, is_causal: 
     return Stretches(
         query_ends=ends(queries),
         key_ends=ends(keys),
-        most_queries=max(end - start for start, end in queries),
+        # at least two: for stretches of one query, flash attention lays its log-sum-exps out otherwise
+        most_queries=max(2, *(end - start for start, end in queries)),
         most_keys=max(end - start for start, end in keys),
         is_causal=is_causal,
     )
@@ -160,5 +164,5 @@ class _TreeFlash(torch.autograd.Function):
             its_sum = log_sum[:, q].contiguous()
             more = flash_backward(grad[q], query[q], key[k], value[k], out[q], its_sum, rest, level.stretches, scale)
             for total, part, rows in zip(found, more, (q, k, k), strict=True):
-                total.index_add_(0, rows, part)
+                total[rows] += part  # no row is in it twice
         return *found, None, None

@@ -43,6 +43,10 @@ class TrainCommand:
     per_device: Annotated[
         int, Option("Rollouts a device takes at once, on average; does not change the result.", "N")
     ] = 2
+    pack: Annotated[
+        Literal["tree", "none"],
+        Option("tree: no padding, one prompt for the rollouts of a problem; none: padded. The result is the same."),
+    ] = "tree"
     epochs: Annotated[int, Option("Passes over the data.", "N")] = 1
     max_length: Annotated[int, Option("Tokens of a rollout; longer ones are cut off at the end.", "N")] = 8192
     seed: Annotated[int, Option("Order of the data and whatever else is drawn.", "N")] = 0

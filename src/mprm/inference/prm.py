@@ -118,6 +118,9 @@ class PRM:
     @overload
     def score(self, question: str, images: Sequence[Any], steps: Sequence[Steps]) -> list[list[float]]: ...
 
+    @overload
+    def score(self, question: str, *, images: Sequence[Any] = (), steps: Sequence[Steps]) -> list[list[float]]: ...
+
     def score(
         self, question: str, images: Sequence[Any] = (), steps: Sequence[str] | Sequence[Steps] = ()
     ) -> list[float] | list[list[float]]:

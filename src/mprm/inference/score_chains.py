@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import torch
@@ -77,15 +77,19 @@ def score_chains(
     batches = [[order[place] for place in batch] for batch in numbers]
     while batches and len(batches) % world:
         batches.append(batches[-1])  # again the last: its scores come out the same
-    collate = partial(packed, encoder) if share_prefixes else encoder.collate
     scores = dict(lost) if rank == 0 else {}
     if on_scored is not None and lost:
         on_scored(len(lost))
     was_training = model.training
     model.eval()
     try:
-        for batch, encoded in _encoded(batches[rank::world], chains, measured, encoder, once=share_prefixes):
-            scores.update(zip(batch, _probabilities(model, encoded, collate), strict=True))
+        for batch, inputs in _collated(
+            batches[rank::world], chains, measured, encoder, share_prefixes=share_prefixes
+        ):
+            found = iter(_probabilities(model, inputs))
+            for index in batch:
+                encoded = measured[index]
+                scores[index] = [*islice(found, len(encoded.positions)), *[math.nan] * encoded.n_lost]
             if on_scored is not None:
                 on_scored(len(batch))
     finally:
@@ -93,53 +97,44 @@ def score_chains(
     return scores
 
 
-def _encoded(
+def _collated(
     batches: Sequence[list[int]],
     chains: Sequence[Chain],
     measured: Sequence[Encoded],
     encoder: PromptEncoder,
     *,
-    once: bool,
-) -> Iterator[tuple[list[int], list[Encoded]]]:
-    """Each batch with what its chains show, or only the first of those that show the same.
+    share_prefixes: bool,
+) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    """Each batch with the model's inputs; images of the next ones are decoded meanwhile."""
 
-    Images of the next batches are decoded meanwhile.
-    """
-    with ThreadPoolExecutor(LOOKAHEAD) as pool:
-
-        def seen(batch: list[int]) -> list[Encoded]:
-            first = {measured[index].images: index for index in reversed(batch)}
-            return [
+    def collate(batch: list[int]) -> dict[str, Any]:
+        if not share_prefixes:
+            return encoder.collate([encoder.see(chains[index], measured[index]) for index in batch])
+        first = {measured[index].images: index for index in reversed(batch)}  # the others show the same
+        return packed(
+            encoder,
+            [
                 encoder.see(chains[index], measured[index])
-                if not once or first[measured[index].images] == index
+                if first[measured[index].images] == index
                 else measured[index]
                 for index in batch
-            ]
+            ],
+        )
 
-        def submit(batch: list[int]) -> Future[list[Encoded]]:
-            return pool.submit(seen, batch)
-
-        waiting = [submit(batch) for batch in batches[:LOOKAHEAD]]
+    with ThreadPoolExecutor(LOOKAHEAD) as pool:
+        waiting = [pool.submit(collate, batch) for batch in batches[:LOOKAHEAD]]
         for number, batch in enumerate(batches):
-            encoded = waiting.pop(0).result()
+            inputs = waiting.pop(0).result()
             if number + LOOKAHEAD < len(batches):
-                waiting.append(submit(batches[number + LOOKAHEAD]))
-            yield batch, encoded
+                waiting.append(pool.submit(collate, batches[number + LOOKAHEAD]))
+            yield batch, inputs
 
 
 @torch.no_grad()
-def _probabilities(
-    model: Any, batch: Sequence[Encoded], collate: Callable[[Sequence[Encoded]], dict[str, Any]]
-) -> list[list[float]]:
+def _probabilities(model: Any, inputs: dict[str, Any]) -> list[float]:
     device = next(model.parameters()).device
-    inputs = {
+    placed = {
         name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
-        for name, value in collate(batch).items()
+        for name, value in inputs.items()
     }
-    found = step_probabilities(model(**inputs)["logits"]).tolist()
-    scores, start = [], 0
-    for encoded in batch:
-        end = start + len(encoded.positions)
-        scores.append(found[start:end] + [math.nan] * encoded.n_lost)
-        start = end
-    return scores
+    return step_probabilities(model(**placed)["logits"]).tolist()

@@ -68,6 +68,11 @@ class BatchPlan:
             rounds.append([group[rank :: self.world] or [~group[-1]] for rank in range(self.world)])
         return rounds
 
+    def most_tokens(self, batch: list[int]) -> int:
+        """Tokens of the global batch's largest micro-batch, padding counted."""
+        real = [[index for index in some if index >= 0] for ranks in self.dealt(batch) for some in ranks]
+        return max(len(some) * int(self.lengths[some].max()) for some in real if some)
+
     def of_rank(self, rank: int, epoch: int = 0) -> Iterator[list[int]]:
         """The micro-batches of one rank, in order."""
         for batch in self.global_batches(epoch):

@@ -18,6 +18,7 @@ WHOLE = (
 """Options that are whole numbers."""
 Precision = Literal["auto", "bf16", "float32", "pure-bf16"]
 Sharding = Literal["none", "fsdp", "zero3"]
+Pack = Literal["tree", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,8 @@ class TrainConfig:
     """Rollouts in an update, over all devices."""
     per_device: int = 2
     """Rollouts a device takes at once; changes speed and memory, not the result."""
+    pack: Pack = "tree"
+    """tree: no padding, and rollouts of one problem stand behind one prompt; none: padded. The result is the same."""
     epochs: int = 1
     max_length: int = MAX_LENGTH
     """Tokens of a rollout; longer ones are cut off at the end."""
@@ -105,7 +108,7 @@ class TrainConfig:
             value = getattr(self, name)
             if not (isinstance(value, int) or (value is None and name == "max_updates")) or isinstance(value, bool):
                 raise ConfigError(f"{name.replace('_', '-')} must be a whole number, got {value!r}")
-        for name, options in (("precision", Precision), ("sharding", Sharding)):
+        for name, options in (("precision", Precision), ("sharding", Sharding), ("pack", Pack)):
             if getattr(self, name) not in get_args(options):
                 raise ConfigError(f"unknown {name} {getattr(self, name)!r}; expected {', '.join(get_args(options))}")
         for name in ("batch_size", "per_device", "epochs", "max_length"):

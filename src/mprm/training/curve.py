@@ -58,7 +58,10 @@ class LearningCurve(TrainerCallback):  # type: ignore[misc]
     def _measure(self, state: Any) -> None:
         trainer, chains = self._trainer, self._benchmark.chains
         world, rank = trainer.args.world_size, trainer.args.process_index
-        found = score_chains(trainer.model_wrapped, self._encoder, chains, rank=rank, world=world)
+        share = trainer.model.why_no_trees is None
+        found = score_chains(
+            trainer.model_wrapped, self._encoder, chains, rank=rank, world=world, share_prefixes=share
+        )
         shares: list[Any] = [None] * world
         if world > 1:
             torch.distributed.all_gather_object(shares, found)

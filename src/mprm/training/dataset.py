@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from mprm.backbones.family import Arrays
+from mprm.backbones.pack_prompts import packed
 from mprm.backbones.prompt import Encoded, PromptEncoder
 from mprm.errors import DataError
 from mprm.rollouts.chain import Chain
 from mprm.training.labels import IGNORED, step_labels
-
-if TYPE_CHECKING:
-    import torch
+from mprm.training.prepare import schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +29,23 @@ class Example:
 class TrainingSet:
     """What `mprm.training.prepare.prepare` wrote; an index ``~i`` gives rollout i with its steps ignored."""
 
-    def __init__(self, path: Path, encoder: PromptEncoder, *, tau: float = 0.0, soft: bool = False) -> None:
+    def __init__(
+        self, path: Path, encoder: PromptEncoder, *, tau: float = 0.0, soft: bool = False, pack: bool = False
+    ) -> None:
         import pyarrow as pa
 
         try:
             self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         except (pa.ArrowInvalid, OSError) as error:
             raise DataError(f"{path} is damaged or gone: {error}; start anew with --force") from error
-        self._encoder, self._tau, self._soft = encoder, tau, soft
+        if self._table.schema != schema():
+            raise DataError(f"{path} was prepared by an earlier mprm; start anew with --force")
+        self._encoder, self._tau, self._soft, self._pack = encoder, tau, soft, pack
+        self._shown: tuple[list[str], Arrays] = ([], {})
         self.lengths = np.asarray(self._table["n_tokens"], dtype=np.int64)
         self.n_kept = np.asarray(self._table["n_kept"], dtype=np.int64)
+        self.n_prompt = np.asarray(self._table["n_prompt"], dtype=np.int64)
+        self.problems = np.asarray(self._table["problem"], dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -50,17 +57,25 @@ class TrainingSet:
     def __getitem__(self, index: int) -> Example:
         is_filler, index = index < 0, (~index if index < 0 else index)
         row = self.row(index)
-        encoded = self._encoder.encode(Chain(row["question"], tuple(row["steps"]), tuple(row["images"])))
+        encoded = self._encoded(Chain(row["question"], tuple(row["steps"]), tuple(row["images"])), row["images"])
         if len(encoded.positions) != row["n_kept"]:
             raise DataError(f"{row['place']}: its images or the tokenizer changed since the run was prepared")
         labels = step_labels(row["scores"], tau=self._tau, soft=self._soft)[: len(encoded.positions)]
         return Example(encoded, [IGNORED] * len(labels) if is_filler else labels, row["place"])
 
-    def collate(self, batch: list[Example]) -> dict[str, torch.Tensor | list[str]]:
+    def _encoded(self, chain: Chain, images: list[str]) -> Encoded:
+        """The chain, with the images of the one before where they are the same: they are decoded once."""
+        measured = self._encoder.measure(chain)
+        if images != self._shown[0]:
+            self._shown = (images, self._encoder.see(chain, measured).vision)
+        return replace(measured, vision=self._shown[1])
+
+    def collate(self, batch: list[Example]) -> dict[str, Any]:
         """A batch for the step reader, with its labels and where its rollouts come from."""
         import torch
 
-        inputs: dict[str, Any] = self._encoder.collate([example.encoded for example in batch])
+        encoded = [example.encoded for example in batch]
+        inputs: dict[str, Any] = packed(self._encoder, encoded) if self._pack else self._encoder.collate(encoded)
         inputs["labels"] = torch.tensor([label for example in batch for label in example.labels])
         inputs["places"] = [example.place for example in batch]
         return inputs

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import xxhash
 
-from mprm.backbones.prompt import PromptEncoder
+from mprm.backbones.prompt import Encoded, PromptEncoder
 from mprm.backbones.text import NO_IMAGES
 from mprm.errors import DataError
 from mprm.rollouts.chain import Chain
@@ -75,6 +76,8 @@ def schema() -> Any:
             ("place", pa.string()),
             ("n_tokens", pa.int32()),
             ("n_kept", pa.int32()),
+            ("n_prompt", pa.int32()),
+            ("problem", pa.int64()),
         ]
     )
 
@@ -179,8 +182,12 @@ def _rows(
             done.dropped(_dropped(placed, "image_broken", "; ".join(reasons)))
         else:
             done.broken += reasons
-    measured = pool.map(lambda placed: encoder.measure(chain_of(placed.rollout)), whole)
-    for placed, encoded in zip(whole, measured, strict=True):
+
+    def measure(placed: PlacedRollout) -> tuple[Encoded, int]:
+        chain = chain_of(placed.rollout)
+        return encoder.measure(chain), encoder.n_prompt(chain)
+
+    for placed, (encoded, n_prompt) in zip(whole, pool.map(measure, whole), strict=True):
         if not encoded.positions:
             reason = f"no step is left of {encoded.n_steps} within {encoder.max_length:,} tokens"
             done.dropped(_dropped(placed, "no_step_left", reason))
@@ -197,7 +204,14 @@ def _rows(
             "place": f"{placed.file}:{placed.line}",
             "n_tokens": len(encoded.ids),
             "n_kept": len(encoded.positions),
+            "n_prompt": n_prompt,
+            "problem": _problem(rollout),
         }
+
+
+def _problem(rollout: Rollout) -> int:
+    """A number that rollouts of the same question and images have in common."""
+    return xxhash.xxh3_64_intdigest("\0".join([rollout.question, *rollout.images]).encode("utf-8", "replace")) >> 1
 
 
 def _dropped(placed: PlacedRollout, kind: str, reason: str) -> Dropped:

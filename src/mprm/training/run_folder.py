@@ -20,7 +20,9 @@ from mprm.training.config import TrainConfig
 CONFIG = "train.json"
 DATA = "data"
 LOCK = "lock"
-FREE_TO_CHANGE = {"per_device", "workers", "keep", "save_every", "report_to", "max_updates", "device", "image_root"}
+FREE_TO_CHANGE = {
+    *("per_device", "pack", "workers", "keep", "save_every", "report_to", "max_updates", "device", "image_root"),
+}
 """Options that may differ when a run is resumed: they do not change what comes out, but for rounding."""
 
 

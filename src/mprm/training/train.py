@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -208,10 +209,12 @@ class _Run:
         from mprm.training.arguments import trainer_arguments
         from mprm.training.batches import BatchPlan
         from mprm.training.dataset import TrainingSet
+        from mprm.training.packs import packed_plan
         from mprm.training.trainer import StepTrainer
 
         config = self.config
-        examples = TrainingSet(self.folder.rollouts, self.encoder, tau=config.tau, soft=config.soft)
+        packs = self._packs()
+        examples = TrainingSet(self.folder.rollouts, self.encoder, tau=config.tau, soft=config.soft, pack=packs)
         plan = BatchPlan(
             lengths=examples.lengths,
             batch_size=config.batch_size,
@@ -219,6 +222,8 @@ class _Run:
             world=self.launched.world_size,
             seed=config.seed,
         )
+        if packs:
+            plan = packed_plan(plan, examples.problems, examples.n_prompt, epochs=config.epochs)
         arguments = trainer_arguments(config, plan)
         try:
             return StepTrainer(
@@ -231,6 +236,13 @@ class _Run:
             )
         except (ValueError, RuntimeError, ImportError) as error:  # such as a logger that is not installed
             raise ConfigError(f"transformers' Trainer cannot be set up: {error}") from error
+
+    def _packs(self) -> bool:
+        """Whether rollouts are packed; not where the model is of a kind that is not known to allow it."""
+        reason = self.step_model.model.why_no_trees
+        if self.config.pack == "tree" and reason is not None and self.is_first:
+            print(f"rollouts are padded and not packed, which is slower: {reason}", file=sys.stderr)
+        return self.config.pack == "tree" and reason is None
 
     def _add_callbacks(self, trainer: Any) -> None:
         from transformers import PrinterCallback
