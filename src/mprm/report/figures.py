@@ -22,7 +22,7 @@ PALETTE = ["#0072b2", "#c04e00", "#009e73", "#cc79a7", "#8a6200", "#000000", "#5
 """After Okabe and Ito: told apart with any kind of colour vision."""
 DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
 KINDS = ("svg", "png", "pdf")
-COLUMNS = 5
+COLUMNS = 4
 
 
 def need_altair() -> None:
@@ -69,7 +69,9 @@ def _figures(corpus: CorpusView | None, runs: RunsView | None, config: ReportCon
             panels = [_histogram(one, "", printable(one.source or ""), 170, 80, is_small=True) for one in sources]
             yield (
                 f"{quantity.lower()}_by_source",
-                alt.concat(*panels, columns=COLUMNS, title=f"{title}: all rollouts and those kept by {share}"),
+                alt.concat(*panels, columns=COLUMNS).properties(
+                    title=alt.TitleParams(f"{title}: all rollouts and those kept by {share}", offset=14)
+                ),
             )
         yield "step_scores", _step_scores(corpus, config.tau)
     for chart in runs.charts if runs is not None else ():
@@ -87,33 +89,39 @@ def _histogram(found: Histogram, x_title: str, title: str, width: int, height: i
             "to": (b + 1) * step,
             "middle": (b + 0.5) * step,
             "all": n,
-            "kept": kept,
-            "coverage": share,
+            "kept": k,
+            "share": s,
+            "zero": 0,
         }
-        for b, (n, kept, share) in enumerate(zip(found.n_all, found.n_kept, found.coverage, strict=True))
+        for b, (n, k, s) in enumerate(zip(found.n_all, found.n_kept, found.coverage, strict=True))
     ]
     base = alt.Chart(alt.InlineData(values=rows))
     x = alt.X("from:Q", title=x_title or None, scale=alt.Scale(domain=[0, found.end], nice=False))
     counts = alt.Scale(type="symlog")
-    axis = alt.Axis(format="~s", values=[10**power for power in range(7)])
+    axis = alt.Axis(format=",d", values=[10**power for power in range(7)])
     y_title = None if is_small else "rollouts: all (light), kept (dark)"
     bars = [
-        base.mark_bar(color=colour).encode(
+        base.mark_rect(fill=colour, stroke="white", strokeWidth=0.5).encode(
             x=x,
             x2="to:Q",
+            y2="zero:Q",
             y=alt.Y(f"{name}:Q", title=y_title, scale=counts, axis=axis),
         )
         for name, colour in (("all", ALL), ("kept", KEPT))
     ]
     share = alt.Y(
-        "coverage:Q",
+        "share:Q",
         title=None if is_small else "coverage: kept / all",
         scale=alt.Scale(domain=[0, 1]),
         axis=alt.Axis(format="%", labelColor=COVERAGE, titleColor=COVERAGE, tickCount=2, grid=False),
     )
     curve = (
-        base.transform_filter("datum.coverage !== null")
-        .mark_line(color=COVERAGE, strokeWidth=1.5 if is_small else 2, point=not is_small)
+        base.transform_filter("datum.share !== null")
+        .mark_line(
+            color=COVERAGE,
+            strokeWidth=1.5 if is_small else 2,
+            point=False if is_small else alt.OverlayMarkDef(color=COVERAGE, size=25),
+        )
         .encode(x="middle:Q", y=share)
     )
     layers = alt.layer(alt.layer(*bars), curve).resolve_scale(y="independent")
@@ -160,10 +168,10 @@ def _lines(chart: Chart) -> Any:
     names = [printable(series.name) for series in chart.series]
     n = len(names)
     colours = alt.Scale(domain=names, range=[PALETTE[i % len(PALETTE)] for i in range(n)])
-    colour = alt.Color("line:N", title=None, sort=names, scale=colours)
-    dash = alt.StrokeDash(
-        "line:N", title=None, sort=names, scale=alt.Scale(domain=names, range=[DASHES[i % 4] for i in range(n)])
-    )
+    legend = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolSize=400)
+    colour = alt.Color("line:N", title=None, sort=names, scale=colours, legend=legend)
+    dashes = alt.Scale(domain=names, range=[DASHES[i % len(DASHES)] for i in range(n)])
+    dash = alt.StrokeDash("line:N", title=None, sort=names, scale=dashes, legend=legend)
     scale = alt.Scale(type="log", base=2) if chart.is_log else alt.Scale(zero=chart.is_unit, nice=False)
     ticks = sorted({point.x for series in chart.series for point in series.points})
     axis = alt.Axis(values=ticks) if chart.is_log else alt.Axis()

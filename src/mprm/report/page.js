@@ -3,7 +3,7 @@
 // in the same order of operations on the same float64 numbers, so that ties are ties here as there.
 
 const BINS = 30;
-const TITLES = { bis: "Balanced-Information Score", R: "reliability R(x)", mixture: "mixture p(1 − p)" };
+const TITLES = { bis: "Balanced-Information Score", R: "Reliability R(x)", mixture: "Mixture p(1 − p)" };
 const DASHES = ["", "6 3", "2 2", "8 3 2 3", "", "6 3", "2 2", "8 3 2 3"];
 const byId = (id) => document.getElementById(id);
 const whole = (n) => Math.round(n).toLocaleString("en");
@@ -160,7 +160,7 @@ function countScale(most, isLog, height) {
 
 // Counts of all and of kept as bars, their ratio as a curve.
 function drawHistogram(host, title, { end, all, kept }, isLog) {
-  const W = 380, H = 230, left = 42, right = 36, top = 8, bottom = 34;
+  const W = 380, H = 216, left = 42, right = 36, top = 8, bottom = 20;
   const width = W - left - right, height = H - top - bottom, bar = width / all.length;
   const y = countScale(Math.max(1, ...all), isLog, height);
   const plot = shape("g", { transform: `translate(${left},${top})` });
@@ -179,13 +179,12 @@ function drawHistogram(host, title, { end, all, kept }, isLog) {
   all.forEach((n, b) => {
     if (n === 0) return;
     const [x, at] = [(b + 0.5) * bar, height * (1 - kept[b] / n)];
-    path += `${b > 0 && all[b - 1] > 0 ? "L" : "M"}${x} ${at}`;
+    path += `${path ? "L" : "M"}${x} ${at}`;
     plot.append(shape("circle", { class: "dot", cx: x, cy: at, r: 2 }));
   });
   plot.append(shape("path", { class: "curve", d: path }), shape("path", { class: "axis", d: `M0 ${height}H${width}` }));
   for (const share of [0, 0.5, 1]) plot.append(label(width + 6, height * (1 - share) + 4, `${100 * share}%`, "start", "coverage-text"));
   for (const x of ticks(0, end, 5)) plot.append(label((x / end) * width, height + 15, short(x)));
-  plot.append(label(width / 2, height + 31, title));
   host.replaceChildren(
     element("figcaption", {}, title),
     shape("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}: histogram of all and kept rollouts with coverage` }, plot),
@@ -194,13 +193,14 @@ function drawHistogram(host, title, { end, all, kept }, isLog) {
 
 // The same without axes, for many side by side.
 function drawSmall(figure, { end, all, kept }, isLog, words) {
-  const W = 180, H = 84, bar = W / all.length, y = countScale(Math.max(1, ...all), isLog, H - 14);
-  const bars = (values) => values.map((n, b) => (n > 0 ? `M${b * bar + 0.3} ${H - 14}V${y.at(n)}h${bar - 0.6}V${H - 14}z` : "")).join("");
+  const W = 180, H = 90, top = 5, base = H - 14, bar = W / all.length;
+  const y = countScale(Math.max(1, ...all), isLog, base - top);
+  const bars = (values) => values.map((n, b) => (n > 0 ? `M${b * bar + 0.3} ${base}V${top + y.at(n)}h${bar - 0.6}V${base}z` : "")).join("");
   let path = "";
-  all.forEach((n, b) => { if (n > 0) path += `${b > 0 && all[b - 1] > 0 ? "L" : "M"}${(b + 0.5) * bar} ${(H - 14) * (1 - kept[b] / n)}`; });
+  all.forEach((n, b) => { if (n > 0) path += `${path ? "L" : "M"}${(b + 0.5) * bar} ${base - (base - top) * (kept[b] / n)}`; });
   figure.replaceChildren(
     shape("path", { class: "bar-all", d: bars(all) }), shape("path", { class: "bar-kept", d: bars(kept) }),
-    shape("path", { class: "curve", d: path, "stroke-width": 1.5 }), shape("path", { class: "axis", d: `M0 ${H - 14}H${W}` }),
+    shape("path", { class: "curve", d: path, "stroke-width": 1.5 }), shape("path", { class: "axis", d: `M0 ${base}H${W}` }),
     label(0, H - 2, "0", "start"), label(W, H - 2, short(end), "end"),
   );
   figure.setAttribute("viewBox", `0 0 ${W} ${H}`);
@@ -208,7 +208,8 @@ function drawSmall(figure, { end, all, kept }, isLog, words) {
 }
 
 function drawStepScores(host, counts, tau, scope) {
-  const W = 760, H = 230, left = 46, top = 18, bottom = 36, width = W - left - 8, height = H - top - bottom;
+  const W = Math.max(340, host.clientWidth), isWide = W > 640;
+  const H = 250, left = 40, top = 18, bottom = 36, width = W - left - 4, height = H - top - bottom;
   const total = counts.reduce((a, b) => a + b, 0), most = Math.max(...counts) / total, bar = width / counts.length;
   const plot = shape("g", { transform: `translate(${left},${top})` });
   for (const share of ticks(0, most, 4)) {
@@ -219,18 +220,18 @@ function drawStepScores(host, counts, tau, scope) {
     const kind = k / 16 <= tau ? "bar-negative" : "bar-kept", tall = (height * n) / total / most;
     const from = k === 0 ? "0" : `above ${short((k - 1) / 16)}, up to ${short(k / 16)}`;
     plot.append(titled(shape("rect", { class: kind, x: k * bar + 2, width: bar - 4, y: height - tall, height: tall }), `${from}: ${whole(n)} steps`));
-    plot.append(label((k + 0.5) * bar, height - tall - 4, (100 * n / total).toFixed(1)));
-    if (k % 2 === 0) plot.append(label((k + 0.5) * bar, height + 15, short(k / 16)));
+    if (isWide) plot.append(label((k + 0.5) * bar, height - tall - 4, `${((100 * n) / total).toFixed(1)}%`));
+    if (k % (isWide ? 1 : 4) === 0) plot.append(label((k + 0.5) * bar, height + 15, short(k / 16)));
   });
   plot.append(shape("path", { class: "axis", d: `M0 ${height}H${width}` }), label(width / 2, height + 32, "MC score of a step (bins of a sixteenth, named by their upper end)"));
   host.replaceChildren(element("figure", { class: "chart" },
-    element("figcaption", {}, `MC scores of steps, ${scope}: ${whole(total)} steps, negative ones in orange`),
+    element("figcaption", {}, `MC scores of steps, ${scope}: ${whole(total)} steps, negative labels in orange`),
     shape("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "share of steps by MC score" }, plot)));
 }
 
 // Lines with bands: learning curves, F1 against rho, best of N, calibration.
 function drawLines(chart) {
-  const W = 420, H = 270, left = 46, right = 14, top = 8, bottom = 38, width = W - left - right, height = H - top - bottom;
+  const W = 420, H = 280, left = 40, right = 14, top = 22, bottom = 38, width = W - left - right, height = H - top - bottom;
   const points = chart.series.flatMap((one) => one.points);
   const xs = points.map((p) => p.x), ys = points.flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]);
   let [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
@@ -246,7 +247,7 @@ function drawLines(chart) {
   const marks = ticks(100 * y0, 100 * y1, 5);
   for (const y of marks) plot.append(shape("path", { class: "grid", d: `M0 ${Y(y / 100)}H${width}` }), label(-6, Y(y / 100) + 4, short(y), "end"));
   for (const x of chart.is_log ? [...new Set(xs)].sort((a, b) => a - b) : ticks(x0, x1, 6)) plot.append(label(X(x), height + 15, short(x)));
-  plot.append(shape("path", { class: "axis", d: `M0 ${height}H${width}` }), label(width / 2, height + 33, `${chart.x}  ·  ${chart.y} (%)`));
+  plot.append(shape("path", { class: "axis", d: `M0 ${height}H${width}` }), label(width / 2, height + 33, chart.x), label(-left, -9, `${chart.y} (%)`, "start"));
   if (chart.is_unit) plot.append(shape("path", { class: "grid", d: `M0 ${height}L${width} 0` }));
   const legend = element("ul", { class: "lines" });
   chart.series.forEach((one, i) => {
@@ -279,7 +280,8 @@ function buildCorpus(corpus) {
   byId("overall").append(...overall.map(([, figure]) => figure));
   const small = [];
   for (const level of ["high", "medium", "low"]) {
-    const here = corpus.sources.map((source, i) => [source, i]).filter(([source]) => source.level === level);
+    const here = corpus.sources.map((source, i) => [source, i]).filter(([source]) => source.level === level)
+      .sort(([a], [b]) => b.mean_mc - a.mean_mc);
     if (!here.length) continue;
     const [title, words] = corpus.levels[level].split(": ", 2);
     const grid = element("div", { class: "grid" });
@@ -331,7 +333,9 @@ function showKept(corpus, every, kept, ties, chosen) {
     tile("mixed rollouts", percent(ratio(some, "mixed")), `corpus ${percent(ratio(all, "mixed"))}`),
     tile("tied at α", percent(ratio(some, "tied")), `corpus ${percent(ratio(all, "tied"))}`),
   );
-  byId("command").textContent = `mprm select INPUT… --strategy ${chosen.strategy} --rho ${chosen.rho} --alpha ${chosen.alpha} --tau ${corpus.tau} --seed ${corpus.seed} --dry-run`;
+  const options = { strategy: chosen.strategy, rho: chosen.rho, alpha: chosen.alpha, tau: corpus.tau, seed: corpus.seed };
+  byId("command").replaceChildren("mprm select INPUT… ",
+    ...Object.entries(options).flatMap(([name, value]) => [element("span", {}, `--${name} ${value}`), " "]), element("span", {}, "--dry-run"));
   const split = ties.filter((tie) => tie.kept > 0);
   byId("tie-words").textContent = split.length
     ? `Ties: in ${split.length} of ${ties.length} sources the last rank to be kept is shared by more rollouts than fit: the seeded random order takes ${whole(split.reduce((n, t) => n + t.kept, 0))} of ${whole(split.reduce((n, t) => n + t.of, 0))}.`
@@ -363,7 +367,10 @@ function showHistograms(corpus, places, histogramOf) {
 
 async function showCorpus(corpus) {
   const places = buildCorpus(corpus);
-  const onView = (show) => ["scope", "log", "quantity"].forEach((id) => byId(id).addEventListener("change", show));
+  const onView = (show) => {
+    for (const id of ["scope", "log", "quantity"]) byId(id).addEventListener("change", show);
+    addEventListener("resize", show);
+  };
   const isLive = corpus.cells !== null && "DecompressionStream" in window;
   if (!isLive) {
     for (const id of ["controls", "kept"]) byId(id).hidden = true;

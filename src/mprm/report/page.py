@@ -127,14 +127,20 @@ def _corpus_markup(corpus: CorpusView, config: ReportConfig) -> str:
 
 
 def _statistics_table(statistics: dict[str, Statistics]) -> Table:
-    rows = [
-        Row(cells=(name, *(column.cell(entry) for column in STATISTICS), level_of(entry.mean_mc)))
-        for name, entry in statistics.items()
-    ]
-    every = total(statistics)
-    rows.append(Row(cells=("all", *(column.cell(every) for column in STATISTICS), ""), is_total=True))
-    heads = ("source", *(column.head for column in STATISTICS), "mean MC is")
-    return Table(caption="Statistics by source", heads=heads, groups=(Group(head=None, rows=tuple(rows)),))
+    place = 1 + next(number for number, column in enumerate(STATISTICS) if column.attribute == "mean_mc")
+
+    def row(name: str, entry: Statistics, level: str, *, is_total: bool = False) -> Row:
+        cells = [column.cell(entry) for column in STATISTICS]
+        return Row(cells=(name, *cells[:place], level, *cells[place:]), is_total=is_total)
+
+    rows = [row(name, entry, level_of(entry.mean_mc)) for name, entry in statistics.items()]
+    rows.append(row("all", total(statistics), "", is_total=True))
+    heads = [column.head for column in STATISTICS]
+    return Table(
+        caption="Statistics by source",
+        heads=("source", *heads[:place], "level", *heads[place:]),
+        groups=(Group(head=None, rows=tuple(rows)),),
+    )
 
 
 def _runs_markup(runs: RunsView) -> str:
