@@ -97,3 +97,11 @@ def _rerank(root: Path, out: Path) -> None:
     ]
     path = write_jsonl(root / "candidates.jsonl", records)
     rerank(path, ShortSteps(), config=RerankConfig(draws=20), out=out)
+
+
+if __name__ == "__main__":
+    import sys
+
+    made = Path(sys.argv[1])
+    made.mkdir(parents=True)
+    print(make_runs(made))

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -229,3 +231,16 @@ def test_figures_come_as_svg_png_and_pdf(random_corpus: Path, tmp_path: Path) ->
     for kind, start in {"svg": b"<svg", "png": b"\x89PNG", "pdf": b"%PDF"}.items():
         for name in FIGURES:
             assert (tmp_path / f"{name}.{kind}").read_bytes().startswith(start)
+
+
+def test_the_page_needs_the_core_alone(random_corpus: Path, tmp_path: Path) -> None:
+    """With every extra out of reach, as after a plain install."""
+    extras = ("torch", "transformers", "sklearn", "scipy", "PIL", "altair", "vl_convert", "pandas", "httpx", "ray")
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({extras!r}))\n"
+        "from mprm.cli.main import run\n"
+        f"sys.exit(run(['report', {str(random_corpus)!r}, '--image-root', '.', '--out', {str(tmp_path / 'r.html')!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "images need Pillow" in (tmp_path / "r.html").read_text()

@@ -21,13 +21,15 @@ from mprm.scores.rank import STRATEGIES
 from mprm.scores.statistics import Statistics, total
 from mprm.scores.statistics_columns import STATISTICS
 
+SCRIPTS = ("keep.js", "charts.js", "page.js")
+"""Parts of the one script, in order."""
 MOST_PATHS = 3
 """Input files that the page names; the rest are counted."""
 
 
 def page_of(corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig) -> str:
     """The whole page."""
-    code, style = _part("page.js"), _part("page.css")
+    code, style = "\n".join(map(_part, SCRIPTS)), _part("page.css")
     data: dict[str, Any] = {"corpus": None, "charts": [asdict(chart) for chart in runs.charts] if runs else []}
     body = []
     if corpus is not None:
