@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from mprm.cli.select import run as run_select
 from mprm.report import label_cells
 from mprm.report.config import ReportConfig
 from mprm.report.report import report
-from tests.conftest import random_scores, raw_record, write_jsonl
+from tests.conftest import SHARED, random_scores, raw_record, write_jsonl
 from tests.report.browser import Browser
 from tests.report.test_report import HOSTILE
 
@@ -219,3 +221,27 @@ def test_the_switch_overrules_the_system(annotations: Path, tmp_path: Path, brow
     browser.prefer(dark=True)
     browser.run(switch.format("light"))
     assert browser.run(background) == light != dark
+
+
+@pytest.mark.slow
+def test_a_corpus_of_the_paper_s_shape_keeps_what_select_keeps(
+    tmp_path: Path, browser: Browser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = SHARED / "bench" / "gen_corpus.py"
+    if not generator.is_file():
+        pytest.skip("the generator of corpora is not beside the checkout")
+    annotations = tmp_path / "corpus"
+    scale = ["--out", str(annotations), "--scale", "0.1", "--procs", "1"]
+    subprocess.run([sys.executable, str(generator), *scale], check=True, capture_output=True)
+    found = report(annotations, out=tmp_path / "r.html")
+    assert found.n_bytes < 5_000_000
+    browser.open(tmp_path / "r.html")
+    for strategy in STRATEGIES:
+        browser.click(f"#strategy label:nth-of-type({STRATEGIES.index(strategy) + 1})")
+        for alpha, rho in (("0.05", "0.25"), ("0", "0.1"), ("0.2", "0.05")):
+            for name, value in (("alpha", alpha), ("rho", rho)):
+                browser.run(f"document.getElementById('{name}').select()")
+                browser.call("Input.insertText", text=value)
+            expected = selected(annotations, capsys, strategy=strategy, alpha=alpha, rho=rho)
+            assert len(expected) == 39
+            assert kept(browser) == expected, (strategy, alpha, rho)

@@ -13,7 +13,7 @@ function buildSources(corpus) {
     const here = [...corpus.sources.entries()].filter(([, source]) => source.level === level);
     if (!here.length) continue;
     here.sort(([, a], [, b]) => b.mean_mc - a.mean_mc);
-    const grid = element("div", { class: "grid" });
+    const grid = element("div", { class: "panels" });
     for (const [i, source] of here) {
       places[i] = element("div");
       const name = element("b", { title: source.name }, source.name);
