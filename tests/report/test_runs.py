@@ -165,3 +165,24 @@ def test_a_damaged_run_is_named(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "other" / "metrics.json").write_text("{}")
     with pytest.raises(DataError, match="neither models nor totals"):
         read_runs([tmp_path / "other"])
+
+
+def test_runs_that_differ_by_more_than_their_seed_are_told_apart(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "bis_0", tmp_path / "a")
+    shutil.copytree(runs / "bis_1", tmp_path / "b")
+    options = json.loads((tmp_path / "b" / "train.json").read_text())
+    (tmp_path / "b" / "train.json").write_text(json.dumps({**options, "learning_rate": 0.5}))
+    chart = view_runs(read_runs([tmp_path])).charts[0]
+    assert [one.name for one in chart.series] == ["bis 50%, learning_rate 0.001", "bis 50%, learning_rate 0.5"]
+
+
+def test_two_models_of_one_name_are_both_shown(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "eval_bis_0", tmp_path / "a")
+    shutil.copytree(runs / "eval_bis_0", tmp_path / "b")
+    path = tmp_path / "b" / "metrics.json"
+    content = json.loads(path.read_text())
+    content["models"][0]["metrics"]["all"]["overall"]["value"] = 0.125
+    path.write_text(json.dumps(content))
+    found = table(view_runs(read_runs([tmp_path])), "Evaluation")
+    assert [row.cells[0] for row in found.groups[0].rows] == ["bis_0", f"bis_0 ({tmp_path / 'b'})"]
+    assert found.groups[0].rows[1].cells[1] == "12.50"

@@ -12,6 +12,7 @@ from mprm.rollouts.rollout import Rollout, Step
 
 MOST_QUESTION, MOST_STEP, MOST_STEPS, MOST_SUMMANDS = 1500, 700, 24, 10
 """Characters of a question and of a step, steps of a rollout, scores written out in a sum."""
+MOST_IMAGES = 2
 LEVELS = ((0.25, "faint"), (0.75, "fair"), (1.0, "firm"))
 """How reliable a positive step is, by its score."""
 
@@ -40,7 +41,9 @@ def _card(case: Case, n_rollouts: int, *, alpha: float, tau: float, picture: Cal
     rest = f'<p class="note">… and {more} more steps.</p>' if more > 0 else ""
     answer = f'<p class="answer">Answer: {text(rollout.answer, most=200)}</p>' if rollout.answer else ""
     question = text(rollout.question, most=MOST_QUESTION)
-    pictures = "".join(_picture(name, picture(name)) for name in rollout.images[:2])
+    pictures = "".join(_picture(name, picture(name)) for name in rollout.images[:MOST_IMAGES])
+    if len(rollout.images) > MOST_IMAGES:
+        pictures += f'<p class="note">… and {len(rollout.images) - MOST_IMAGES} more images.</p>'
     return (
         f'<article class="card"><header><h4>{text(KINDS[case.kind])}</h4>'
         f'<span class="badge {verdict}">{"kept" if case.is_kept else "left out"}</span>'

@@ -15,6 +15,31 @@ from mprm.selection.config import DEFAULT_RHO
 
 FULL = "all"
 """The strategy of a run that was given no subset."""
+NO_DIFFERENCE = {
+    *(
+        "out",
+        "seed",
+        "select",
+        "rho",
+        "select_seed",
+        "rollouts_xxh3_128",
+        "benchmark",
+        "benchmark_root",
+        "image_root",
+    ),
+    *(
+        "per_device",
+        "workers",
+        "keep",
+        "save_every",
+        "eval_every",
+        "report_to",
+        "device",
+        "format",
+        "base_fingerprint",
+    ),
+}
+"""Options of a training run by which it is not told from others: seeds, what it was trained on, where things lie."""
 Decoded = TypeVar("Decoded")
 
 
@@ -38,15 +63,6 @@ class CurvePoint(msgspec.Struct, frozen=True):
     overall: float
     auc: float | None = None
     macro_f1: dict[str, float] = {}
-
-
-class _TrainSettings(msgspec.Struct):
-    """What is read of ``train.json``."""
-
-    model: str
-    seed: int
-    tau: float = 0.0
-    soft: bool = False
 
 
 class _Choice(msgspec.Struct):
@@ -143,9 +159,8 @@ class TrainingRun:
     is_assumed: bool
     """Whether nothing said that the data was a subset, so that it counts as all."""
     seed: int
-    labels: str
-    """How steps were labelled, in words."""
-    model: str
+    settings: dict[str, str]
+    """Every option by which it is told from other runs."""
     curve: tuple[CurvePoint, ...]
 
 
@@ -213,7 +228,10 @@ def _add(path: Path, runs: Runs) -> None:
 
 
 def _training(folder: Path) -> TrainingRun:
-    settings = _decoded(folder / "train.json", _TrainSettings)
+    options = _decoded(folder / "train.json", dict[str, Any])
+    if not isinstance(options.get("seed"), int) or not isinstance(options.get("model"), str):
+        raise DataError(f"{folder / 'train.json'}: names no model or no seed; expected what mprm train writes")
+    options["model"] = Path(options["model"]).name
     summary = folder / "data" / "summary.json"
     found = _trained_on(_decoded(summary, _DataSummary)) if summary.is_file() else None
     lines = folder / "curve.jsonl"
@@ -227,9 +245,8 @@ def _training(folder: Path) -> TrainingRun:
         folder=folder,
         trained_on=found or TrainedOn(strategy=FULL, rho=1.0),
         is_assumed=found is None,
-        seed=settings.seed,
-        labels="soft" if settings.soft else "hard" if settings.tau == 0 else f"hard, τ = {settings.tau:g}",
-        model=Path(settings.model).name,
+        seed=options["seed"],
+        settings={name: str(value) for name, value in options.items() if name not in NO_DIFFERENCE},
         curve=tuple(curve),
     )
 
@@ -243,9 +260,12 @@ def _evaluation(path: Path) -> EvaluationRun:
     if card is not None:
         summary = _converted(card.get("data") or {}, _DataSummary, manifest)
         trained_on = _trained_on(summary) or TrainedOn(strategy=FULL, rho=1.0)
+    content = _decoded(path, EvaluationFile)
+    if not content.models:
+        raise DataError(f"{path}: holds no model; expected what mprm evaluate writes")
     return EvaluationRun(
         folder=path.parent,
-        content=_decoded(path, EvaluationFile),
+        content=content,
         trained_on=trained_on,
         scores=scores if scores.is_file() else None,
     )

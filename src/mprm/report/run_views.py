@@ -81,18 +81,12 @@ def _band(x: float, values: Sequence[float]) -> Point:
 
 def _by_settings(training: Iterable[TrainingRun]) -> dict[str, list[TrainingRun]]:
     """Runs that differ by their seed alone, under a name that tells them from the others."""
-    runs = list(training)
-    several_models, several_labels = (
-        len(set(values)) > 1 for values in ([r.model for r in runs], [r.labels for r in runs])
-    )
+    runs = sorted(training, key=lambda run: (run.trained_on.rho, run.trained_on.strategy, run.seed))
+    options = dict.fromkeys(name for run in runs for name in run.settings)
+    differ = [name for name in options if len({run.settings.get(name) for run in runs}) > 1]
     found: dict[str, list[TrainingRun]] = defaultdict(list)
-    for run in sorted(runs, key=lambda r: (r.trained_on.rho, r.trained_on.strategy, r.seed)):
-        parts = [
-            run.trained_on.name,
-            *([run.labels] if several_labels else []),
-            *([run.model] if several_models else []),
-        ]
-        found[", ".join(parts)].append(run)
+    for run in runs:
+        found[", ".join([run.trained_on.name, *(f"{name} {run.settings.get(name)}" for name in differ)])].append(run)
     return dict(found)
 
 
@@ -143,18 +137,22 @@ def _group_head(trained_on: TrainedOn | None) -> str | None:
 
 
 def _evaluation_tables(evaluations: Sequence[EvaluationRun]) -> list[Table]:
-    """One table for each benchmark and way to choose thresholds: only those can be compared."""
+    """One table for each set of sources and way to choose thresholds: only those can be compared."""
     known = {run.content.models[0].name: run.trained_on for run in evaluations if run.trained_on is not None}
     found: dict[tuple[str, tuple[str, ...]], dict[str, Measured]] = defaultdict(dict)
     for run in evaluations:
         for model in run.content.models:
-            sources = tuple(model.metrics.sources)
+            by_source = model.metrics.sources
             values = [
                 model.metrics.all["overall"].value,
-                *(m["macro_f1"].value for m in model.metrics.sources.values()),
+                *(source["macro_f1"].value for source in by_source.values()),
             ]
             on = run.trained_on if len(run.content.models) == 1 else known.get(model.name)
-            found[run.content.threshold, sources].setdefault(model.name, (model.name, on, values))
+            rows = found[run.content.threshold, tuple(by_source)]
+            if any(name.startswith(model.name) and there == values for name, _, there in rows.values()):
+                continue  # measured before, and compared here
+            name = model.name if model.name not in rows else f"{model.name} ({run.folder})"
+            rows[name] = (name, on, values)
     return [
         _paper_table(
             "Evaluation", sources, list(models.values()), (f"{threshold}. The best of each group is marked.",)
@@ -245,7 +243,7 @@ def _best_of_n(run: RerankingRun, number: int) -> Chart:
 
 def _calibration(evaluations: Sequence[EvaluationRun]) -> list[Chart]:
     """Share of correct steps against their scores, for every evaluation that holds its scores."""
-    series = []
+    series: list[Series] = []
     for run in evaluations:
         if run.scores is None:
             continue
@@ -255,7 +253,8 @@ def _calibration(evaluations: Sequence[EvaluationRun]) -> list[Chart]:
         place = calibration_bin(scores)
         n, sums, right = (np.bincount(place, w, BINS) for w in (np.ones(len(place)), scores, is_correct))
         points = [Point(x=float(sums[b] / n[b]), y=float(right[b] / n[b])) for b in range(BINS) if n[b]]
-        series.append(Series(name=scored.name, points=tuple(points)))
+        is_new = scored.name not in [one.name for one in series]
+        series.append(Series(name=scored.name if is_new else f"{scored.name} ({run.folder})", points=tuple(points)))
     if not series:
         return []
     return [
