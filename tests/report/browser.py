@@ -33,12 +33,13 @@ class Browser:
     """One page in one browser; whatever it logs as an error or asks of a network is kept."""
 
     def __init__(self, profile: Path, *, width: int = 1280, height: int = 900) -> None:
+        program = chromium()
         reads, self._out = os.pipe()
         self._in, writes = os.pipe()
         # above every number that the child's own two must take
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in (reads, writes)]
         command = [
-            chromium(),
+            program,
             *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
             *("--disable-extensions", "--disable-background-networking", "--disable-component-update"),
             "--host-resolver-rules=MAP * ~NOTFOUND",  # offline, whatever the page asks for

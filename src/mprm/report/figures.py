@@ -35,16 +35,17 @@ def write_figures(
     corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig, folder: str, *, force: bool
 ) -> tuple[str, ...]:
     """Write every figure three times; returns the files."""
-    need_altair()
-    written = []
-    for name, chart in _figures(corpus, runs, config):
-        for kind in KINDS:
-            path = f"{folder.rstrip('/')}/{name}.{kind}"
-            refuse_existing(path, force=force)
-            with atomic_write(path) as temporary:
-                _save(chart, temporary, kind)
-            written.append(path)
-    return tuple(written)
+    figures = {
+        f"{folder.rstrip('/')}/{name}.{kind}": (chart, kind)
+        for name, chart in _figures(corpus, runs, config)
+        for kind in KINDS
+    }
+    for path in figures:
+        refuse_existing(path, force=force)
+    for path, (chart, kind) in figures.items():
+        with atomic_write(path) as temporary:
+            _save(chart, temporary, kind)
+    return tuple(figures)
 
 
 def _save(chart: Any, path: Path, kind: str) -> None:

@@ -21,7 +21,7 @@ function buildSources(corpus) {
       grid.append(element("figure", { class: "small" }, element("figcaption", {}, name, mean), places[i]));
     }
     const [title, text] = corpus.levels[level];
-    const head = element("h3", {}, `${title} (${here.length} sources)`);
+    const head = element("h3", {}, `${title} (${here.length} ${here.length === 1 ? "source" : "sources"})`);
     byId("levels").append(head, element("p", { class: "note" }, text), grid);
   }
   return places;

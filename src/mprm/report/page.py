@@ -80,10 +80,8 @@ def _summary(corpus: CorpusView | None, config: ReportConfig) -> str:
         (f"{every.tied_share:.2%}", f"tied at α = {config.alpha:g}"),
     ]
     tiles = "".join(f"<div><dt>{text(words)}</dt><dd>{text(number)}</dd></div>" for number, words in numbers)
-    left_out = f"{corpus.n_dropped:,} bad records were left out; mprm check lists them."
-    return f'<p>{", ".join(names)}</p><dl class="tiles">{tiles}</dl>' + (
-        paragraphs([left_out]) if corpus.n_dropped else ""
-    )
+    dropped = [f"{corpus.n_dropped:,} bad records were left out; mprm check lists them."] if corpus.n_dropped else []
+    return f'<p>{", ".join(names)}</p><dl class="tiles">{tiles}</dl>{paragraphs(dropped)}'
 
 
 def _corpus_data(corpus: CorpusView, config: ReportConfig) -> dict[str, Any]:

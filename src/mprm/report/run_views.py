@@ -44,32 +44,32 @@ def view_runs(runs: Runs) -> RunsView:
 def _curve_charts(training: Sequence[TrainingRun]) -> list[Chart]:
     """One chart of the overall value and one a source; a line for runs that differ by their seed alone."""
     measured = [run for run in training if run.curve]
+    if not measured:
+        return []
+    groups = _by_settings(measured)
     sources = dict.fromkeys(source for run in measured for point in run.curve for source in point.macro_f1)
-    charts = []
-    for source in [None, *sources] if measured else []:
-        series = []
-        for name, runs in _by_settings(measured).items():
-            found: dict[int, list[float]] = defaultdict(list)
-            for run in runs:
-                for point in run.curve:
-                    value = point.overall if source is None else point.macro_f1.get(source)
-                    if value is not None:
-                        found[point.update].append(value)
-            # only where every seed was measured: else the mean jumps as runs come and go
-            whole = {update: values for update, values in found.items() if len(values) == len(runs)}
-            if whole:
-                series.append(Series(name=name, points=tuple(_band(x, whole[x]) for x in sorted(whole))))
-        title = "Overall F1 during training" if source is None else f"Macro-F1 during training: {source}"
-        charts.append(
-            Chart(
-                name="curve_overall" if source is None else f"curve_source_{list(sources).index(source) + 1}",
-                title=title,
-                x="updates",
-                y="F1",
-                series=tuple(series),
-            )
-        )
-    return charts
+    views: list[tuple[str, str, str | None]] = [("curve_overall", "Overall F1 during training", None)]
+    views += [(f"curve_source_{n}", f"Macro-F1 during training: {s}", s) for n, s in enumerate(sources, 1)]
+    return [
+        Chart(name=name, title=title, x="updates", y="F1", series=_curve_series(groups, source))
+        for name, title, source in views
+    ]
+
+
+def _curve_series(groups: dict[str, list[TrainingRun]], source: str | None) -> tuple[Series, ...]:
+    """A line a group, of the overall value or of one source."""
+    series = []
+    for name, runs in groups.items():
+        found: dict[int, list[float]] = defaultdict(list)
+        for point in (point for run in runs for point in run.curve):
+            value = point.overall if source is None else point.macro_f1.get(source)
+            if value is not None:
+                found[point.update].append(value)
+        # only where every seed was measured: else the mean jumps as runs come and go
+        whole = {update: values for update, values in found.items() if len(values) == len(runs)}
+        if whole:
+            series.append(Series(name=name, points=tuple(_band(x, whole[x]) for x in sorted(whole))))
+    return tuple(series)
 
 
 def _band(x: float, values: Sequence[float]) -> Point:
