@@ -73,21 +73,21 @@ def cases(folder: Path, n_keep: int, n_each: int = 1) -> list[Case]:
 
 def test_cases_are_the_best_those_at_the_cut_the_worst_and_the_least_reliable(corpus) -> None:
     found = cases(corpus(a=ROLLOUTS), n_keep=2)
-    assert [(case.kind, case.line, case.place, case.is_kept) for case in found][:2] == [
-        ("top", 2, 1, True),
-        ("last kept", 4, 2, True),
+    assert [(case.kinds, case.line, case.place, case.is_kept) for case in found][:2] == [
+        (("top",), 2, 1, True),
+        (("last kept",), 4, 2, True),
     ]
-    assert found[2].kind == "first left out"
+    assert found[2].kinds == ("first left out",)
     assert found[2].line in (1, 5)  # tied at alpha
-    assert (found[3].kind, found[3].line, found[3].place) == ("bottom", 3, 5)
-    # the lowest R is the same rollout as the bottom, and is not shown twice; the next is not asked for
+    # the worst has the lowest R as well, 1/16, and is shown once
+    assert (found[3].kinds, found[3].line, found[3].place) == (("bottom", "pseudo-positive"), 3, 5)
     assert len(found) == 4
     assert [case.rollout.scores for case in found][:2] == [(1.0, 0.0), (0.5, 0.0)]
 
 
 def test_a_source_of_one_rollout_has_one_case(corpus) -> None:
     (case,) = cases(corpus(a=[[1.0]]), n_keep=1, n_each=3)
-    assert (case.kind, case.is_kept) == ("top", True)
+    assert (case.kinds, case.is_kept) == (("top", "last kept", "bottom", "pseudo-positive"), True)
 
 
 def test_no_cases_can_be_asked_for(corpus) -> None:

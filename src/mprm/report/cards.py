@@ -35,6 +35,7 @@ def cards_markup(
 def _card(case: Case, n_rollouts: int, *, alpha: float, tau: float, picture: Callable[[str], Picture]) -> str:
     rollout = case.rollout
     assert rollout is not None
+    title = text(" · ".join(KINDS[kind] for kind in case.kinds))
     verdict = "kept" if case.is_kept else "left"
     steps = "".join(_step(step, tau) for step in rollout.steps[:MOST_STEPS])
     more = len(rollout.steps) - MOST_STEPS
@@ -45,7 +46,7 @@ def _card(case: Case, n_rollouts: int, *, alpha: float, tau: float, picture: Cal
     if len(rollout.images) > MOST_IMAGES:
         pictures += f'<p class="note">… and {len(rollout.images) - MOST_IMAGES} more images.</p>'
     return (
-        f'<article class="card"><header><h4>{text(KINDS[case.kind])}</h4>'
+        f'<article class="card"><header><h4>{title}</h4>'
         f'<span class="badge {verdict}">{"kept" if case.is_kept else "left out"}</span>'
         f"<p>{case.place:,} of {n_rollouts:,} by BIS · <code>{text(case.file)}:{case.line}</code></p></header>"
         f'<div class="asked">{pictures}<p class="question">{question}</p>{answer}</div>'

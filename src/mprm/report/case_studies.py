@@ -23,7 +23,7 @@ KINDS: dict[Kind, str] = {
     "last kept": "Last kept",
     "first left out": "First left out",
     "bottom": "Lowest BIS",
-    "pseudo-positive": "Likely pseudo-positives: positive steps with the lowest MC scores",
+    "pseudo-positive": "Likely pseudo-positives",
 }
 
 
@@ -32,7 +32,7 @@ class Case:
     """A rollout, and why it is shown."""
 
     source: str
-    kind: Kind
+    kinds: tuple[Kind, ...]
     place: int
     """From 1: how good it is by BIS among its source's rollouts."""
     is_kept: bool
@@ -45,7 +45,7 @@ class Case:
 
 
 def choose_cases(cells: SourceCells, *, alpha: float, n_keep: int, n_each: int) -> list[Case]:
-    """Up to ``n_each`` rollouts of each kind from a source, none twice."""
+    """Up to ``n_each`` rollouts of each kind from a source; one of several kinds is one case."""
     ranked = cells.ranked("bis", alpha=alpha)
     n = len(ranked)
     has_positive = cells.rows["n_pos"][cells.order[ranked]] > 0
@@ -57,15 +57,21 @@ def choose_cases(cells: SourceCells, *, alpha: float, n_keep: int, n_each: int) 
         "bottom": range(n - 1, n - 1 - n_each, -1),
         "pseudo-positive": np.argsort(R, kind="stable")[: min(n_each, int(has_positive.sum()))].tolist(),
     }
-    seen: set[int] = set()
-    found = []
+    kinds: dict[int, list[Kind]] = {}
     for kind, places in wanted.items():
         for place in places:
-            if 0 <= place < n and place not in seen:
-                seen.add(place)
-                row = int(cells.numbers[ranked[place]])
-                found.append(Case(source=cells.name, kind=kind, place=place + 1, is_kept=place < n_keep, row=row))
-    return found
+            if 0 <= place < n:
+                kinds.setdefault(place, []).append(kind)
+    return [
+        Case(
+            source=cells.name,
+            kinds=tuple(found),
+            place=place + 1,
+            is_kept=place < n_keep,
+            row=int(cells.numbers[ranked[place]]),
+        )
+        for place, found in kinds.items()
+    ]
 
 
 def read_cases(counts: LabelCounts, cases: Sequence[Case]) -> list[Case]:
