@@ -12,7 +12,7 @@ import mprm
 PACKAGE = Path(mprm.__file__).parent
 ORDER = [
     *("errors", "engines", "rollouts", "scores", "selection", "theory", "annotation", "backbones", "inference"),
-    *("evaluation", "training", "reranking", "lab", "cli"),
+    *("evaluation", "training", "reranking", "report", "lab", "cli"),
 ]
 """Each room imports from itself and from those before it."""
 MAY_USE_TORCH = ("annotation/samplers/", "backbones/", "inference/", "training/", "lab/policy/")

@@ -21,6 +21,7 @@ COMMANDS = {
     "evaluate": "how well a model tells correct steps from incorrect ones",
     "sample": "candidate solutions of questions, from a policy",
     "rerank": "choose the best of N candidates by step scores",
+    "report": "one page on a corpus, its selection and its runs, that opens offline",
     "convert-internvl": "a published InternVL2.5 checkpoint for transformers' own class",
     "lab": "the sample corpus that mprm ships; a small visual world and its policies",
 }

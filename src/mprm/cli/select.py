@@ -207,8 +207,9 @@ def _print(selection: Selection, written: list[Written]) -> None:
 
 def _print_table(selection: Selection, subset: Subset) -> None:
     """Kept of read, and the statistics of the subset beside the corpus's, by source and overall."""
-    from mprm.cli.tables import STATISTICS, show_fitted
+    from mprm.cli.tables import show_fitted
     from mprm.scores.statistics import total
+    from mprm.scores.statistics_columns import STATISTICS
 
     shown = [column for column in STATISTICS[1:] if column.head not in ("avg out of N", "never sampled")]
     has_dropped = len(selection.dropped) > 0

@@ -103,6 +103,17 @@ def _keep_of_group(
         kept.add(block.rows[good | tied])
 
 
+def rows_in_random_order(counts: LabelCounts, source: int, *, seed: int) -> NDArray[np.int64]:
+    """The numbers of a source's rollouts in the order that decides between equal ranks."""
+    ranking = Ranking(strategy="random", alpha=0.0, seed=seed, ties="hash")
+    blocks = [(block.rows, block.order()) for block in _GroupBlocks(counts, ranking, source)]
+    if not blocks:
+        return np.empty(0, np.int64)
+    rows, order = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    found: NDArray[np.int64] = rows[np.argsort(order, kind="stable")]
+    return found
+
+
 class _GroupBlocks:
     """The rollouts of a source, or of all, block by block; iterate as often as needed."""
 

@@ -1,0 +1,180 @@
+// The charts: histograms, bars and lines, as SVG.
+
+const DASHES = ["", "6 3", "2 2", "8 3 2 3"];
+const N_COLOURS = 8;
+
+const byId = (id) => document.getElementById(id);
+const whole = (n) => Math.round(n).toLocaleString("en");
+const percent = (x) => (Number.isFinite(x) ? `${(100 * x).toFixed(2)}%` : "–");
+const short = (x) => String(Number(x.toPrecision(4)));
+const brief = (n) => (n >= 1e6 ? `${short(n / 1e6)}M` : n >= 1e4 ? `${short(n / 1e3)}k` : whole(n));
+
+// An element with attributes and children; strings become text nodes and never markup.
+function filled(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+const element = (name, attributes = {}, ...children) => filled(document.createElement(name), attributes, children);
+const shape = (name, attributes = {}, ...children) =>
+  filled(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+const words = (x, y, text, anchor = "middle", kind = "") =>
+  shape("text", { x, y, "text-anchor": anchor, class: kind }, text);
+const path = (kind, d) => shape("path", { class: kind, d });
+const hint = (text) => shape("title", {}, text);
+const drawing = (width, height, label, ...children) =>
+  shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...children);
+
+// Round numbers from low to high, n of them at most.
+function ticks(low, high, n) {
+  const span = high - low || 1;
+  const power = 10 ** Math.floor(Math.log10(span / n));
+  const step = [1, 2, 5, 10].map((times) => times * power).find((size) => span / size <= n);
+  const found = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) {
+    found.push(Number((k * step).toPrecision(12)));
+  }
+  return found;
+}
+
+// Where counts from 0 to the most stand, and which of them to name.
+function countScale(most, isLog, height) {
+  if (!isLog) return { at: (n) => height * (1 - n / most), marks: ticks(0, most, 4) };
+  let marks = [];
+  for (let n = 1; n <= most; n *= 10) marks.push(n);
+  while (marks.length > 4) marks = marks.filter((_, i) => i % 2 === 0);
+  return { at: (n) => height * (1 - Math.log1p(n) / Math.log1p(most)), marks };
+}
+
+// The share of each bin that is kept, as the points of a line; bins without a rollout have none.
+function coverage({ all, kept }, bar, height) {
+  const points = all.map((n, b) => [(b + 0.5) * bar, height * (1 - kept[b] / n)]);
+  return points.filter((_, b) => all[b] > 0);
+}
+const lineThrough = (points) => (points.length ? `M${points.map((point) => point.join(" ")).join("L")}` : "");
+
+// Counts of all and of kept as bars, their ratio as a curve.
+function histogramChart(title, found, isLog) {
+  const { end, all, kept } = found;
+  const [W, H, left, right, top, bottom] = [380, 216, 42, 36, 8, 20];
+  const [width, height] = [W - left - right, H - top - bottom];
+  const bar = width / all.length;
+  const y = countScale(Math.max(1, ...all), isLog, height);
+  const plot = shape("g", { transform: `translate(${left},${top})` });
+  for (const n of y.marks) {
+    plot.append(path("grid", `M0 ${y.at(n)}H${width}`), words(-6, y.at(n) + 4, brief(n), "end"));
+  }
+  all.forEach((n, b) => {
+    const range = `${short((b * end) / all.length)} to ${short(((b + 1) * end) / all.length)}`;
+    const both = shape("g", {}, hint(`${range}: kept ${whole(kept[b])} of ${whole(n)}`));
+    for (const [kind, value] of [["bar-all", n], ["bar-kept", kept[b]]]) {
+      const box = { class: kind, x: b * bar + 0.5, width: bar - 1, y: y.at(value), height: height - y.at(value) };
+      if (value > 0) both.append(shape("rect", box));
+    }
+    plot.append(both);
+  });
+  const points = coverage(found, bar, height);
+  plot.append(path("curve", lineThrough(points)), path("axis", `M0 ${height}H${width}`));
+  plot.append(...points.map(([cx, cy]) => shape("circle", { class: "dot", cx, cy, r: 2 })));
+  for (const share of [0, 0.5, 1]) {
+    plot.append(words(width + 6, height * (1 - share) + 4, `${100 * share}%`, "start", "coverage-text"));
+  }
+  plot.append(...ticks(0, end, 5).map((x) => words((x / end) * width, height + 15, short(x))));
+  const label = `${title}: histogram of all and of kept rollouts, and coverage`;
+  return element("figure", { class: "chart" }, element("figcaption", {}, title), drawing(W, H, label, plot));
+}
+
+// The same without axes, for many side by side.
+function smallHistogram(found, isLog, label) {
+  const { end, all, kept } = found;
+  const [W, H, top] = [180, 90, 5];
+  const [bar, base] = [W / all.length, H - 14];
+  const y = countScale(Math.max(1, ...all), isLog, base - top);
+  const column = (n, b) => (n > 0 ? `M${b * bar + 0.3} ${base}V${top + y.at(n)}h${bar - 0.6}V${base}z` : "");
+  const points = coverage(found, bar, base - top).map(([x, at]) => [x, top + at]);
+  return drawing(W, H, label,
+    path("bar-all", all.map(column).join("")), path("bar-kept", kept.map(column).join("")),
+    path("curve", lineThrough(points)), path("axis", `M0 ${base}H${W}`),
+    words(0, H - 2, "0", "start"), words(W, H - 2, short(end), "end"));
+}
+
+// Steps by their MC score: 0, and a bar for each sixteenth above it.
+function stepScoreChart(counts, tau, scope, room) {
+  const [W, H, left, top, bottom] = [Math.max(340, room), 250, 40, 18, 36];
+  const [width, height, isWide] = [W - left - 4, H - top - bottom, W > 640];
+  const total = counts.reduce((a, b) => a + b, 0);
+  const [most, bar] = [Math.max(...counts) / total, width / counts.length];
+  const plot = shape("g", { transform: `translate(${left},${top})` });
+  for (const share of ticks(0, most, 4)) {
+    const y = height * (1 - share / most);
+    plot.append(path("grid", `M0 ${y}H${width}`), words(-6, y + 4, `${short(100 * share)}%`, "end"));
+  }
+  counts.forEach((n, k) => {
+    const kind = k / 16 <= tau ? "bar-negative" : "bar-kept";
+    const [tall, middle] = [(height * n) / total / most, (k + 0.5) * bar];
+    const range = k === 0 ? "0" : `above ${short((k - 1) / 16)}, up to ${short(k / 16)}`;
+    const box = { class: kind, x: k * bar + 2, width: bar - 4, y: height - tall, height: tall };
+    plot.append(shape("rect", box, hint(`${range}: ${whole(n)} steps`)));
+    if (isWide) plot.append(words(middle, height - tall - 4, `${((100 * n) / total).toFixed(1)}%`));
+    if (isWide || k % 4 === 0) plot.append(words(middle, height + 15, short(k / 16)));
+  });
+  const axis = isWide ? "MC score of a step (bins of a sixteenth, named by their upper end)" : "MC score of a step";
+  plot.append(path("axis", `M0 ${height}H${width}`), words(width / 2, height + 32, axis));
+  const title = `MC scores of steps, ${scope}: ${whole(total)} steps, negative labels in orange`;
+  return element("figure", { class: "chart" }, element("figcaption", {}, title), drawing(W, H, title, plot));
+}
+
+// The ends of both axes of a line chart.
+function limits(chart) {
+  if (chart.is_unit) return [0, 1, 0, 1];
+  const points = chart.series.flatMap((one) => one.points);
+  const xs = points.map((p) => p.x);
+  const ys = points.flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]);
+  const [low, high] = [Math.min(...ys), Math.max(...ys)];
+  const room = (high - low || 0.1) * 0.08;
+  const [first, last] = [Math.min(...xs), Math.max(...xs)];
+  const alone = first === last ? (chart.is_log ? first / 2 : 1) : 0;
+  return [first - alone, last + alone, Math.max(0, low - room), Math.min(1, high + room)];
+}
+
+// Lines with bands: learning curves, F1 against rho, best of N, calibration.
+function lineChart(chart) {
+  const [W, H, left, right, top, bottom] = [420, 280, 40, 14, 22, 38];
+  const [width, height] = [W - left - right, H - top - bottom];
+  const [x0, x1, y0, y1] = limits(chart);
+  const scaled = chart.is_log ? Math.log2 : (x) => x;
+  const X = (x) => (width * (scaled(x) - scaled(x0))) / (scaled(x1) - scaled(x0));
+  const Y = (y) => height * (1 - (y - y0) / (y1 - y0));
+  const plot = shape("g", { transform: `translate(${left},${top})` });
+  for (const y of ticks(100 * y0, 100 * y1, 5)) {
+    plot.append(path("grid", `M0 ${Y(y / 100)}H${width}`), words(-6, Y(y / 100) + 4, short(y), "end"));
+  }
+  const seen = new Set(chart.series.flatMap((one) => one.points.map((p) => p.x)));
+  const marks = chart.is_log ? [...seen] : ticks(x0, x1, 6);
+  plot.append(...marks.map((x) => words(X(x), height + 15, short(x))), path("axis", `M0 ${height}H${width}`));
+  plot.append(words(width / 2, height + 33, chart.x), words(-left, -9, `${chart.y} (%)`, "start"));
+  if (chart.is_unit) plot.append(path("grid", `M0 ${height}L${width} 0`));
+  const legend = element("ul", { class: "lines" });
+  chart.series.forEach((one, i) => {
+    const look = { class: `series c${i % N_COLOURS}`, "stroke-dasharray": DASHES[i % DASHES.length] };
+    plot.append(...seriesShapes(one, look, `c${i % N_COLOURS}`, X, Y));
+    const dot = shape("circle", { class: `mark c${i % N_COLOURS}`, cx: 13, cy: 4, r: 3 });
+    const line = shape("path", { ...look, d: "M0 4H26" });
+    legend.append(element("li", {}, shape("svg", { viewBox: "0 0 26 8", "aria-hidden": "true" }, line, dot), one.name));
+  });
+  const figure = drawing(W, H, chart.title, plot);
+  return element("figure", { class: "chart" }, element("figcaption", {}, chart.title), figure, legend);
+}
+
+function seriesShapes(one, look, colour, X, Y) {
+  const banded = one.points.filter((p) => p.low !== null && p.high !== null);
+  const [above, below] = ["high", "low"].map((end) => banded.map((p) => [X(p.x), Y(p[end])]));
+  const found = banded.length > 1 ? [path(`band ${colour}`, `${lineThrough([...above, ...below.reverse()])}z`)] : [];
+  found.push(shape("path", { ...look, d: lineThrough(one.points.map((p) => [X(p.x), Y(p.y)])) }));
+  for (const p of one.points) {
+    const band = p.low === null ? "" : ` (${(100 * p.low).toFixed(2)} to ${(100 * p.high).toFixed(2)})`;
+    const text = `${one.name}, ${short(p.x)}: ${(100 * p.y).toFixed(2)}${band}`;
+    found.push(shape("circle", { class: `mark ${colour}`, cx: X(p.x), cy: Y(p.y), r: 3 }, hint(text)));
+  }
+  return found;
+}

@@ -1,0 +1,200 @@
+// The page itself: what it shows of its data, and what happens when something is moved.
+
+const TITLES = { bis: "Balanced-Information Score", R: "Reliability R(x)", mixture: "Mixture p(1 − p)" };
+const TOO_LARGE =
+  "The corpus is too large for the page to hold its random order: the numbers kept are exact, but of rollouts that" +
+  " share the last rank to be kept, each kind is shown kept in proportion.";
+const TOO_OLD = "This browser is too old to unpack the corpus: nothing can be moved or drawn here.";
+
+// Frames for the small histograms, by level; returns the place of each source's.
+function buildSources(corpus) {
+  const places = [];
+  for (const level of ["high", "medium", "low"]) {
+    const here = [...corpus.sources.entries()].filter(([, source]) => source.level === level);
+    if (!here.length) continue;
+    here.sort(([, a], [, b]) => b.mean_mc - a.mean_mc);
+    const grid = element("div", { class: "panels" });
+    for (const [i, source] of here) {
+      places[i] = element("div");
+      const name = element("b", { title: source.name }, source.name);
+      const mean = element("span", {}, `s̄ ${source.mean_mc.toFixed(3)}`);
+      grid.append(element("figure", { class: "small" }, element("figcaption", {}, name, mean), places[i]));
+    }
+    const [title, text] = corpus.levels[level];
+    const head = element("h3", {}, `${title} (${here.length} ${here.length === 1 ? "source" : "sources"})`);
+    byId("levels").append(head, element("p", { class: "note" }, text), grid);
+  }
+  return places;
+}
+
+function buildControls(corpus, onChange) {
+  for (const [name, summary] of Object.entries(corpus.strategies)) {
+    const input = element("input", { type: "radio", name: "strategy", value: name });
+    input.checked = name === "bis";
+    byId("strategy").append(element("label", { title: summary }, input, element("span", {}, name)));
+  }
+  for (const name of ["alpha", "rho"]) {
+    const [slider, number] = [byId(`${name}-slider`), byId(name)];
+    slider.value = number.value = corpus[name];
+    const follow = (to, from) => () => {
+      to.value = from.value;
+      onChange();
+    };
+    slider.addEventListener("input", follow(number, slider));
+    number.addEventListener("input", follow(slider, number));
+  }
+  byId("strategy").addEventListener("change", onChange);
+  byId("controls").addEventListener("submit", (event) => event.preventDefault());
+}
+
+// The chosen settings; null while a number is none or out of range.
+function settings() {
+  const [alpha, rho] = ["alpha", "rho"].map((id) => (byId(id).value === "" ? NaN : Number(byId(id).value)));
+  const isGood = { alpha: alpha >= 0 && alpha < Infinity, rho: rho > 0 && rho <= 1 };
+  for (const [id, good] of Object.entries(isGood)) byId(id).setAttribute("aria-invalid", !good);
+  if (!isGood.alpha || !isGood.rho) return null;
+  return { strategy: document.querySelector("input[name=strategy]:checked").value, alpha, rho };
+}
+
+const RATIOS = {
+  errors: (one) => percent(1 - one.positive / one.steps),
+  mc: (one) => (one.mc / one.steps).toFixed(4),
+  mixed: (one) => percent(one.mixed / one.n),
+  tied: (one) => percent(one.tied / one.n),
+};
+
+function showTotals(all, kept) {
+  const tile = (title, now, before) =>
+    element("div", {}, element("dt", {}, title), element("dd", {}, now, element("small", {}, before)));
+  const ratio = (title, name) => tile(title, RATIOS[name](kept), `corpus ${RATIOS[name](all)}`);
+  byId("kept").replaceChildren(
+    tile("rollouts kept", whole(kept.n), `of ${whole(all.n)}`),
+    tile("steps kept", whole(kept.steps), `of ${whole(all.steps)}`),
+    ratio("error steps", "errors"),
+    ratio("mean MC score", "mc"),
+    ratio("mixed rollouts", "mixed"),
+    ratio("tied at α", "tied"),
+  );
+}
+
+function showCommand(corpus, { strategy, rho, alpha }) {
+  const options = Object.entries({ strategy, rho, alpha, tau: corpus.tau, seed: corpus.seed });
+  const spans = options.flatMap(([name, value]) => [element("span", {}, `--${name} ${value}`), " "]);
+  byId("command").replaceChildren("mprm select INPUT… ", ...spans, element("span", {}, "--dry-run"));
+}
+
+function showTies(ties) {
+  const split = ties.filter((tie) => tie.kept > 0);
+  const [taken, among] = ["kept", "of"].map((key) => whole(split.reduce((n, tie) => n + tie[key], 0)));
+  byId("tie-words").textContent = split.length
+    ? `Ties: in ${split.length} of ${ties.length} sources more rollouts share the last rank to be kept than fit;` +
+      ` the seeded random order takes ${taken} of ${among}.`
+    : "Ties: no source has to choose between rollouts of equal rank.";
+}
+
+function showTable(corpus, every, kept, ties) {
+  const heads = ["source", "rollouts", "kept", "steps kept", "error steps", "mean MC", "mixed", "tied at the cut"];
+  const row = (name, before, now, tie, kind) => {
+    const change = (ratio) => `${RATIOS[ratio](before)} → ${RATIOS[ratio](now)}`;
+    const split = tie && tie.kept ? `${whole(tie.kept)} of ${whole(tie.of)}` : "–";
+    const cells = [before.n, now.n, now.steps].map(whole).concat(["errors", "mc", "mixed"].map(change), split);
+    const made = element("tr", { class: kind }, element("th", { scope: "row" }, name));
+    made.append(...cells.map((text) => element("td", {}, text)));
+    const { n, steps, positive, mixed, tied } = now;
+    Object.assign(made.dataset, { source: name, kept: n, steps, positive, mixed, tied });
+    return made;
+  };
+  const rows = corpus.sources.map((source, i) => row(source.name, every[i], kept[i], ties[i], ""));
+  byId("by-source").replaceChildren(
+    element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)))),
+    element("tbody", {}, ...rows, row("all", added(every), added(kept), null, "total")),
+  );
+}
+
+function showCharts(corpus, places, histogramOf) {
+  const [scope, isLog, quantity] = [byId("scope").value, byId("log").checked, byId("quantity").value];
+  const numbers = scope === "" ? [...corpus.sources.keys()] : [Number(scope)];
+  const chart = (name) => histogramChart(TITLES[name], summed(numbers.map((i) => histogramOf(name, i))), isLog);
+  byId("overall").replaceChildren(...Object.keys(TITLES).map(chart));
+  places.forEach((place, i) => {
+    const label = `${TITLES[quantity]} of ${corpus.sources[i].name}`;
+    place.replaceChildren(smallHistogram(histogramOf(quantity, i), isLog, label));
+  });
+  const rows = numbers.map((i) => corpus.step_scores[i]);
+  const counts = rows[0].map((_, k) => rows.reduce((n, row) => n + row[k], 0));
+  const title = scope === "" ? "all sources" : corpus.sources[Number(scope)].name;
+  const host = byId("step-scores");
+  host.replaceChildren(stepScoreChart(counts, corpus.tau, title, host.clientWidth));
+}
+
+// Calls back on every change of what is shown; many changes between two frames make one call.
+function onChanges(show) {
+  let frame = 0;
+  const soon = () => {
+    frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      show();
+    });
+  };
+  for (const id of ["scope", "log", "quantity"]) byId(id).addEventListener("change", soon);
+  addEventListener("resize", soon);
+  return soon;
+}
+
+async function showLive(corpus, places) {
+  const cells = await readCells(corpus);
+  const show = () => {
+    const chosen = settings();
+    if (chosen === null) return;
+    const found = cells.map((one) => keep(one, chosen));
+    const every = cells.map((one) => sums(one, one.count, chosen.alpha));
+    const kept = cells.map((one, i) => sums(one, found[i].kept, chosen.alpha));
+    const ties = found.map((one) => one.tie);
+    showTotals(added(every), added(kept));
+    showCommand(corpus, chosen);
+    showTies(ties);
+    showTable(corpus, every, kept, ties);
+    showCharts(corpus, places, (name, i) => histogram(cells[i], found[i].kept, name, chosen.alpha));
+  };
+  buildControls(corpus, onChanges(show));
+  show();
+}
+
+// One selection, worked out when the page was made.
+function showFixed(corpus, places) {
+  const find = (name, i) =>
+    corpus.histograms.find((one) => one.quantity === name && one.source === corpus.sources[i].name);
+  const show = () => showCharts(corpus, places, (name, i) => {
+    const { end, n_all, n_kept } = find(name, i);
+    return { end, all: n_all, kept: n_kept };
+  });
+  onChanges(show);
+  show();
+}
+
+async function showCorpus(corpus) {
+  byId("scope").append(element("option", { value: "" }, "all sources together"));
+  corpus.sources.forEach((source, i) => byId("scope").append(element("option", { value: i }, source.name)));
+  const places = buildSources(corpus);
+  const isLive = corpus.cells !== null && "DecompressionStream" in window;
+  const notice = corpus.why_not_live ?? (!isLive ? TOO_OLD : corpus.cells.order === null ? TOO_LARGE : null);
+  byId("notice").hidden = notice === null;
+  byId("notice").textContent = notice ?? "";
+  for (const one of document.querySelectorAll(".live")) one.hidden = !isLive;
+  if (isLive) await showLive(corpus, places);
+  else if (corpus.histograms !== null) showFixed(corpus, places);
+}
+
+async function start() {
+  const data = JSON.parse(byId("data").textContent);
+  byId("theme").addEventListener("change", (event) => {
+    document.documentElement.dataset.theme = event.target.value;
+  });
+  addEventListener("beforeprint", () => {
+    for (const one of document.querySelectorAll("details")) one.open = true;
+  });
+  if (byId("charts")) byId("charts").append(...data.charts.map(lineChart));
+  if (data.corpus) await showCorpus(data.corpus);
+  document.documentElement.dataset.ready = "yes";
+}
+start();

@@ -1,0 +1,269 @@
+"""Tables and charts of training runs, evaluations and rerankings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from mprm.evaluation.measure import METRICS
+from mprm.evaluation.saved_scores import read_scores
+from mprm.evaluation.step_metrics import BINS, calibration_bin
+from mprm.evaluation.step_table import step_table
+from mprm.report.chart import Chart, Point, Series
+from mprm.report.run_files import FULL, EvaluationRun, RerankingRun, Runs, TrainedOn, TrainingRun
+from mprm.report.table import Group, Row, Table, best_marked
+from mprm.reranking.best_of_n import METHODS
+
+Measured = tuple[str, TrainedOn | None, list[float | None]]
+"""A model's name, what it was trained on, and its numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunsView:
+    """What the page shows of runs."""
+
+    charts: tuple[Chart, ...]
+    tables: tuple[Table, ...]
+
+
+def view_runs(runs: Runs) -> RunsView:
+    """Everything that the runs hold to be shown, curves first."""
+    charts = [*_curve_charts(runs.training), *_scaling_charts(runs)]
+    for number, run in enumerate(runs.rerankings, 1):
+        charts.append(_best_of_n(run, number))
+    charts += _calibration(runs.evaluations)
+    tables = [*_curve_tables(runs.training), *_evaluation_tables(runs.evaluations)]
+    tables += [table for run in runs.evaluations for table in _comparisons(run)]
+    return RunsView(tuple(charts), tuple(tables))
+
+
+def _curve_charts(training: Sequence[TrainingRun]) -> list[Chart]:
+    """One chart of the overall value and one a source; a line for runs that differ by their seed alone."""
+    measured = [run for run in training if run.curve]
+    if not measured:
+        return []
+    groups = _by_settings(measured)
+    sources = dict.fromkeys(source for run in measured for point in run.curve for source in point.macro_f1)
+    views: list[tuple[str, str, str | None]] = [("curve_overall", "Overall F1 during training", None)]
+    views += [(f"curve_source_{n}", f"Macro-F1 during training: {s}", s) for n, s in enumerate(sources, 1)]
+    return [
+        Chart(name=name, title=title, x="updates", y="F1", series=_curve_series(groups, source))
+        for name, title, source in views
+    ]
+
+
+def _curve_series(groups: dict[str, list[TrainingRun]], source: str | None) -> tuple[Series, ...]:
+    """A line a group, of the overall value or of one source."""
+    series = []
+    for name, runs in groups.items():
+        found: dict[int, list[float]] = defaultdict(list)
+        for point in (point for run in runs for point in run.curve):
+            value = point.overall if source is None else point.macro_f1.get(source)
+            if value is not None:
+                found[point.update].append(value)
+        # only where every seed was measured: else the mean jumps as runs come and go
+        whole = {update: values for update, values in found.items() if len(values) == len(runs)}
+        if whole:
+            series.append(Series(name=name, points=tuple(_band(x, whole[x]) for x in sorted(whole))))
+    return tuple(series)
+
+
+def _band(x: float, values: Sequence[float]) -> Point:
+    """The mean, between the least and the largest of several."""
+    if len(values) == 1:
+        return Point(x=x, y=values[0])
+    return Point(x=x, y=sum(values) / len(values), low=min(values), high=max(values))
+
+
+def _by_settings(training: Iterable[TrainingRun]) -> dict[str, list[TrainingRun]]:
+    """Runs that differ by their seed alone, under a name that tells them from the others."""
+    runs = sorted(training, key=lambda run: (run.trained_on.rho, run.trained_on.strategy, run.seed))
+    options = dict.fromkeys(name for run in runs for name in run.settings)
+    differ = [name for name in options if len({run.settings.get(name) for run in runs}) > 1]
+    found: dict[str, list[TrainingRun]] = defaultdict(list)
+    for run in runs:
+        found[", ".join([run.trained_on.name, *(f"{name} {run.settings.get(name)}" for name in differ)])].append(run)
+    return dict(found)
+
+
+def _curve_tables(training: Sequence[TrainingRun]) -> list[Table]:
+    measured = [run for run in training if run.curve]
+    if not measured:
+        return []
+    sources = list(dict.fromkeys(source for run in measured for source in run.curve[-1].macro_f1))
+    found: list[Measured] = []
+    for name, runs in _by_settings(measured).items():
+        last = [run.curve[-1] for run in runs]
+        columns: list[list[float | None]] = [
+            [point.overall for point in last],
+            *([point.macro_f1.get(s) for point in last] for s in sources),
+        ]
+        means = [_mean(column) for column in columns]
+        several = f" ({len(runs)} seeds)" if len(runs) > 1 else ""
+        found.append((name + several, runs[0].trained_on, means))
+    assumed = [run.folder.name for run in measured if run.is_assumed]
+    below = ["Last point of each learning curve; of several seeds the mean. The best of each group is marked."]
+    if assumed:
+        below.append(
+            f"Nothing says that these were trained on a subset, so they count as all data: {', '.join(assumed)}."
+        )
+    return [_paper_table("After training", sources, found, tuple(below))]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _paper_table(caption: str, sources: Sequence[str], found: Sequence[Measured], below: tuple[str, ...]) -> Table:
+    """Overall and per-source F1 in percent, grouped by how much the models were trained on, as in the paper."""
+    percent = [(n, on, [None if v is None else 100 * v for v in values]) for n, on, values in found]
+    ranked = sorted(percent, key=lambda row: -row[1].rho if row[1] is not None else -2.0)
+    groups = [
+        best_marked(head, [(name, values) for name, _, values in rows], "{:.2f}")
+        for head, rows in groupby(ranked, key=lambda row: _group_head(row[1]))
+    ]
+    return Table(caption=caption, heads=("model", "overall", *sources), groups=tuple(groups), below=below)
+
+
+def _group_head(trained_on: TrainedOn | None) -> str | None:
+    if trained_on is None:
+        return None
+    return "Full data" if trained_on.strategy == FULL else f"{100 * trained_on.rho:g}% subsets"
+
+
+def _evaluation_tables(evaluations: Sequence[EvaluationRun]) -> list[Table]:
+    """One table for each set of sources and way to choose thresholds: only those can be compared."""
+    known = {run.content.models[0].name: run.trained_on for run in evaluations if run.trained_on is not None}
+    found: dict[tuple[str, tuple[str, ...]], dict[str, Measured]] = defaultdict(dict)
+    for run in evaluations:
+        for model in run.content.models:
+            by_source = model.metrics.sources
+            values = [
+                model.metrics.all["overall"].value,
+                *(source["macro_f1"].value for source in by_source.values()),
+            ]
+            on = run.trained_on if len(run.content.models) == 1 else known.get(model.name)
+            rows = found[run.content.threshold, tuple(by_source)]
+            if any(name.startswith(model.name) and there == values for name, _, there in rows.values()):
+                continue  # measured before, and compared here
+            name = model.name if model.name not in rows else f"{model.name} ({run.folder})"
+            rows[name] = (name, on, values)
+    return [
+        _paper_table(
+            "Evaluation", sources, list(models.values()), (f"{threshold}. The best of each group is marked.",)
+        )
+        for (threshold, sources), models in found.items()
+    ]
+
+
+def _comparisons(run: EvaluationRun) -> list[Table]:
+    """Every paired comparison of an evaluation."""
+    tables = []
+    for pair in run.content.comparisons:
+        rows = []
+        for metric, title in METRICS.items():
+            difference = pair.differences.all.get(metric)
+            if difference is not None and difference.estimate.value is not None:
+                value, low, high = difference.estimate.value, difference.estimate.low, difference.estimate.high
+                interval = "–" if low is None or high is None else f"{100 * low:+.2f} to {100 * high:+.2f}"
+                p = "–" if difference.p_value is None else f"{difference.p_value:.4f}"
+                rows.append(Row(cells=(title, f"{100 * value:+.2f}", interval, p)))
+        swapped = pair.permutation_p
+        below = [f"{run.content.threshold}. Differences in points, on the same problems."]
+        if swapped is not None:
+            below.append(f"Overall value, by swapping the models problem by problem: p = {swapped:.4f}.")
+        tables.append(
+            Table(
+                caption=f"{pair.model} less {pair.baseline}",
+                heads=("metric", "difference", "95% interval", "p"),
+                groups=(Group(head=None, rows=tuple(rows)),),
+                below=tuple(below),
+            )
+        )
+    return tables
+
+
+def _scaling_charts(runs: Runs) -> list[Chart]:
+    """F1 against rho, from the ends of learning curves and from evaluations, each where it has two values of rho."""
+    ends = [(run.trained_on, run.curve[-1].overall) for run in runs.training if run.curve]
+    judged = [
+        (run.trained_on, run.content.models[0].metrics.all["overall"].value)
+        for run in runs.evaluations
+        if run.trained_on is not None and len(run.content.models) == 1
+    ]
+    found = []
+    for name, title, pairs in (
+        ("scaling_curves", "Overall F1 against ρ, at the end of training", ends),
+        ("scaling_evaluations", "Overall F1 against ρ, as evaluated", judged),
+    ):
+        known = [(on, value) for on, value in pairs if value is not None]
+        if len({on.rho for on, _ in known}) > 1:
+            found.append(Chart(name=name, title=title, x="ρ (%)", y="F1", series=_scaling(known)))
+    return found
+
+
+def _scaling(pairs: Sequence[tuple[TrainedOn, float]]) -> tuple[Series, ...]:
+    """A line a strategy; all strategies end in the full data."""
+    full = [value for on, value in pairs if on.strategy == FULL]
+    series = []
+    for strategy in dict.fromkeys(on.strategy for on, _ in pairs if on.strategy != FULL):
+        by_rho: dict[float, list[float]] = defaultdict(list)
+        for on, value in pairs:
+            if on.strategy == strategy:
+                by_rho[on.rho].append(value)
+        if full:
+            by_rho.setdefault(1.0, full)
+        series.append(Series(name=strategy, points=tuple(_band(100 * rho, by_rho[rho]) for rho in sorted(by_rho))))
+    return tuple(series)
+
+
+def _best_of_n(run: RerankingRun, number: int) -> Chart:
+    series = []
+    for method, row in run.content.total.accuracy.items():
+        points = [
+            Point(x=int(n), y=found.value, low=found.low, high=found.high)
+            for n, found in row.items()
+            if found.value is not None
+        ]
+        series.append(Series(name=METHODS.get(method, method), points=tuple(sorted(points, key=lambda p: p.x))))
+    return Chart(
+        name=f"best_of_n_{number}",
+        title=f"Best of N: {run.content.model}, {run.content.total.n_questions:,} questions",
+        x="candidates a question (N)",
+        y="accuracy",
+        series=tuple(series),
+        is_log=True,
+    )
+
+
+def _calibration(evaluations: Sequence[EvaluationRun]) -> list[Chart]:
+    """Share of correct steps against their scores, for every evaluation that holds its scores."""
+    series: list[Series] = []
+    for run in evaluations:
+        if run.scores is None:
+            continue
+        scored = read_scores(run.scores)
+        table = step_table(scored.solutions)
+        scores, is_correct = table.scores[table.is_counted], table.labels[table.is_counted] == 1
+        place = calibration_bin(scores)
+        n, sums, right = (np.bincount(place, w, BINS) for w in (np.ones(len(place)), scores, is_correct))
+        points = [Point(x=float(sums[b] / n[b]), y=float(right[b] / n[b])) for b in range(BINS) if n[b]]
+        is_new = scored.name not in [one.name for one in series]
+        series.append(Series(name=scored.name if is_new else f"{scored.name} ({run.folder})", points=tuple(points)))
+    if not series:
+        return []
+    return [
+        Chart(
+            name="calibration",
+            title="Calibration of step scores",
+            x="mean score of the bin",
+            y="share of correct steps",
+            series=tuple(series),
+            is_unit=True,
+        )
+    ]

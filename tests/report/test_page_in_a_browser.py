@@ -1,0 +1,247 @@
+"""The page in a real Chromium, offline: it draws, it moves, it keeps what select keeps, and nothing runs but its script."""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mprm.cli.select import run as run_select
+from mprm.report import label_cells
+from mprm.report.config import ReportConfig
+from mprm.report.report import report
+from tests.conftest import SHARED, random_scores, raw_record, write_jsonl
+from tests.report.browser import Browser
+from tests.report.test_report import HOSTILE
+
+STRATEGIES = ("bis", "random", "low-mc", "mixed", "reliable")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def without_errors(browser: Browser) -> Iterator[None]:
+    """Every test fails when the page logs an error, or asks for anything but itself."""
+    browser.prefer(width=1280)
+    browser.errors.clear()
+    browser.requests.clear()
+    yield
+    assert browser.errors == []
+    assert [url for url in browser.requests if not url.startswith(("file:", "data:image/"))] == []
+    assert len([url for url in browser.requests if url.startswith("file:")]) == 1
+
+
+@pytest.fixture
+def annotations(corpus) -> Path:
+    """Scores of k out of 12, whose sums round, in sources of which some are all ties."""
+    rng = random.Random(5)
+    sizes = {"ai2d": 211, "geos": 1, "vqav2": 64}
+    made = {name: [random_scores(rng, 12) for _ in range(n)] for name, n in sizes.items()}
+    # (0.16 + 0.05) * 10/12 and (0.25 + 0.05) * 7/12 are one float64, 0.175; multiplied out they are two
+    return corpus(12, **made, ties=[[10 / 12, 0, 0, 0, 0], [7 / 12, 0]] * 20 + [[1.0], [0.0]] * 4)
+
+
+def kept(browser: Browser) -> dict[str, dict[str, float]]:
+    """What the page says is kept, by source."""
+    browser.drawn()
+    rows = browser.run("[...document.querySelectorAll('#by-source tr[data-source]')].map(row => ({...row.dataset}))")
+    return {row.pop("source"): {name: float(value) for name, value in row.items()} for row in rows}
+
+
+def selected(folder: Path, capsys: pytest.CaptureFixture[str], **options: object) -> dict[str, dict[str, float]]:
+    """What ``mprm select --dry-run`` keeps, by source."""
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    assert run_select([str(folder), *words, "--dry-run", "--json"]) == 0
+    (subset,) = json.loads(capsys.readouterr().out)["subsets"]
+    names = {"kept": "n_rollouts", "steps": "n_steps", "positive": "n_pos", "mixed": "n_mixed", "tied": "n_tied"}
+    found = {
+        source: {short: entry[name] for short, name in names.items()}
+        for source, entry in subset["statistics"].items()
+    }
+    found["all"] = {short: sum(entry[short] for entry in found.values()) for short in names}
+    return found
+
+
+def value_of(browser: Browser, selector: str) -> str:
+    return browser.run(f"document.querySelector({json.dumps(selector)}).value")
+
+
+def test_moved_sliders_keep_what_select_keeps(
+    annotations: Path, tmp_path: Path, browser: Browser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report(annotations, out=tmp_path / "r.html")
+    browser.open(tmp_path / "r.html")
+    assert kept(browser) == selected(annotations, capsys, rho=0.1)
+    browser.click("#rho-slider", share=0.4)
+    for name, presses in (("rho", 3), ("alpha", 7), ("rho", 11), ("alpha", 20)):
+        browser.run(f"document.getElementById('{name}-slider').focus()")
+        browser.press("ArrowRight", presses)
+        alpha, rho = value_of(browser, "#alpha"), value_of(browser, "#rho")
+        assert kept(browser) == selected(annotations, capsys, rho=rho, alpha=alpha), (alpha, rho)
+    assert (float(alpha), float(rho)) != (0.05, 0.1)
+    words = browser.run("document.getElementById('command').textContent")
+    assert words == f"mprm select INPUT… --strategy bis --rho {rho} --alpha {alpha} --tau 0 --seed 0 --dry-run"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_keeps_what_select_keeps(
+    strategy: str, annotations: Path, tmp_path: Path, browser: Browser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report(annotations, out=tmp_path / "r.html", config=ReportConfig(seed=7, tau=0.25))
+    browser.open(tmp_path / "r.html")
+    browser.click(f"#strategy label:nth-of-type({STRATEGIES.index(strategy) + 1})")
+    for rho in ("0.05", "0.37", "1"):
+        browser.run("document.getElementById('rho').select()")
+        browser.call("Input.insertText", text=rho)
+        expected = selected(annotations, capsys, strategy=strategy, rho=rho, seed=7, tau=0.25)
+        assert kept(browser) == expected, rho
+
+
+def test_numbers_that_make_no_sense_change_nothing(annotations: Path, tmp_path: Path, browser: Browser) -> None:
+    report(annotations, out=tmp_path / "r.html")
+    browser.open(tmp_path / "r.html")
+    before = kept(browser)
+    for wrong in ("0", "1.5"):
+        browser.run("document.getElementById('rho').select()")
+        browser.call("Input.insertText", text=wrong)
+        assert kept(browser) == before
+        assert browser.run("document.getElementById('rho').getAttribute('aria-invalid')") == "true"
+
+
+def test_a_corpus_without_its_random_order_still_keeps_as_many(
+    annotations: Path,
+    tmp_path: Path,
+    browser: Browser,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(label_cells, "MOST_ORDERED", 10)
+    report(annotations, out=tmp_path / "r.html", config=ReportConfig(rho=0.3))
+    browser.open(tmp_path / "r.html")
+    found, expected = kept(browser), selected(annotations, capsys, rho=0.3)
+    for source, entry in expected.items():
+        assert found[source]["kept"] == pytest.approx(entry["kept"], abs=1e-9), source
+    assert "in proportion" in browser.run("document.getElementById('notice').textContent")
+
+
+def test_where_nothing_can_be_moved_the_page_says_so_and_still_draws(
+    annotations: Path, tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(label_cells, "MOST_CELLS", 3)
+    report(annotations, out=tmp_path / "r.html")
+    browser.open(tmp_path / "r.html")
+    assert "nothing can be moved" in browser.run("document.getElementById('notice').innerText")
+    assert browser.run("document.getElementById('controls').getClientRects().length") == 0
+    assert browser.run("document.querySelectorAll('#overall .bar-kept').length") > 0
+
+
+def test_the_bars_add_up_to_what_is_kept(annotations: Path, tmp_path: Path, browser: Browser) -> None:
+    report(annotations, out=tmp_path / "r.html", config=ReportConfig(rho=0.2))
+    browser.open(tmp_path / "r.html")
+    browser.run("(s => { s.value = '3'; s.dispatchEvent(new Event('change')) })(document.getElementById('scope'))")
+    browser.drawn()
+    words = browser.run("[...document.querySelectorAll('#overall figure:first-child title')].map(t => t.textContent)")
+    pairs = [word.split(": kept ")[1].split(" of ") for word in words]
+    assert sum(int(pair[0]) for pair in pairs) == int(64 * 0.2)
+    assert sum(int(pair[1]) for pair in pairs) == 64
+
+
+def test_hostile_text_runs_nothing_and_is_there_to_be_read(tmp_path: Path, browser: Browser) -> None:
+    record = raw_record([1.0, 0.0], question_orig=HOSTILE, answer=HOSTILE, image="broken.png")
+    record["steps_with_score"][0]["step"] = HOSTILE
+    write_jsonl(tmp_path / "in" / "<img src=x onerror=window.hacked=3>.jsonl", [record])
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG no more")
+    report(tmp_path / "in", out=tmp_path / "r.html", config=ReportConfig(image_root=str(tmp_path)))
+    browser.open(tmp_path / "r.html")
+    assert browser.run("typeof window.hacked") == "undefined"
+    assert browser.run("document.scripts.length") == 2
+    assert browser.run("document.images.length") == 0
+    assert "<script>window.hacked = 1</script>" in browser.run("document.querySelector('.step p').textContent")
+    assert "cannot be read" in browser.run("document.querySelector('figure.missing').textContent")
+    assert kept(browser)["<img src=x onerror=window.hacked=3>"]["kept"] == 1
+
+
+def test_even_markup_that_slipped_through_would_not_run(annotations: Path, tmp_path: Path, browser: Browser) -> None:
+    """The policy of the page is tried by breaking the page on purpose."""
+    report(annotations, out=tmp_path / "r.html")
+    page = tmp_path / "r.html"
+    page.write_text(page.read_text().replace("<main>", "<main><script>window.hacked = 1</script>"))
+    browser.open(page)
+    assert browser.run("typeof window.hacked") == "undefined"
+    assert len(browser.errors) == 1
+    assert "Content Security Policy" in browser.errors.pop()
+
+
+def contrast(one: list[float], two: list[float]) -> float:
+    """Contrast of two colours as WCAG counts it; 4.5 is enough for text."""
+
+    def light(colour: list[float]) -> float:
+        parts = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+    high, low = sorted((light(one), light(two)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_light_and_dark_are_readable_and_nothing_overflows(
+    dark: bool, width: int, annotations: Path, tmp_path: Path, browser: Browser
+) -> None:
+    report(annotations, out=tmp_path / "r.html")
+    browser.prefer(dark=dark, width=width)
+    browser.open(tmp_path / "r.html")
+    assert browser.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    look = "(s => getComputedStyle(document.querySelector(s)).{}.match(/[\\d.]+/g).map(Number))({!r})"
+    paper = browser.run(look.format("backgroundColor", "body"))
+    assert (sum(paper) < 200) == dark
+    for selector in ("body", "nav a", ".note", ".tiles dt", ".step .score", ".badge"):
+        assert contrast(browser.run(look.format("color", selector)), paper) >= 4.5, selector
+    for selector in ("svg text", "svg .coverage-text", "svg .bar-kept"):
+        assert contrast(browser.run(look.format("fill", selector)), paper) >= 3, selector
+    shot = browser.screenshot(tmp_path / "shot.png")
+    assert len(shot.read_bytes()) > 10_000
+
+
+def test_the_switch_overrules_the_system(annotations: Path, tmp_path: Path, browser: Browser) -> None:
+    report(annotations, out=tmp_path / "r.html")
+    browser.open(tmp_path / "r.html")
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = browser.run(background)
+    switch = "(s => {{ s.value = '{}'; s.dispatchEvent(new Event('change')) }})(document.getElementById('theme'))"
+    browser.run(switch.format("dark"))
+    dark = browser.run(background)
+    browser.prefer(dark=True)
+    browser.run(switch.format("light"))
+    assert browser.run(background) == light != dark
+
+
+@pytest.mark.slow
+def test_a_corpus_of_the_paper_s_shape_keeps_what_select_keeps(
+    tmp_path: Path, browser: Browser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = SHARED / "bench" / "gen_corpus.py"
+    if not generator.is_file():
+        pytest.skip("the generator of corpora is not beside the checkout")
+    annotations = tmp_path / "corpus"
+    scale = ["--out", str(annotations), "--scale", "0.1", "--procs", "1"]
+    subprocess.run([sys.executable, str(generator), *scale], check=True, capture_output=True)
+    found = report(annotations, out=tmp_path / "r.html")
+    assert found.n_bytes < 5_000_000
+    browser.open(tmp_path / "r.html")
+    for strategy in STRATEGIES:
+        browser.click(f"#strategy label:nth-of-type({STRATEGIES.index(strategy) + 1})")
+        for alpha, rho in (("0.05", "0.25"), ("0", "0.1"), ("0.2", "0.05")):
+            for name, value in (("alpha", alpha), ("rho", rho)):
+                browser.run(f"document.getElementById('{name}').select()")
+                browser.call("Input.insertText", text=value)
+            expected = selected(annotations, capsys, strategy=strategy, alpha=alpha, rho=rho)
+            assert len(expected) == 39
+            assert kept(browser) == expected, (strategy, alpha, rho)
