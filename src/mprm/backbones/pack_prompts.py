@@ -9,6 +9,7 @@ import numpy as np
 
 from mprm.backbones.prefix_tree import MIN_SHARED, Ids, Laid, lay_out, packs_by_tokens
 from mprm.backbones.prompt import Encoded, PromptEncoder
+from mprm.backbones.qwen2_5_vl import as_frames
 
 
 def read_ids(encoded: Encoded) -> Ids:
@@ -86,8 +87,11 @@ def _images(
         places.append(found[inside] - begin + node.start)
         rows.append(first_rows[kinds[number]] + np.flatnonzero(inside))
     seen = [encoded.vision for encoded in shown.values() if encoded.vision]
+    vision = {name: torch.cat([torch.as_tensor(one[name]) for one in seen]) for name in seen[0]}
+    if "image_grid_thw" in vision:
+        vision["image_grid_thw"] = as_frames(vision["image_grid_thw"])
     return {
         "image_places": torch.from_numpy(np.concatenate(places)),
         "image_rows": torch.from_numpy(np.concatenate(rows)),
-        **{name: torch.cat([torch.as_tensor(vision[name]) for vision in seen]) for name in seen[0]},
+        **vision,
     }

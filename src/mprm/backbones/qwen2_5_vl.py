@@ -15,6 +15,24 @@ SETTINGS = {"min_pixels": 784, "max_pixels": 200_704}
 """28 × 28 pixels a token: 1 to 256 tokens an image."""
 
 
+def as_frames(grids: Any) -> Any:
+    """Grids of images, shape (n, 3), with neighbours of one size as frames of one film.
+
+    The vision tower sees each frame by itself, as it does images, but goes through images one by one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> as_frames(torch.tensor([[1, 8, 8], [1, 8, 8], [1, 4, 8]])).tolist()
+    [[2, 8, 8], [1, 4, 8]]
+    """
+    import torch
+
+    sizes, counts = torch.unique_consecutive(grids[:, 1:], dim=0, return_counts=True)
+    frames = [int(some.sum()) for some in grids[:, 0].split(counts.tolist())]
+    return torch.cat([torch.tensor(frames)[:, None], sizes], dim=1)
+
+
 class Qwen25VL:
     """See `Family`."""
 

@@ -11,6 +11,7 @@ from mprm.annotation.questions.prompt import prompt_of
 from mprm.annotation.split_steps import JOINT
 from mprm.backbones.chat import plain_text
 from mprm.backbones.load import Backbone
+from mprm.backbones.qwen2_5_vl import as_frames
 from mprm.errors import ConfigError
 from mprm.lab.world import LOOK, POINT, SOURCES, SPLITS, Problem, as_question, description, draw, problem, solution
 from mprm.lab.world.randomness import draws_for
@@ -104,9 +105,9 @@ class Lessons:
         inputs["pixel_values"] = torch.cat([row["vision"]["pixel_values"] for row in rows])
         inputs |= encoder.family.batch_inputs(encoder.tokenizer, input_ids)
         if "image_grid_thw" in rows[0]["vision"]:
-            # reckoned here, and all pictures as frames of one: the model would go through them one by one
+            # positions are reckoned here: the model would go through the pictures one by one
             grids = torch.cat([row["vision"]["image_grid_thw"] for row in rows])
-            inputs["image_grid_thw"] = torch.cat([grids[:, :1].sum(0), grids[0, 1:]])[None]
+            inputs["image_grid_thw"] = as_frames(grids)
             vision = [{"image_grid_thw": grid[None]} for grid in grids.numpy()]
             positions = [
                 encoder.family.positions(encoder.tokenizer, encoder.image_processor, ids, seen)
