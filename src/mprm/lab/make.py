@@ -80,9 +80,10 @@ def _train(final: Path, wanted: PolicyPlan, say: Say) -> None:
             say(f"{name}: update {update:,}, loss {loss:.3f}")
 
     losses = train_policy(policy, wanted.training, on_update=tell)
+    policy.model.bfloat16()
     partial = final.with_name(f".{name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    save_policy(policy, partial)
+    save_policy(policy, partial)  # in bfloat16, as it is shipped: who begins from it begins from the same weights
     partial.replace(final)
     say(f"{name}: loss {losses[0]:.3f} → {sum(losses[-20:]) / len(losses[-20:]):.3f}")
 
