@@ -20,13 +20,22 @@ def chat_frame(tokenizer: Any, *, reply: bool = False) -> tuple[list[int], list[
 
     A tokenizer without a template gets its beginning-of-text token, if it has one, and nothing after.
     """
-    if not tokenizer.chat_template:
-        return ([tokenizer.bos_token_id] if tokenizer.bos_token_id is not None else []), []
+    before, after = _frame(tokenizer, tokenizer.chat_template, reply)
+    return list(before), list(after)
+
+
+@lru_cache(maxsize=8)
+def _frame(tokenizer: Any, template: Any, reply: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Made once for a tokenizer and its template: rendering one takes longer than encoding a question."""
+    if not template:
+        return ((tokenizer.bos_token_id,) if tokenizer.bos_token_id is not None else ()), ()
     rendered = _rendered(tokenizer, reply=reply)
     before, found, after = rendered.partition(_WORDS)
     if not found or _WORDS in after:
         raise ConfigError("the checkpoint's chat template does not show the user's message once; mprm cannot use it")
-    return tokenizer.encode(before, add_special_tokens=False), tokenizer.encode(after, add_special_tokens=False)
+    return tuple(tokenizer.encode(before, add_special_tokens=False)), tuple(
+        tokenizer.encode(after, add_special_tokens=False)
+    )
 
 
 def _rendered(tokenizer: Any, *, reply: bool) -> str:

@@ -23,6 +23,10 @@ class PolicyPlan:
     training: PolicyTraining = field(default_factory=PolicyTraining)
 
 
+WEAK: dict[str, Any] = {"n_updates": 2500, "n_batches": 200, "batch_size": 256}
+"""Training of those whose solutions are to be wrong more often."""
+
+
 def _policy(kind: str, seed: int, *, hidden: int = 192, layers: int = 4, **training: Any) -> PolicyPlan:
     return PolicyPlan(
         kind=kind,
@@ -45,12 +49,12 @@ class LabPlan:
 
     policies: dict[str, PolicyPlan] = field(
         default_factory=lambda: {
-            "internvl": _policy("internvl", 0, n_updates=6000),
-            "qwen": _policy("qwen2_5_vl", 1, n_updates=6000),
-            "variant-a": _policy("internvl", 2, hidden=128, n_updates=2500, batch_size=256),
-            "variant-b": _policy("qwen2_5_vl", 3, hidden=128, n_updates=2500, batch_size=256),
-            "variant-c": _policy("internvl", 4, layers=3, n_updates=2500, batch_size=256),
-            "variant-d": _policy("qwen2_5_vl", 5, layers=3, n_updates=2500, batch_size=256),
+            "internvl": _policy("internvl", 0, n_updates=6000, n_batches=250),
+            "qwen": _policy("qwen2_5_vl", 1, n_updates=6000, n_batches=250),
+            "variant-a": _policy("internvl", 2, hidden=128, **WEAK),
+            "variant-b": _policy("qwen2_5_vl", 3, hidden=128, **WEAK),
+            "variant-c": _policy("internvl", 4, layers=3, **WEAK),
+            "variant-d": _policy("qwen2_5_vl", 5, layers=3, **WEAK),
         }
     )
     at_once: int = 6
