@@ -22,6 +22,7 @@ COMMANDS = {
     "sample": "candidate solutions of questions, from a policy",
     "rerank": "choose the best of N candidates by step scores",
     "convert-internvl": "a published InternVL2.5 checkpoint for transformers' own class",
+    "theory": "the paper's analysis: verified by simulation, fitted to a corpus",
     "lab": "the sample corpus that mprm ships; a small visual world and its policies",
 }
 

@@ -12,6 +12,9 @@ from mprm.theory.simulation.verify import Verification
 
 BLUE, GREEN, ORANGE, GREY = "#0072B2", "#009E73", "#D55E00", "#999999"
 """Of Okabe and Ito's palette: told apart with any kind of colour vision."""
+KINDS = ("svg", "png")
+FIGURES = tuple(f"{name}.{kind}" for name in ("scaling", "strategies", "pseudo_positives") for kind in KINDS)
+"""All files that may be written."""
 TENTHS = [1, 0.1, 0.01, 0.001, 0.0001]
 ORDER = ("all", "bis", "mixed", "reliable", "random", "low-mc")
 
@@ -21,12 +24,6 @@ def can_draw() -> bool:
     return find_spec("altair") is not None and find_spec("vl_convert") is not None
 
 
-def figure_names(found: Verification) -> list[str]:
-    """The files that `write_figures` would write."""
-    charts = (["scaling"] if found.training else []) + (["strategies", "pseudo_positives"] if found.worlds else [])
-    return [f"{name}.{kind}" for name in charts for kind in ("svg", "png")]
-
-
 def write_figures(found: Verification, folder: Path) -> list[str]:
     """Write each figure as SVG and PNG; returns the files' names."""
     charts: dict[str, Any] = {}
@@ -34,11 +31,12 @@ def write_figures(found: Verification, folder: Path) -> list[str]:
         charts["scaling"] = scaling_figure(found.training)
     if found.worlds:
         charts["strategies"], charts["pseudo_positives"] = strategies_figure(found), pseudo_positives_figure(found)
-    for name, chart in charts.items():
-        for kind in ("svg", "png"):
-            with atomic_write(str(folder / f"{name}.{kind}")) as temporary:
-                chart.save(str(temporary), format=kind, scale_factor=2 if kind == "png" else 1)
-    return figure_names(found)
+    written = [f"{name}.{kind}" for name in charts for kind in KINDS]
+    for file in written:
+        name, kind = file.split(".")
+        with atomic_write(str(folder / file)) as temporary:
+            charts[name].save(str(temporary), format=kind, scale_factor=2 if kind == "png" else 1)
+    return written
 
 
 def _styled(chart: Any) -> Any:

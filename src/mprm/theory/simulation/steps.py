@@ -113,8 +113,12 @@ def _monte_carlo(rng: np.random.Generator) -> list[Line]:
             positive_label_probability(r, N),
             K > 0,
         ),
-        make_line("MC score", "section 3.3", "E[s | r] = r", "=", r, s),
         make_line(
-            "MC score's variance", "section 3.3", "Var(s | r) = r(1−r)/N", "=", score_variance(r, N), (s - r) ** 2
+            "MC score's variance",
+            "section 3.3",
+            "E[(s − r)² | r] = r(1−r)/N",
+            "=",
+            score_variance(r, N),
+            (s - r) ** 2,
         ),
     ]

@@ -1,0 +1,58 @@
+"""How often ``mprm theory verify`` refuses a line: the share over many seeds.
+
+    python benchmarks/theory_seeds.py [--seeds 20] [--first 0] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import sys
+
+sys.path.pop(0)  # this folder: in it, "select" is a benchmark and not the standard library's
+
+import argparse
+import json
+import platform
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from mprm.theory import verify
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    failed: Counter[str] = Counter()
+    n_lines, n_runs_failed, seconds = 0, 0, []
+    for seed in range(options.first, options.first + options.seeds):
+        started = time.perf_counter()
+        found = verify(seed=seed)
+        seconds.append(round(time.perf_counter() - started, 1))
+        n_lines += len(found.verdicts)
+        n_runs_failed += not found.holds
+        failed.update(verdict.line.name for verdict in found.verdicts if not verdict.holds)
+        print(f"seed {seed}: {seconds[-1]} s, {'holds' if found.holds else dict(failed)}", flush=True)
+    result = {
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "seeds": options.seeds,
+        "first_seed": options.first,
+        "lines": n_lines,
+        "lines_failed": sum(failed.values()),
+        "runs_failed": n_runs_failed,
+        "failed": dict(failed),
+        "seconds": seconds,
+    }
+    print(json.dumps(result, indent=2))
+    if options.out is not None:
+        options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
