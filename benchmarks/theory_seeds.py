@@ -1,6 +1,6 @@
 """How often ``mprm theory verify`` refuses a line: the share over many seeds.
 
-    python benchmarks/theory_seeds.py [--seeds 20] [--first 0] [--out FILE]
+python benchmarks/theory_seeds.py [--seeds 20] [--first 0] [--processes 2] [--out FILE]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ sys.path.pop(0)  # this folder: in it, "select" is a benchmark and not the stand
 
 import argparse
 import json
+import multiprocessing
 import platform
 import time
 from collections import Counter
@@ -21,22 +22,30 @@ import numpy as np
 from mprm.theory import verify
 
 
+def failed_lines(seed: int) -> tuple[int, float, int, list[str]]:
+    """(seed, seconds, number of lines, lines that fail)."""
+    started = time.perf_counter()
+    found = verify(seed=seed)
+    failed = [verdict.line.name for verdict in found.verdicts if not verdict.holds]
+    return seed, round(time.perf_counter() - started, 1), len(found.verdicts), failed
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     failed: Counter[str] = Counter()
     n_lines, n_runs_failed, seconds = 0, 0, []
-    for seed in range(options.first, options.first + options.seeds):
-        started = time.perf_counter()
-        found = verify(seed=seed)
-        seconds.append(round(time.perf_counter() - started, 1))
-        n_lines += len(found.verdicts)
-        n_runs_failed += not found.holds
-        failed.update(verdict.line.name for verdict in found.verdicts if not verdict.holds)
-        print(f"seed {seed}: {seconds[-1]} s, {'holds' if found.holds else dict(failed)}", flush=True)
+    with multiprocessing.Pool(options.processes) as pool:
+        for seed, took, n, names in pool.imap(failed_lines, range(options.first, options.first + options.seeds)):
+            print(f"seed {seed}: {took} s, {', '.join(names) or 'holds'}", flush=True)
+            seconds.append(took)
+            n_lines += n
+            n_runs_failed += bool(names)
+            failed.update(names)
     result = {
         "machine": platform.machine(),
         "python": platform.python_version(),

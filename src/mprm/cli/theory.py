@@ -27,7 +27,6 @@ from mprm.cli.progress import counting, progress
 from mprm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mprm.theory.corpus_fit.fit_corpus import CorpusFit, SourceFit
     from mprm.theory.simulation.verify import Verification
 
 HELP = """usage: mprm theory {verify,fit} ...
@@ -112,7 +111,9 @@ def run_verify(arguments: list[str]) -> int:
     if options.json:
         print(as_json(found.as_dict()))
     else:
-        _show_verification(found)
+        from mprm.cli.theory_tables import show_verification
+
+        show_verification(found)
         print(CRITERION)
         print(f"{sum(v.holds for v in found.verdicts)} of {len(found.verdicts)} lines hold.", *written, sep="\n")
     return 0 if found.holds else 1
@@ -145,43 +146,6 @@ def _write_verification(found: Verification, folder: Path) -> list[str]:
     return [str(folder / name) for name in ("theory.json", *write_figures(found, folder))]
 
 
-def _show_verification(found: Verification) -> None:
-    from mprm.cli.tables import rich_table, show
-
-    heads = [
-        "statement",
-        "in the paper",
-        "what it says",
-        "",
-        "predicted",
-        "simulated",
-        "95% interval",
-        "settings",
-        "holds",
-    ]
-    rows = []
-    for verdict in found.verdicts:
-        line, (low, high) = verdict.line, verdict.interval()
-        rows.append(
-            [
-                line.name,
-                line.equation,
-                line.statement,
-                line.relation,
-                f"{line.predicted[0]:.4g}",
-                f"{line.simulated[0]:.4g}",
-                f"{low:.4g} to {high:.4g}" if line.error[0] else "exact",
-                f"{line.n_settings}",
-                "holds" if verdict.holds else "FAILS",
-            ]
-        )
-    show(
-        rich_table(
-            f"The paper's statements, simulated (seed {found.seed})", heads, rows, left=(0, 1, 2), total_last=False
-        )
-    )
-
-
 def run_fit(arguments: list[str]) -> int:
     """Parse, call `mprm.theory.fit_corpus`, write, print."""
     options = parsed(
@@ -189,11 +153,13 @@ def run_fit(arguments: list[str]) -> int:
     )
     from mprm.rollouts.atomic_write import atomic_write, refuse_existing
     from mprm.rollouts.corpus import open_corpus
+    from mprm.rollouts.refuse_inputs import refuse_inputs
     from mprm.theory.corpus_fit.fit_corpus import fit_corpus
 
-    if options.out is not None:
-        refuse_existing(options.out, force=options.force)
     corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
+    if options.out is not None:
+        refuse_inputs([file.path for file in corpus.files], [options.out])
+        refuse_existing(options.out, force=options.force)
     with progress("counting", corpus.n_bytes) as on_chunk:
         found = fit_corpus(
             corpus,
@@ -210,9 +176,6 @@ def run_fit(arguments: list[str]) -> int:
             on_chunk=on_chunk,
         )
     if options.out is not None:
-        from mprm.rollouts.refuse_inputs import refuse_inputs
-
-        refuse_inputs([file.path for file in corpus.files], [options.out])
         with atomic_write(options.out) as temporary:
             temporary.write_text(as_json(found.as_dict()) + "\n", encoding="utf-8")
     if found.n_dropped:
@@ -220,88 +183,7 @@ def run_fit(arguments: list[str]) -> int:
     if options.json:
         print(as_json(found.as_dict()))
     else:
-        _show_fit(found)
+        from mprm.cli.theory_tables import show_fit
+
+        show_fit(found)
     return 0
-
-
-def _show_fit(found: CorpusFit) -> None:
-    from mprm.cli.tables import rich_table, show, show_fitted
-
-    heads = ["source", "steps", "N", "a", "b", "mean r", "negative", "expected", "pseudo-positive", "95% interval"]
-    show_fitted(
-        "Success rates r ~ Beta(a, b), with 95% intervals",
-        heads,
-        [_source_row(source) for source in [*found.sources, found.total]],
-        spare=["N", "mean r", "95% interval"],
-    )
-    rows = [[f"{row.k}", f"{row.steps:,}", f"{row.posterior_mean:.3f}", f"{row.eta_eff:.3g}"] for row in found.noise]
-    show(
-        rich_table(
-            f"k of {found.N}, all sources: posterior mean of r, and η_eff(k) = Pr(r < {found.reliable:g} | k)",
-            ["k", "steps", "mean r", "η_eff"],
-            rows,
-            total_last=False,
-        )
-    )
-    rows = [
-        [
-            s.strategy,
-            f"{s.n_rollouts:,}",
-            f"{s.n_steps:,}",
-            f"{s.n_positive:,}",
-            f"{s.pseudo_positive:.2%}",
-            f"{s.of_all_steps:.2%}",
-        ]
-        for s in found.subsets
-    ]
-    show(
-        rich_table(
-            f"Expected pseudo-positives of each strategy's subset, ρ = {found.rho:g}",
-            ["strategy", "rollouts", "steps", "positive steps", "of positive", "of all steps"],
-            rows,
-            total_last=False,
-        )
-    )
-    _show_notes(found)
-
-
-def _source_row(source: SourceFit) -> list[str]:
-    numbers = source.continuations
-    sampled = "/".join(map(str, numbers)) if len(numbers) <= 3 else f"{min(numbers)} to {max(numbers)}"
-    prior, pseudo = source.prior, source.pseudo_positive
-    if prior is None:
-        cells = ["–", "–", "–", f"{source.negative:.2%}", "–"]
-    else:
-        cells = [
-            f"{prior.a:.3g} [{prior.a_interval[0]:.3g}, {prior.a_interval[1]:.3g}]",
-            f"{prior.b:.3g} [{prior.b_interval[0]:.3g}, {prior.b_interval[1]:.3g}]",
-            f"{prior.mean:.3f}",
-            f"{source.negative:.2%}",
-            f"{source.expected_negative:.2%}",
-        ]
-    low, high = pseudo.interval
-    return [
-        source.name,
-        f"{source.n_steps:,}",
-        sampled + ("*" if source.is_inferred else ""),
-        *cells,
-        f"{pseudo.share:.2%}",
-        f"{low:.2%} to {high:.2%}",
-    ]
-
-
-def _show_notes(found: CorpusFit) -> None:
-    """What the tables leave open."""
-    for source in found.sources:
-        if source.prior is None:
-            print(f"{source.name}: {source.why_no_prior}. Its pseudo-positives are by the prior of all sources.")
-    if any(source.is_inferred for source in found.sources):
-        print("* N is not in the files: the coarsest grid that holds all scores tells it.")
-    if found.total.n_unsampled:
-        print(f"{found.total.n_unsampled:,} steps were never sampled; they weigh nothing in the fit.")
-    expected = found.total.expected_negative or 0.0
-    if found.total.negative > 2 * expected:
-        print(
-            f"One Beta expects {expected:.2%} negative steps where there are {found.total.negative:.2%}: it misses"
-            " many of the steps that never succeed."
-        )

@@ -1,7 +1,8 @@
 """The paper's analysis as functions: what each equation says of steps, rollouts and training."""
 
 from mprm.theory.beta_binomial import all_fail, eta_eff, posterior_mean, pseudo_positive_share
-from mprm.theory.corpus_fit.fit_corpus import CorpusFit, fit_corpus
+from mprm.theory.corpus_fit.fit_corpus import fit_corpus
+from mprm.theory.corpus_fit.results import CorpusFit
 from mprm.theory.fit_beta import fit_beta
 from mprm.theory.gradient_moment import gradient_second_moment
 from mprm.theory.label_flips import flipped_mixture, flipped_probability, mixture_shift, mixture_shift_bound

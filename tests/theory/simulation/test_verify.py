@@ -136,7 +136,7 @@ def test_every_closed_form_line_has_a_formula_that_breaks_it() -> None:
 @pytest.fixture(scope="module")
 def trained() -> Iterator[Training]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "N_STUDENTS", 800)
+        patch.setattr(training, "N_STUDENTS", 1000)
         yield training.train_students(np.random.default_rng(SEED))
 
 

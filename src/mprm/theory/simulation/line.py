@@ -123,6 +123,13 @@ def make_line(
     )
 
 
+def ratio_draws(part: FloatArray, whole: FloatArray) -> FloatArray:
+    """Draws whose mean is the ratio of the means, and whose spread is that of the ratio (delta method)."""
+    ratio = float(part.mean() / whole.mean())
+    draws: FloatArray = ratio + (part - ratio * whole) / whole.mean()
+    return draws
+
+
 def verdicts(lines: Sequence[Line]) -> list[Verdict]:
     """Whether each line holds, with the chance of a false refusal shared by all settings of all lines."""
     n_comparisons = max(1, sum(int(np.sum(line.error > 0)) for line in lines))  # chance has no part in the others
