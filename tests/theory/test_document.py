@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
 RESULTS: dict[str, Any] = json.loads((ROOT / "docs" / "results" / "theory.json").read_text(encoding="utf-8"))
 FIT: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / "theory_fit.json").read_text(encoding="utf-8"))
-SEEDS: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / "theory_seeds.json").read_text(encoding="utf-8"))
+SEEDS: dict[str, Any] = json.loads(
+    (ROOT / "benchmarks" / "results" / "theory_seeds.json").read_text(encoding="utf-8")
+)
 
 
 def table_after(text: str) -> list[list[str]]:
@@ -83,7 +85,9 @@ def test_the_table_of_coverage_is_the_committed_one_and_near_95() -> None:
     assert table_after("### Measured") == coverage_rows()
     for found in FIT["coverage"]:
         # a binomial share of that many corpora, 4 standard deviations
-        assert found["covered"] == pytest.approx([0.95, 0.95], abs=4 * (0.95 * 0.05 / found["corpora"]) ** 0.5 + 0.005)
+        assert found["covered"] == pytest.approx(
+            [0.95, 0.95], abs=4 * (0.95 * 0.05 / found["corpora"]) ** 0.5 + 0.005
+        )
 
 
 def test_seeds_and_times_are_the_committed_ones() -> None:

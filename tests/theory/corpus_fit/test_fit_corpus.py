@@ -189,3 +189,18 @@ def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").touch()
     with pytest.raises(DataError, match="nothing to fit"):
         fit_corpus(tmp_path)
+
+
+def test_a_score_that_no_count_gives_is_refused(tmp_path: Path) -> None:
+    record = raw_record([0.3, 0.5], n_mc=16)
+    for step in record["steps_with_score"]:
+        del step["num_mc_correct"]
+    with pytest.raises(DataError, match=r"score 0\.3 of 16 continuations; no number of successes gives it"):
+        fit_corpus(write_jsonl(tmp_path / "a.jsonl", [record]))
+
+
+def test_any_number_of_continuations_is_tabled_in_little_space(corpus: Callable[..., Path]) -> None:
+    found = fit_corpus(corpus(n_mc=2**31, a=[[0.25, 0.5, 0.75, 1.0, 0.0]] * 20))
+    assert found.N == 2**31
+    assert [row.k for row in found.noise] == [0, 2**29, 2**30, 3 * 2**29, 2**31]
+    assert [row.steps for row in found.noise] == [20] * 5

@@ -30,6 +30,11 @@ from mprm.theory.corpus_fit.results import CorpusFit, NoiseRow, SourceFit, Subse
 from mprm.theory.corpus_fit.step_counts import StepCounts, count_corpus_steps
 from mprm.theory.prior_interval import likelihood_slopes
 
+SCORE_TOLERANCE = 1e-5
+"""How far a score may be from k/N."""
+MOST_ROWS = 256
+"""Of the table of noise; with more continuations it has the counts that occur."""
+
 
 def fit_corpus(
     paths: Any,
@@ -119,6 +124,13 @@ class _Fit:
             )
             all_n[:, unknown] = own[:, None]
             self.is_inferred = own > 0
+        k = np.round(self.score * n).astype(np.int64)
+        off = ~unknown & (np.abs(self.score - k / np.maximum(n, 1)) > SCORE_TOLERANCE)
+        if off.any():
+            raise DataError(
+                f"a step has score {self.score[off][0]:g} of {n[off][0]} continuations; no number of successes"
+                " gives it, and the file does not say how many there were (num_mc_correct)"
+            )
         k = np.round(self.score * all_n).astype(np.int64)
         # a source's grid says nothing of the scores that only other sources have
         return np.where(self.histogram > 0, k, 0), np.where(self.histogram > 0, all_n, 0)
@@ -156,7 +168,8 @@ class _Fit:
             for number, name in enumerate(names)
             if n_rollouts[name]
         ]
-        N = int(np.bincount(whole.n, whole.steps * (whole.n > 0)).argmax())
+        numbers, place = np.unique(whole.n, return_inverse=True)
+        N = int(numbers[np.bincount(place, whole.steps * (whole.n > 0)).argmax()])
         return CorpusFit(
             total=self._source("all", None, sum(n_rollouts.values()), overall, overall),
             sources=sources,
@@ -212,8 +225,10 @@ class _Fit:
         )
 
     def _noise(self, whole: Counts, N: int, prior: Prior) -> list[NoiseRow]:
-        k = np.arange(N + 1)
-        steps = np.bincount(whole.k[whole.n == N], whole.steps[whole.n == N], minlength=N + 1)
+        seen, place = np.unique(whole.k[whole.n == N], return_inverse=True)
+        k = np.arange(N + 1) if N <= MOST_ROWS else seen
+        steps = np.zeros(len(k))
+        steps[np.searchsorted(k, seen)] = np.bincount(place, whole.steps[whole.n == N])
         means = posterior_mean(k, N, a=prior.a, b=prior.b)
         noise = eta_eff(k, N, tau=self.reliable, a=prior.a, b=prior.b)
         rows = zip(k.tolist(), steps.tolist(), means.tolist(), noise.tolist(), strict=True)

@@ -39,7 +39,10 @@ class Compared:
     """By strategy, and ``all`` for all rollouts; one student a seed."""
     pseudo_positive: dict[str, float]
     """Share of pseudo-positives among the positive steps they were trained on."""
+    negative: dict[str, float]
+    """Share of negative labels among the steps they were trained on."""
     negative_steps: float
+    """Of the corpus, as the two below."""
     mean_mc: float
     mixed_rollouts: float
 
@@ -52,7 +55,7 @@ class Compared:
             "mixed_rollouts": self.mixed_rollouts,
             "students": {
                 name: {measure: _interval(getattr(found, measure)) for measure in MEASURES}
-                | {"pseudo_positive": self.pseudo_positive[name]}
+                | {"pseudo_positive": self.pseudo_positive[name], "negative": self.negative[name]}
                 for name, found in self.quality.items()
             },
         }
@@ -66,7 +69,7 @@ def compare_strategies(rng: np.random.Generator, world: World, n_seeds: int) -> 
     """Train a student on each strategy's tenth, and on all rollouts, for every seed."""
     held_out = annotated_rollouts(rng, world, N_HELD_OUT)
     parts: dict[str, list[Quality]] = {name: [] for name in (*STRATEGIES, "all")}
-    shares: dict[str, list[float]] = {name: [] for name in parts}
+    labels = {name: np.zeros(3) for name in parts}
     facts = []
     for start in range(0, n_seeds, SEEDS_AT_ONCE):
         seeds = range(start, min(start + SEEDS_AT_ONCE, n_seeds))
@@ -80,14 +83,15 @@ def compare_strategies(rng: np.random.Generator, world: World, n_seeds: int) -> 
                 else subset(c, name, int(RHO * N_ROLLOUTS), alpha=ALPHA, seed=seed)  # type: ignore[arg-type]
                 for c, seed in zip(counts, seeds, strict=True)
             ]
-            found, n_pseudo, n_pos = _students(rng, corpora, chosen, held_out)
+            found, counted = _students(rng, corpora, chosen, held_out)
             parts[name].append(found)
-            shares[name].append(n_pseudo / n_pos)
+            labels[name] += counted
     negative_steps, mean_mc, mixed = np.mean(facts, axis=0).tolist()
     return Compared(
         world=world,
         quality={name: _joined(found) for name, found in parts.items()},
-        pseudo_positive={name: float(np.mean(found)) for name, found in shares.items()},
+        pseudo_positive={name: float(n_pseudo / n_pos) for name, (n_pseudo, n_pos, _) in labels.items()},
+        negative={name: float(1 - n_pos / n_steps) for name, (_, n_pos, n_steps) in labels.items()},
         negative_steps=negative_steps,
         mean_mc=mean_mc,
         mixed_rollouts=mixed,
@@ -105,15 +109,17 @@ def _students(
     corpora: list[AnnotatedRollouts],
     chosen: list[Any],
     held_out: AnnotatedRollouts,
-) -> tuple[Quality, int, int]:
+) -> tuple[Quality, tuple[int, int, int]]:
+    """The students, and how many pseudo-positive steps, positive steps and steps they were trained on."""
     order = [rng.permutation(places) for places in chosen]
 
     def taken(array: Callable[[AnnotatedRollouts], Any]) -> Any:
         return np.stack([array(corpus)[places] for corpus, places in zip(corpora, order, strict=True)])
 
-    labels = taken(lambda corpus: corpus.is_positive)
-    w = train(taken(lambda corpus: corpus.phi), labels, taken(lambda corpus: corpus.is_step))
-    return quality(w, held_out), int(taken(lambda corpus: corpus.is_pseudo_positive).sum()), int(labels.sum())
+    labels, is_step = taken(lambda corpus: corpus.is_positive), taken(lambda corpus: corpus.is_step)
+    w = train(taken(lambda corpus: corpus.phi), labels, is_step)
+    n_pseudo = int(taken(lambda corpus: corpus.is_pseudo_positive).sum())
+    return quality(w, held_out), (n_pseudo, int(labels.sum()), int(is_step.sum()))
 
 
 def _joined(parts: list[Quality]) -> Quality:
