@@ -110,6 +110,7 @@ class _Fit:
         if not self.histogram.any():
             raise DataError("there is nothing to fit: the corpus has no good rollout; mprm check says why")
         self.score = np.array([score for score, _ in steps.kinds])
+        self.is_positive = self.score > config.tau
         self.is_inferred = np.zeros(len(self.histogram), np.bool_)
         self.k, self.n = self._counts(given)
 
@@ -135,11 +136,11 @@ class _Fit:
         # a source's grid says nothing of the scores that only other sources have
         return np.where(self.histogram > 0, k, 0), np.where(self.histogram > 0, all_n, 0)
 
-    def counts(self, source: int | None, histogram: NDArray[np.int64] | None = None) -> Counts:
+    def counts(self, source: int | None) -> Counts:
         """The counts of a source, or of all."""
         chosen = slice(None) if source is None else [source]
-        steps = (self.histogram if histogram is None else histogram)[chosen].ravel()
-        is_positive = np.broadcast_to(self.score > self.config.tau, self.histogram.shape)[chosen].ravel()
+        steps = self.histogram[chosen].ravel()
+        is_positive = np.broadcast_to(self.is_positive, self.histogram.shape)[chosen].ravel()
         seen = steps > 0
         return Counts(
             k=self.k[chosen].ravel()[seen],
@@ -154,9 +155,7 @@ class _Fit:
         whole = self.counts(None)
         found = fitted_prior(whole)
         if isinstance(found, str):
-            raise DataError(
-                f"no Beta prior fits the corpus: {found.removesuffix('; fit to more steps, or give a and b')}"
-            )
+            raise DataError(f"no Beta prior fits the corpus: {found}")
         each = [fitted_prior(self.counts(number)) for number in range(len(names))]
         priors = self._with_intervals(found, each)
         overall = priors[-1]
@@ -241,23 +240,15 @@ class _Fit:
             used = priors[-1] if isinstance(prior, str) else prior
             assert isinstance(used, Prior)
             noise[number] = eta_eff(self.k[number], self.n[number], tau=self.reliable, a=used.a, b=used.b)
-        noise *= self.score > self.config.tau
+        noise *= self.is_positive
         labels, config = self.steps.labels, self.config
-        found = [
-            _subset_noise("all", sum(labels.n_lines(ROLLOUT).values()), self.histogram, noise, self._is_positive)
-        ]
+        found = [_subset_noise("all", sum(labels.n_lines(ROLLOUT).values()), self.histogram, noise, self.is_positive)]
         for strategy in config.strategy:
             ranking = Ranking(strategy=strategy, alpha=config.alpha, seed=config.seed, ties=config.ties)
             kept = keep_top(labels, ranking, lambda source, n: config.n_keep(config.rho[0], source, n))
             n_kept = sum(int(kept.between(start, start + len(rows)).sum()) for start, rows in labels.blocks())
-            found.append(
-                _subset_noise(strategy, n_kept, self.steps.histogram(kept.between), noise, self._is_positive)
-            )
+            found.append(_subset_noise(strategy, n_kept, self.steps.histogram(kept.between), noise, self.is_positive))
         return found
-
-    @property
-    def _is_positive(self) -> NDArray[np.bool_]:
-        return self.score > self.config.tau
 
 
 def _subset_noise(

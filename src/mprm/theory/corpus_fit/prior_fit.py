@@ -10,7 +10,7 @@ import numpy as np
 from mprm.errors import DataError
 from mprm.theory.argument_checks import FloatArray
 from mprm.theory.beta_binomial import IntArray, all_fail, eta_eff
-from mprm.theory.fit_beta import fit_beta
+from mprm.theory.fit_beta import REMEDY, fit_beta
 from mprm.theory.prior_interval import Z_95, log_interval, observed_information, prior_covariance
 
 Interval = tuple[float, float]
@@ -74,7 +74,7 @@ def fitted_prior(counts: Counts) -> tuple[float, float] | str:
     try:
         return fit_beta(counts.k, counts.n, counts.steps)
     except DataError as error:
-        return str(error)
+        return str(error).removesuffix(f"; {REMEDY}")  # there is nothing to give
 
 
 def with_covariance(counts: Counts, prior: tuple[float, float], slopes_of_rollouts: FloatArray) -> Prior | str:

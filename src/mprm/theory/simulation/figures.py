@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mprm.rollouts.atomic_write import atomic_write
+from mprm.theory.simulation.annotated_rollouts import World
 from mprm.theory.simulation.training import DATA, UPDATES, Training
 from mprm.theory.simulation.verify import Verification
 
@@ -93,7 +94,8 @@ def strategies_figure(found: Verification) -> Any:
     import altair as alt
 
     rows = []
-    for world in found.worlds:
+    worlds = [world for world in found.worlds if world.world.slope == World().slope]
+    for world in worlds:
         name = f"correlation {world.world.correlation:g}"
         for strategy, values in world.as_dict()["students"].items():
             for measure in ("f1", "refitted_risk"):
@@ -105,7 +107,7 @@ def strategies_figure(found: Verification) -> Any:
         "world:N",
         title="steps of a rollout",
         scale=alt.Scale(
-            domain=[f"correlation {c:g}" for c in sorted(w.world.correlation for w in found.worlds)],
+            domain=[f"correlation {c:g}" for c in sorted(world.world.correlation for world in worlds)],
             range=[GREEN, BLUE, ORANGE],
         ),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -49,7 +49,7 @@ class Compared:
     def as_dict(self) -> dict[str, Any]:
         """For JSON: mean and half width of the 95% interval over seeds."""
         return {
-            "correlation": self.world.correlation,
+            "world": asdict(self.world),
             "negative_steps": self.negative_steps,
             "mean_mc": self.mean_mc,
             "mixed_rollouts": self.mixed_rollouts,

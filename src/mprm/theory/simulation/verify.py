@@ -35,6 +35,8 @@ N_SEEDS_OTHER = 60
 """In each of the other worlds, and for pseudo-positives."""
 APART, ALIKE = 0.2, 0.8
 """Correlation of a rollout's steps in the other worlds."""
+UNCERTAIN = World(correlation=ALIKE, n_features=9, slope=1.5, intercept=3.0, wrong=(0.25, 1.5))
+"""A teacher less sure of its steps, and so more mixed rollouts: told beside the others, and no line is about it."""
 
 CRITERION = (
     "A line holds when it does in all its settings. =, ≤ and ≥: no setting contradicts it beyond chance; < and >:"
@@ -137,4 +139,5 @@ def _strategies(rng: np.random.Generator, found: Verification) -> tuple[Verifica
     apart, alike = (compare_strategies(rng, World(correlation=c), N_SEEDS_OTHER) for c in (APART, ALIKE))
     pseudo = pseudo_positive_students(rng, World(), N_SEEDS_OTHER)
     lines = [*strategy_lines(usual, alike), *pseudo_positive_lines(pseudo)]
-    return replace(found, worlds=[usual, apart, alike], pseudo_positives=pseudo), lines
+    uncertain = compare_strategies(rng, UNCERTAIN, N_SEEDS_OTHER)
+    return replace(found, worlds=[usual, apart, alike, uncertain], pseudo_positives=pseudo), lines
