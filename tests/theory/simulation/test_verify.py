@@ -244,7 +244,9 @@ def test_pseudo_positives_harm_and_lines_fail_where_they_do_not() -> None:
     assert failing(strategies.pseudo_positive_lines(harmless)) == {"pseudo-positives harm", "… the more the worse"}
 
 
-def test_unknown_parts_are_refused() -> None:
+def test_unknown_parts_and_negative_seeds_are_refused() -> None:
+    with pytest.raises(ConfigError, match="seed must be at least 0, got -1"):
+        verify(seed=-1)
     with pytest.raises(ConfigError, match="unknown part 'lemmas'; expected steps, rollouts"):
         verify(only=["lemmas"])
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mprm.theory.argument_checks import FloatArray
+from mprm.theory.beta_binomial import scipy_special
 
 FAMILY_ERROR = 0.01
 """Probability that one right line or more of a run is refused by chance, at most (Bonferroni)."""
@@ -153,6 +154,4 @@ def _verdict(line: Line, limit: float) -> Verdict:
 
 def _t_limit(alpha: float, n_groups: int) -> float:
     """Two-sided limit of Student's t."""
-    from scipy.stats import t
-
-    return float(t.ppf(1 - alpha / 2, n_groups - 1))
+    return float(-scipy_special().stdtrit(n_groups - 1, alpha / 2))

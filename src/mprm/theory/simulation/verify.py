@@ -115,6 +115,8 @@ def verify(*, seed: int = 0, only: Iterable[str] = (), on_part: Callable[[int], 
     parts = list(only) or list(PARTS)
     if unknown := [part for part in parts if part not in PARTS]:
         raise ConfigError(f"unknown part {unknown[0]!r}; expected {', '.join(PARTS)}")
+    if seed < 0:
+        raise ConfigError(f"seed must be at least 0, got {seed}")
     lines: list[Line] = []
     found = Verification(seed=seed, verdicts=[])
     for number, part in enumerate(PARTS):
