@@ -25,7 +25,7 @@ def table_after(text: str) -> list[list[str]]:
     """The cells of the first table after the text, without heads and rule."""
     found = re.search(r"(?:^\|.*\n)+", DOCUMENT[DOCUMENT.index(text) :], re.MULTILINE)
     assert found is not None
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines()][2:]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in found[0].splitlines()][2:]
 
 
 def line_cells(line: dict[str, Any]) -> list[str]:
@@ -33,7 +33,7 @@ def line_cells(line: dict[str, Any]) -> list[str]:
     return [
         line["name"],
         line["equation"],
-        line["statement"].replace("|", "given"),
+        line["statement"].replace("|", r"\|"),
         line["relation"],
         f"{line['predicted']:.4g}",
         f"{line['simulated']:.4g}",
@@ -47,7 +47,8 @@ def strategy_rows() -> list[list[str]]:
     rows = []
     for world in RESULTS["strategies"]["worlds"]:
         for name, found in world["students"].items():
-            cells = [f"{world['correlation']:g}", f"`{name}`" if name != "all" else "all"]
+            made = f"{world['world']['correlation']:g}, {world['world']['slope']:g}"
+            cells = [made, f"`{name}`" if name != "all" else "all"]
             for measure in ("f1", "refitted_risk", "risk"):
                 mean, half = found[measure]
                 cells.append(f"{mean:.4f} ± {half:.4f}")
@@ -94,8 +95,19 @@ def test_seeds_and_times_are_the_committed_ones() -> None:
     text = " ".join(DOCUMENT.split())
     said = f"Over {SEEDS['seeds']} seeds {SEEDS['lines_failed']} of {SEEDS['lines']} lines were refused"
     assert said in text
-    assert f"{FIT['time']['steps']:,} steps" in text
-    assert f"{min(FIT['time']['seconds']):.1f} s" in text
+    for measured in (FIT["time"], FIT["known"]):
+        assert f"{measured['steps']:,} steps" in text
+        assert f"{min(measured['seconds']):.1f} s" in text
+
+
+def test_a_known_prior_of_three_million_steps_lies_in_its_committed_interval() -> None:
+    known = FIT["known"]
+    assert known["steps"] == 3_000_000
+    assert known["holds"] == [True, True]
+    for name in ("a", "b"):
+        low, high = known["prior"][f"{name}_interval"]
+        assert low < known[name] < high
+        assert f"{name} = {known['prior'][name]:.4f} [{low:.4f}, {high:.4f}]" in " ".join(DOCUMENT.split())
 
 
 def test_figures_are_there() -> None:
