@@ -10,17 +10,17 @@ from numpy.typing import ArrayLike
 
 from mprm.errors import ConfigError, DataError
 from mprm.theory.risk_bound import RiskBound, risk_bound, subsampled
-from tests.theory.monte_carlo import agrees
-from tests.theory.simulated_training import (
-    RADIUS,
+from mprm.theory.simulation.cube_students import (
     batches,
     empirical_minimizer,
     excess_risk,
     fresh,
     largest_deviation,
+    parameters,
     samples,
     sgd,
 )
+from tests.theory.monte_carlo import agrees
 
 M = 1000
 """Students of each simulation."""
@@ -70,17 +70,11 @@ def test_matched_updates_on_a_quarter_of_plenty_change_nothing() -> None:
     assert not in_ratio(on_all, on_quarter, single.opt / full.opt)
 
 
-def parameters(n: int = 500) -> np.ndarray:
-    """Parameters from all over the ball, half of them on its surface."""
-    rng = np.random.default_rng(14)
-    w = rng.normal(size=(n, 3))
-    length = RADIUS * np.where(rng.random((n, 1)) < 0.5, 1, rng.random((n, 1)))
-    return w * length / np.linalg.norm(w, axis=-1, keepdims=True)
-
-
 def test_empirical_loss_nears_the_population_loss_as_the_data_term() -> None:
     rng = np.random.default_rng(15)
-    few, many = (largest_deviation(samples(rng, n, M), parameters()) for n in (256, 4096))
+    few, many = (
+        largest_deviation(samples(rng, n, M), parameters(np.random.default_rng(14), 500)) for n in (256, 4096)
+    )
     bound = risk_bound(N_eff=[256, 4096], T=1, C_data=1, C_opt=1)
     assert in_ratio(many, few, bound.data[0] / bound.data[1])
     for wrong in (-0.25, -0.4, -0.6, -1.0):
@@ -92,7 +86,11 @@ def test_finite_data_error_keeps_below_its_term_but_grows_faster_on_a_subset() -
     counts = samples(rng, 4096, M)
     kept = rng.binomial(counts, 0.25)
     on_all, on_quarter = (excess_risk(empirical_minimizer(sample)) for sample in (counts, kept))
-    C_data = 2 * float(largest_deviation(samples(rng, 256, M), parameters()).mean()) * 256**0.5  # as in the appendix
+    C_data = (
+        2
+        * float(largest_deviation(samples(rng, 256, M), parameters(np.random.default_rng(14), 500)).mean())
+        * 256**0.5
+    )  # as in the appendix
     full = risk_bound(N_eff=4096, T=1, C_data=C_data, C_opt=1)
     quarter = subsampled(full, gamma=0.25, updates="matched")
     assert on_all.mean() < full.data

@@ -23,6 +23,7 @@ COMMANDS = {
     "rerank": "choose the best of N candidates by step scores",
     "report": "one page on a corpus, its selection and its runs, that opens offline",
     "convert-internvl": "a published InternVL2.5 checkpoint for transformers' own class",
+    "theory": "the paper's analysis: verified by simulation, fitted to a corpus",
     "lab": "the sample corpus that mprm ships; a small visual world and its policies",
 }
 

@@ -44,10 +44,26 @@ def rich_table(
     return table
 
 
-def show_fitted(title: str, heads: list[str], rows: list[list[str]], *, spare: Sequence[str]) -> None:
-    """Print a table; where the terminal is too narrow, without some of the spare columns, and say which."""
+def show_fitted(
+    title: str,
+    heads: list[str],
+    rows: list[list[str]],
+    *,
+    spare: Sequence[str],
+    texts: Sequence[str] = (),
+    total_last: bool = True,
+) -> None:
+    """Print a table; where the terminal is too narrow, without some of the spare columns, and say which.
+
+    Columns of texts are set left, as the first is.
+    """
     console, left_out = _console(), []
-    table = rich_table(title, heads, rows)
+
+    def made() -> Any:
+        left = [number for number, head in enumerate(heads) if number == 0 or head in texts]
+        return rich_table(title, heads, rows, left=left, total_last=total_last)
+
+    table = made()
     for head in spare if console.is_terminal else ():
         if console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width:
             break
@@ -55,7 +71,7 @@ def show_fitted(title: str, heads: list[str], rows: list[list[str]], *, spare: S
         heads = heads[:place] + heads[place + 1 :]
         rows = [row[:place] + row[place + 1 :] for row in rows]
         left_out.append(head)
-        table = rich_table(title, heads, rows)
+        table = made()
     console.print(table)
     if left_out:
         console.print(f"Left out, for want of room: {', '.join(left_out)}.")

@@ -58,6 +58,11 @@ class Counted:
 
 def start_counting(corpus: Corpus, engine: Engine, *, tau: float, stop_at_bad: bool) -> Iterator[Counted]:
     """Set the engine to work on every chunk; the label counts come in the chunks' order."""
+    return engine.map(count_labels, count_tasks(corpus, tau=tau, stop_at_bad=stop_at_bad))
+
+
+def count_tasks(corpus: Corpus, *, tau: float, stop_at_bad: bool) -> Iterator[CountTask]:
+    """What to count of each chunk; refuses, at once, a corpus whose records are not one rollout each."""
     check_tau(tau)
     for path, fmt in corpus.formats.items():
         if fmt.many:
@@ -66,7 +71,7 @@ def start_counting(corpus: Corpus, engine: Engine, *, tau: float, stop_at_bad: b
                 f" mprm convert {path} --to {'visualprm-raw' if fmt.labels == 'mc' else 'trl'} --out FILE.jsonl,"
                 " and read that with --text-only"
             )
-    return engine.map(count_labels, (CountTask(chunk, tau, corpus.judgement, stop_at_bad) for chunk in corpus.chunks))
+    return (CountTask(chunk, tau, corpus.judgement, stop_at_bad) for chunk in corpus.chunks)
 
 
 def count_labels(task: CountTask) -> Counted:

@@ -6,11 +6,16 @@ mean over them. The set of parameters is a ball that holds the teacher's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
+from mprm.theory.argument_checks import FloatArray
 from mprm.theory.logistic_teacher import gradient, positive_probability
+
+IntArray = NDArray[np.int64]
 
 PHI = np.array(list(product([-1.0, 1.0], repeat=3)))
 W_STAR = np.array([0.8, -0.4, 0.3])
@@ -20,36 +25,40 @@ ETA_0 = 2.0
 """Below 1 / L = 4, and large enough that what the start leaves is gone after a thousand updates."""
 
 
-def population_loss(w: np.ndarray) -> np.ndarray:
+def population_loss(w: FloatArray) -> FloatArray:
     """Expected logistic loss under the teacher; shape (...) of parameters (..., 3)."""
     z = w @ PHI.T
-    return (np.logaddexp(0, z) - Q * z).mean(-1)
+    loss: FloatArray = (np.logaddexp(0, z) - Q * z).mean(-1)
+    return loss
 
 
-def excess_risk(w: np.ndarray) -> np.ndarray:
+def excess_risk(w: FloatArray) -> FloatArray:
+    """Loss above the teacher's own; shape (...) of parameters (..., 3)."""
     return population_loss(w) - population_loss(W_STAR)
 
 
-def samples(rng: np.random.Generator, n: int, n_students: int) -> np.ndarray:
+def samples(rng: np.random.Generator, n: int, n_students: int) -> IntArray:
     """For each student, how many of its n training steps are of each kind: corners labelled 1, then labelled 0."""
     return rng.multinomial(n, np.concatenate([Q, 1 - Q]) / len(PHI), size=n_students)
 
 
-def batches(rng: np.random.Generator, counts: np.ndarray, n_updates: int) -> tuple[np.ndarray, np.ndarray]:
-    """Corner and label of the training step of each update, drawn with replacement from each student's sample; shapes (updates, students)."""
+def batches(rng: np.random.Generator, counts: IntArray, n_updates: int) -> tuple[IntArray, NDArray[np.bool_]]:
+    """Corner and label of each update's training step, drawn with replacement; shapes (updates, students)."""
     reached = np.cumsum(counts, axis=-1)
     place = rng.random((n_updates, len(counts))) * reached[:, -1]
-    kind = sum((place >= reached[:, i]).astype(np.int64) for i in range(counts.shape[1] - 1))
+    kind = np.zeros(place.shape, np.int64)
+    for last in reached.T[:-1]:
+        kind += place >= last
     return kind % len(PHI), kind < len(PHI)
 
 
-def fresh(rng: np.random.Generator, n_updates: int, n_students: int) -> tuple[np.ndarray, np.ndarray]:
+def fresh(rng: np.random.Generator, n_updates: int, n_students: int) -> tuple[IntArray, NDArray[np.bool_]]:
     """Corner and label of training steps that are each seen once; shapes (updates, students)."""
     corner = rng.integers(len(PHI), size=(n_updates, n_students))
     return corner, rng.random(corner.shape) < Q[corner]
 
 
-def empirical_minimizer(counts: np.ndarray) -> np.ndarray:
+def empirical_minimizer(counts: IntArray) -> FloatArray:
     """Parameters of least loss on each student's sample, by Newton's method; shape (students, 3)."""
     positive, n = counts[:, : len(PHI)], counts[:, : len(PHI)] + counts[:, len(PHI) :]
     w = np.zeros((len(counts), PHI.shape[1]))
@@ -60,15 +69,16 @@ def empirical_minimizer(counts: np.ndarray) -> np.ndarray:
     return w
 
 
-def largest_deviation(counts: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Largest difference between empirical and population loss over the parameters w, shape (..., 3); shape (students,)."""
+def largest_deviation(counts: IntArray, w: FloatArray) -> FloatArray:
+    """Largest difference of empirical and population loss over parameters w, shape (..., 3); shape (students,)."""
     z = w @ PHI.T
     loss = np.concatenate([np.logaddexp(0, -z), np.logaddexp(0, z)], axis=-1)
     empirical = counts @ loss.T / counts.sum(-1, keepdims=True)
-    return np.abs(empirical - population_loss(w)).max(-1)
+    deviation: FloatArray = np.abs(empirical - population_loss(w)).max(-1)
+    return deviation
 
 
-def sgd(corners: np.ndarray, labels: np.ndarray, keep: list[int]) -> dict[int, np.ndarray]:
+def sgd(corners: IntArray, labels: NDArray[np.bool_], keep: Sequence[int]) -> dict[int, FloatArray]:
     """Parameters of each student after each number of updates in `keep`, with steps ``eta_0 / sqrt(t)``."""
     w = np.zeros((corners.shape[1], PHI.shape[1]))
     kept = {}
@@ -79,3 +89,11 @@ def sgd(corners: np.ndarray, labels: np.ndarray, keep: list[int]) -> dict[int, n
         if t in keep:
             kept[t] = w
     return kept
+
+
+def parameters(rng: np.random.Generator, n: int) -> FloatArray:
+    """Parameters from all over the ball, half of them on its surface; shape (n, 3)."""
+    w = rng.normal(size=(n, PHI.shape[1]))
+    length = RADIUS * np.where(rng.random((n, 1)) < 0.5, 1, rng.random((n, 1)))
+    inside: FloatArray = w * length / np.linalg.norm(w, axis=-1, keepdims=True)
+    return inside

@@ -1,0 +1,189 @@
+"""``mprm theory``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from mprm.cli.arguments import (
+    Alpha,
+    Engine,
+    Force,
+    InputFormat,
+    Json,
+    Option,
+    Paths,
+    Processes,
+    RayAddress,
+    SkipBad,
+    Tau,
+    TextOnly,
+    as_json,
+    parsed,
+)
+from mprm.cli.progress import counting, progress
+from mprm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mprm.theory.simulation.verify import Verification
+
+HELP = """usage: mprm theory {verify,fit} ...
+
+The paper's analysis.
+
+  verify    simulate what each statement is about, and tell whether it holds
+  fit       fit the Beta-Binomial model to a corpus: priors, effective noise, pseudo-positives
+
+"mprm theory verify --help" and "mprm theory fit --help" tell more.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyCommand:
+    """Simulate what each statement of the paper's analysis is about, and tell whether it holds.
+
+    Exits with 1 when a line does not hold.
+    """
+
+    seed: Annotated[int, Option("Seed of all that is drawn.", "N")] = 0
+    only: Annotated[
+        tuple[Literal["steps", "rollouts", "success-rates", "training", "strategies"], ...],
+        Option("Parts to simulate; all by default."),
+    ] = ()
+    out: Annotated[str | None, Option("Folder for theory.json and the figures.", "DIR")] = None
+    force: Force = False
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitCommand:
+    """Fit the Beta-Binomial model to a corpus, overall and per source.
+
+    Tells the priors with 95% intervals, the effective noise of each count, the expected share of pseudo-positives,
+    and how much of each strategy's subset they make up.
+    """
+
+    paths: Paths
+    rho: Annotated[float, Option("Fraction that each strategy keeps of a source, in (0, 1].", "NUMBER")] = 0.1
+    alpha: Alpha = 0.05
+    tau: Tau = 0.0
+    reliable: Annotated[
+        float, Option("A step is reliable when its success rate is at least this; in (0, 1).", "NUMBER")
+    ] = 0.5
+    seed: Annotated[int, Option("Seed of the random order.", "N")] = 0
+    continuations: Annotated[
+        int | None,
+        Option("Continuations behind each score, where files do not say; else the scores' grid tells.", "N"),
+    ] = None
+    out: Annotated[str | None, Option("File for everything, as JSON.", "FILE")] = None
+    format: InputFormat = None
+    text_only: TextOnly = False
+    skip_bad: SkipBad = False
+    force: Force = False
+    json: Json = False
+    engine: Engine = "local"
+    processes: Processes = None
+    ray_address: RayAddress = None
+
+
+def run(arguments: list[str]) -> int:
+    """Run the subcommand."""
+    commands = {"verify": run_verify, "fit": run_fit}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return 0 if arguments else 2
+    if arguments[0] not in commands:
+        raise ConfigError(f"unknown subcommand {arguments[0]!r}; expected {' or '.join(commands)}")
+    return commands[arguments[0]](arguments[1:])
+
+
+def run_verify(arguments: list[str]) -> int:
+    """Parse, call `mprm.theory.verify`, write, print."""
+    options = parsed(VerifyCommand, arguments, command="theory verify", example="mprm theory verify --out theory")
+    from mprm.theory.simulation.verify import CRITERION, PARTS, verify
+
+    folder = None if options.out is None else _output_folder(options)
+    with counting("simulating", len(options.only or PARTS)) as on_part:
+        found = verify(seed=options.seed, only=options.only, on_part=on_part)
+    written = [] if folder is None else _write_verification(found, folder)
+    if options.json:
+        print(as_json(found.as_dict()))
+    else:
+        from mprm.cli.theory_tables import show_verification
+
+        show_verification(found)
+        print(CRITERION)
+        print(f"{sum(v.holds for v in found.verdicts)} of {len(found.verdicts)} lines hold.", *written, sep="\n")
+    return 0 if found.holds else 1
+
+
+def _output_folder(options: VerifyCommand) -> Path:
+    """The folder, once it is known that nothing in it would be replaced."""
+    from mprm.rollouts.atomic_write import refuse_existing
+    from mprm.theory.simulation.figures import FIGURES
+
+    assert options.out is not None
+    folder = Path(options.out).expanduser()
+    for name in ("theory.json", *FIGURES):
+        refuse_existing(str(folder / name), force=options.force)
+    return folder
+
+
+def _write_verification(found: Verification, folder: Path) -> list[str]:
+    """Write the JSON and the figures; returns what to say of it."""
+    from mprm.rollouts.atomic_write import atomic_write
+    from mprm.theory.simulation.figures import can_draw, write_figures
+
+    with atomic_write(str(folder / "theory.json")) as temporary:
+        temporary.write_text(as_json(found.as_dict()) + "\n", encoding="utf-8")
+    if not can_draw():
+        return [
+            f"{folder / 'theory.json'}",
+            "No figures: they need Altair and vl-convert; install mprm with its extra [report].",
+        ]
+    return [str(folder / name) for name in ("theory.json", *write_figures(found, folder))]
+
+
+def run_fit(arguments: list[str]) -> int:
+    """Parse, call `mprm.theory.fit_corpus`, write, print."""
+    options = parsed(
+        FitCommand, arguments, command="theory fit", example="mprm theory fit annotations/*.jsonl --rho 0.10"
+    )
+    from mprm.rollouts.atomic_write import atomic_write, refuse_existing
+    from mprm.rollouts.corpus import open_corpus
+    from mprm.rollouts.refuse_inputs import refuse_inputs
+    from mprm.theory.corpus_fit.fit_corpus import fit_corpus
+
+    corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
+    if options.out is not None:
+        refuse_inputs([file.path for file in corpus.files], [options.out])
+        refuse_existing(options.out, force=options.force)
+    with progress("counting", corpus.n_bytes) as on_chunk:
+        found = fit_corpus(
+            corpus,
+            rho=options.rho,
+            alpha=options.alpha,
+            tau=options.tau,
+            reliable=options.reliable,
+            seed=options.seed,
+            continuations=options.continuations,
+            skip_bad=options.skip_bad,
+            engine=options.engine,
+            processes=options.processes,
+            ray_address=options.ray_address,
+            on_chunk=on_chunk,
+        )
+    if options.out is not None:
+        with atomic_write(options.out) as temporary:
+            temporary.write_text(as_json(found.as_dict()) + "\n", encoding="utf-8")
+    if found.n_dropped:
+        print(f"mprm theory: {found.n_dropped:,} bad records were left out; mprm check lists them", file=sys.stderr)
+    if options.json:
+        print(as_json(found.as_dict()))
+    else:
+        from mprm.cli.theory_tables import show_fit
+
+        show_fit(found)
+    return 0

@@ -1,0 +1,1 @@
+"""The Beta-Binomial model fitted to a corpus."""
