@@ -166,7 +166,6 @@ def _shapes(seen: Seen) -> None:
     if "worth" in question or "points" in question:
         prices = re.findall(r"[Ee]ach (\w+) (?:is worth|gives) (\d)", question)
         seen.each = {shape: int(points) for shape, points in prices}
-        seen.order = ["row 1", "row 2", "row 3", "row 4"]
         seen.result = str(sum(seen.each[cell[0]] for row in seen.picture for cell in row if cell))
     elif "are there more" in question.lower():
         one, two = re.search(r"more ([a-z ]+?) than ([a-z ]+?)(?: from|\?)", question).groups()  # type: ignore[union-attr]

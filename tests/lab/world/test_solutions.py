@@ -27,7 +27,7 @@ MEAN_STEPS = {
     "shapes-count": 5.2,
     "shapes-beside": 3.7,
     "shapes-compare": 6.6,
-    "shapes-points": 4.9,
+    "shapes-points": 4.4,
 }
 
 

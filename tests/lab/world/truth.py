@@ -145,15 +145,6 @@ def _points(seen: Seen, text: str) -> list[bool]:
     return [[int(n) for n in re.findall(r"\d+", text)] == expected]
 
 
-def _row_points(seen: Seen, text: str) -> list[bool]:
-    line, worth, total = re.search(rf"{LINE} \D*{N}\D*{N}\.", text).groups()  # type: ignore[union-attr]
-    if line not in seen.order or not seen.each:
-        return [False]
-    points = [sum(seen.each[cell[0]] for cell in seen.line(row) if cell) for row in seen.order]
-    place = seen.order.index(line)
-    return [points[place] == int(worth), sum(points[: place + 1]) == int(total)]
-
-
 def _line_sum(seen: Seen, text: str) -> list[bool]:
     line = re.search(LINE, text)[0]  # type: ignore[index]
     numbers = [int(n) for n in re.findall(r"\d+", text)][1:]
@@ -220,7 +211,6 @@ CHECKS: list[tuple[str, Check]] = [
     (rf"^the number of {THING} (?:in|is \d+ in) |^in {LINE} we count|^{LINE} adds", _number),
     (rf"^the number of {THING} is \d+\.|^in all", _in_all),
     (r"times|\d for \w.* at \d", _points),
-    (r"^the shapes in|gives \d+ points", _row_points),
     (r"^the sum of|its sum is", _line_sum),
     (r"^the (?:next )?(?:tallest|shortest)|height is|^after it", _ranked),
     (r"^the difference", _difference),

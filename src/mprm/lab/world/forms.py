@@ -11,8 +11,7 @@ The facts that claims name:
   running totals; ``number THING``: how many there are.
 - ``digit PLACE LINE``, ``sum LINE``: digits of a row or column, from the left or the top, and their sum.
 - ``relation ITEM LEVEL``: whether a bar is higher than a level from 0 to 9.
-- ``each THING``, ``worth THING``, ``points THING``; ``worth LINE``, ``points LINE``: points of one, points of all,
-  and running totals by kind of shape; and by row.
+- ``each THING``, ``worth THING``, ``points THING``: points of one, of all, and running totals by kind of shape.
 - ``tallest``, ``next tallest``, ``shortest``: bars; ``high``, ``low``: heights of the tallest and the shortest.
 - ``first``, ``second``, ``relation``: the two sides of a comparison, and whether the first is more.
 - ``largest``, ``place``: the largest digit, and the column or row it is in.
@@ -166,18 +165,6 @@ FORMS: dict[str, tuple[Form, ...]] = {
             "worth <thing> = <worth>",
         ),
         form("We count <number> for <thing> at <each> points, so the total is <total>.", *_POINTS),
-    ),
-    "points of a line": (
-        form(
-            "The shapes in <line> are worth <worth>, so the total is <total>.",
-            "worth <line> = <worth>",
-            "points <line> = <total>",
-        ),
-        form(
-            "<Line> gives <worth> points, and the total becomes <total>.",
-            "worth <line> = <worth>",
-            "points <line> = <total>",
-        ),
     ),
     "tallest": (
         form("The tallest bar is <item> with <value>.", _ITEM, "tallest = <item>"),

@@ -19,8 +19,8 @@ COMPARE = (
     "Are there more <thing> than <thing2> from <line> to <line2>?",
 )
 POINTS = (
-    "<Prices>. What are all the shapes worth from row 1 to row 4?",
-    "<Prices>. From row 1 to row 4, what is the total of the points?",
+    "<Prices>. What are all the shapes worth?",
+    "<Prices>. What is the total of the points?",
 )
 PRICE = ("each <shape> is worth <each>", "each <shape> gives <each> points")
 SIDES = {
@@ -107,10 +107,8 @@ def ask_points(draws: Draws) -> Asked:
     facts = shape_facts(scene)
     items = tuple(PLURALS[shape] for shape in shapes)
     worth = [int(facts[f"number {PLURALS[shape]}"]) * each[shape] for shape in shapes]
-    by_row = [sum(each[shape.shape] for shape in row if shape is not None) for row in scene.cells]
-    for names, worths in ((items, worth), (ROWS, by_row)):
-        for name, value, points in zip(names, worths, accumulate(worths), strict=True):
-            facts[f"worth {name}"], facts[f"points {name}"] = str(value), str(points)
+    for name, value, points in zip(items, worth, accumulate(worth), strict=True):
+        facts[f"worth {name}"], facts[f"points {name}"] = str(value), str(points)
     facts |= {f"each {PLURALS[shape]}": str(price) for shape, price in each.items()}
     price = draws.pick(PRICE)
     prices = listed(filled(price, {"shape": shape, "each": str(each[shape])}) for shape in shapes)
@@ -118,7 +116,7 @@ def ask_points(draws: Draws) -> Asked:
         scene=scene,
         question=filled(draws.pick(POINTS), {"prices": prices}),
         result=str(sum(worth)),
-        runs=(Run("", items), Run("", ROWS)),
+        runs=(Run("", items),),
         facts=facts,
     )
 
