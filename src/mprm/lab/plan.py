@@ -49,8 +49,8 @@ class LabPlan:
 
     policies: dict[str, PolicyPlan] = field(
         default_factory=lambda: {
-            "internvl": _policy("internvl", 0, n_updates=6000, n_batches=250),
-            "qwen": _policy("qwen2_5_vl", 1, n_updates=6000, n_batches=250),
+            "internvl": _policy("internvl", 0, n_updates=6000, n_batches=500),
+            "qwen": _policy("qwen2_5_vl", 1, n_updates=6000, n_batches=500),
             "variant-a": _policy("internvl", 2, hidden=128, **WEAK),
             "variant-b": _policy("qwen2_5_vl", 3, hidden=128, **WEAK),
             "variant-c": _policy("internvl", 4, layers=3, **WEAK),

@@ -16,7 +16,7 @@ from mprm.backbones.window_attention import look_by_windows
 from mprm.errors import ConfigError
 from mprm.inference.load_policy import load_policy
 from mprm.lab.policy.architecture import Size, new_policy, save_policy
-from mprm.lab.policy.lessons import IGNORED, LESSONS, Lessons, pointing, seeing, solving
+from mprm.lab.policy.lessons import IGNORED, LESSONS, Lessons, choosing, pointing, seeing, solving
 from mprm.lab.policy.train_policy import PolicyTraining, train_policy
 from mprm.lab.world import SOURCES, as_question, draw, problem, solution, write_images
 
@@ -64,8 +64,8 @@ def test_a_policy_learns_is_saved_and_answers_in_process(kind: str, tmp_path: Pa
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_is_taken_of_what_is_to_be_said_and_its_end_alone(kind: str) -> None:
     policy = new_policy(kind, size=SMALL)
-    data = Lessons(policy, 3, batch_size=2, seed=1)
-    assert len(data) == 6
+    data = Lessons(policy, len(LESSONS), batch_size=2, seed=1)
+    assert len(data) == 2 * len(LESSONS)
     for batch, lesson in enumerate(LESSONS):
         rows = data.collate([data[2 * batch], data[2 * batch + 1]])
         one = problem(list(SOURCES)[2 * batch], 10_000_000)
@@ -113,6 +113,9 @@ def test_what_is_said_of_a_picture_is_true() -> None:
             cells = [d for row in digits for d in row]
             kind, _, number = name.partition(f"cells with {digit}")[2].strip().partition(" ")
             assert int(value) == (lines[kind][int(number) - 1] if kind else cells).count(digit)
+    chosen = problem("bars-total", 3)
+    found = dict(part.split(" is option ") for part in choosing(chosen)[1].removesuffix(".").split(", "))
+    assert {letter: option for option, letter in found.items()} == dict(zip("ABCD", chosen.options, strict=True))
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -14,6 +14,7 @@ from mprm.backbones.load import Backbone
 from mprm.backbones.qwen2_5_vl import as_frames
 from mprm.errors import ConfigError
 from mprm.lab.world import LOOK, POINT, SOURCES, SPLITS, Problem, as_question, description, draw, problem, solution
+from mprm.lab.world.names import OPTIONS
 from mprm.lab.world.randomness import draws_for
 
 IGNORED = -100
@@ -47,13 +48,22 @@ def pointing(one: Problem) -> tuple[str, str]:
     return POINT, ", ".join(f"{name.partition(' ')[2]} {one.facts[name]}" for name in told) + "."
 
 
-LESSONS: tuple[Lesson, ...] = (solving, seeing, pointing)
+def choosing(one: Problem) -> tuple[str, str]:
+    """Say which option says what, where there are any: the last step of a solution looks one up."""
+    if not one.options:
+        return pointing(one)
+    lettered = list(zip(one.options, OPTIONS, strict=True))
+    told = draws_for(one.source, one.seed, "solution", 2).shuffled(lettered)
+    return prompt_of(as_question(one)), ", ".join(f"{option} is option {letter}" for option, letter in told) + "."
+
+
+LESSONS: tuple[Lesson, ...] = (solving, seeing, solving, pointing, solving, choosing)
 
 
 class Lessons:
     """A torch data set of problems with what is to be said about them: the sources in turn, seeds from ``first`` on.
 
-    Batches of the three kinds take turns.
+    Every second batch is of solutions, the others of what they need, in turn.
     """
 
     def __init__(self, policy: Backbone, n_batches: int, *, batch_size: int, seed: int) -> None:
