@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mprm.backbones.chat import PlainText
+from mprm.backbones.chat import PlainText, chat_frame
+from tests.tiny_models import CHAT, tiny_tokenizer
 
 
 def tokenizer_with(split: str) -> Any:
@@ -69,3 +70,12 @@ def _cached(split: str) -> Any:
     if split not in _MADE:
         _MADE[split] = tokenizer_with(split)
     return _MADE[split]
+
+
+def test_of_several_templates_by_name_the_default_one_frames_a_message() -> None:
+    tokenizer = tiny_tokenizer("text")
+    frame = chat_frame(tokenizer)
+    tokenizer.chat_template = {"default": CHAT, "tool_use": "{{ messages[0]['content'] }} with tools"}
+    assert chat_frame(tokenizer) == frame
+    tokenizer.chat_template = {"default": "{{ messages[0]['content'] }} alone"}
+    assert chat_frame(tokenizer) == ([], tokenizer.encode(" alone"))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mprm.backbones.card import Card
+from mprm.backbones.load import Backbone
 from mprm.backbones.pack_prompts import pack_numbers, packed, read_ids
 from mprm.backbones.prefix_tree import PrefixTree, shared_length
 from mprm.backbones.prompt import Encoded, PromptEncoder
@@ -281,3 +282,32 @@ def test_a_model_of_an_unknown_kind_reads_padded_batches_alone(tmp_path: Any) ->
 def test_what_is_saved_does_not_name_our_attention(reader: Reader, tmp_path: Any) -> None:
     reader.model.save_pretrained(tmp_path)
     assert "mprm" not in (tmp_path / "config.json").read_text()
+
+
+def test_an_image_is_shown_at_its_own_mark_whatever_the_order_of_the_marks(reader: Reader) -> None:
+    if not reader.images:
+        return
+    one, other, _ = reader.images
+    in_turn = Chain("is <image1> larger than <image2>?", ("it is 7",), (one, other))
+    turned = Chain("is <image2> larger than <image1>?", ("it is 7",), (other, one))
+    crossed = Chain("is <image2> larger than <image1>?", ("it is 7",), (one, other))
+    batch = [reader.encoder.encode(chain) for chain in (in_turn, turned, crossed)]
+    assert batch[0].ids == batch[1].ids
+    assert batch[0].images == batch[1].images != batch[2].images
+    assert all((batch[0].vision[name] == batch[1].vision[name]).all() for name in batch[0].vision)
+    found = tree_scores(reader, batch)
+    torch.testing.assert_close(found, plain_scores(reader, batch), atol=1e-5, rtol=0)
+    assert abs(found[0] - found[2]) > 1e-4 > 1e-6 > abs(found[0] - found[1])
+
+
+def test_a_policy_is_shown_an_image_at_its_own_mark_too(reader: Reader) -> None:
+    if not reader.images:
+        return
+    one, other, _ = reader.images
+    backbone = Backbone(
+        reader.step_model.family, reader.model, reader.encoder.tokenizer, reader.encoder.image_processor
+    )
+    in_turn = backbone.encode_chat("is <image1> larger than <image2>?", [one, other])
+    turned = backbone.encode_chat("is <image2> larger than <image1>?", [other, one])
+    for name, tensor in in_turn.items():
+        assert torch.equal(tensor, turned[name])

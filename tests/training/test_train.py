@@ -377,6 +377,27 @@ def test_the_learning_curve_is_what_evaluate_gives(folder: Path, tmp_path: Path)
     assert points[-1]["auc"] == pytest.approx(found.models[0].value("auc"), abs=1e-4)
 
 
+def test_every_update_logs_its_loss_where_the_curve_is_measured_too(folder: Path, tmp_path: Path) -> None:
+    path = data_for("text", folder)
+    train(path, config_for("text", folder, tmp_path / "run", benchmark=(path,), eval_every=1, save_every=3))
+    state = json.loads((tmp_path / "run" / "checkpoints" / "checkpoint-3" / "trainer_state.json").read_text())
+    assert [entry["step"] for entry in state["log_history"] if "loss" in entry] == [1, 2, 3]
+    assert [entry["step"] for entry in state["log_history"] if "overall" in entry] == [0, 1, 2, 3]
+
+
+def test_two_processes_measure_the_learning_curve_of_one(folder: Path, tmp_path: Path) -> None:
+    path = data_for("text", folder)
+    config = config_for("text", folder, tmp_path / "one", benchmark=(path,), eval_every=1)
+    train(path, config)
+    words = f"""-m mprm train {path} --model {config.model} --out {tmp_path / "two"} --text-only --batch-size 4
+        --learning-rate 1e-3 --device cpu --workers 0 --report-to none --save-every 0
+        --benchmark {path} --eval-every 1""".split()
+    launch(*words)
+    one, two = (lines(tmp_path / name / "curve.jsonl") for name in ("one", "two"))
+    assert [point["update"] for point in two] == [0, 1, 2, 3]
+    assert [point["auc"] for point in two] == pytest.approx([point["auc"] for point in one], abs=1e-4)
+
+
 def test_nobodys_run_is_overwritten_and_a_resumed_one_must_be_the_same(folder: Path, tmp_path: Path) -> None:
     path, out = data_for("text", folder), tmp_path / "run"
     train(path, config_for("text", folder, out, max_updates=1))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from mprm.errors import ConfigError, DataError, MprmError
-from mprm.rollouts.place_images import place_images
+from mprm.rollouts.place_images import as_placed, place_images
 
 _WORDS = "mprm-user-content"
 FOLLOWER = "A"
@@ -20,7 +20,9 @@ def chat_frame(tokenizer: Any, *, reply: bool = False) -> tuple[list[int], list[
 
     A tokenizer without a template gets its beginning-of-text token, if it has one, and nothing after.
     """
-    before, after = _frame(tokenizer, tokenizer.chat_template, reply)
+    template = tokenizer.chat_template
+    named = tuple(template.items()) if isinstance(template, dict) else template  # several, by name
+    before, after = _frame(tokenizer, named, reply)
     return list(before), list(after)
 
 
@@ -145,7 +147,7 @@ def encode_chat(backbone: Any, text: str, images: Sequence[Any] = (), *, begun: 
     input_ids = torch.tensor([ids])
     inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
     if images:
-        arrays = family.preprocess(backbone.image_processor, images)
+        arrays = family.preprocess(backbone.image_processor, as_placed(text, images))
         inputs |= {name: torch.as_tensor(array) for name, array in arrays.items()}
         inputs |= family.batch_inputs(tokenizer, input_ids)
     return {name: tensor.to(backbone.model.device) for name, tensor in inputs.items()}

@@ -19,7 +19,7 @@ from mprm.backbones.step_tokens import StepTokens
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.rollouts.chain import Chain
 from mprm.rollouts.images import image_size, open_image
-from mprm.rollouts.place_images import place_images
+from mprm.rollouts.place_images import as_placed, place_images
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ class Encoded:
     """Steps of the chain, cut off or not."""
     vision: Arrays = field(default_factory=dict)
     images: tuple[Any, ...] = ()
-    """What tells its images from others: paths, or the numbers of images in memory."""
+    """What tells its images from others, as they stand in the question: paths, or the numbers of images in memory."""
 
     @property
     def n_lost(self) -> int:
@@ -77,7 +77,7 @@ class PromptEncoder:
         """What was measured, with the vision inputs."""
         if not chain.images or not measured.positions:
             return measured
-        images = [open_image(image, self.image_root) for image in chain.images]
+        images = [open_image(image, self.image_root) for image in _placed(chain)]
         return replace(measured, vision=self.family.preprocess(self.image_processor, images))
 
     def n_prompt(self, chain: Chain) -> int:
@@ -96,7 +96,7 @@ class PromptEncoder:
             text = "\n\n"
         ids += self._after
         kept = [position for position in positions if position < self.max_length]
-        return Encoded(ids[: self.max_length], kept, len(chain.steps), images=_told_apart(chain.images))
+        return Encoded(ids[: self.max_length], kept, len(chain.steps), images=_told_apart(_placed(chain)))
 
     def _prompt(self, chain: Chain) -> tuple[list[int], str]:
         """Ids of all but the last piece of what stands before the steps, and that piece, to be encoded with them."""
@@ -149,6 +149,10 @@ class PromptEncoder:
         if names:
             inputs |= self.family.batch_inputs(self.tokenizer, input_ids)
         return inputs
+
+
+def _placed(chain: Chain) -> tuple[Any, ...]:
+    return as_placed(chain.question.strip(), chain.images)
 
 
 def _told_apart(images: Sequence[Any]) -> tuple[Any, ...]:

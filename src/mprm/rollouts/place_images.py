@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 from mprm.rollouts.judge import IMAGE_MARK
 
@@ -34,3 +36,16 @@ def place_images(question: str, n_images: int) -> list[str | int]:
         pieces += [question[end : mark.start()], number]
         end = mark.end()
     return [piece for piece in [*pieces, question[end:]] if piece != ""]
+
+
+def as_placed(question: str, images: Sequence[Any]) -> tuple[Any, ...]:
+    """The images in the order in which they stand in the question, which ``<image2>`` before ``<image1>`` turns.
+
+    A model deals the embeddings of the images out to their tokens in this order.
+
+    Examples
+    --------
+    >>> as_placed("Is <image2> larger than <image1>?", ["a.png", "b.png"])
+    ('b.png', 'a.png')
+    """
+    return tuple(images[piece] for piece in place_images(question, len(images)) if isinstance(piece, int))

@@ -74,7 +74,10 @@ class LearningCurve(TrainerCallback):  # type: ignore[misc]
         point = {"update": state.global_step, "epoch": state.epoch, **point}
         with self._path.open("ab") as out:
             out.write(msgspec.json.encode(point) + b"\n")
+        due = trainer.control.should_log
         trainer.log({name: point[name] for name in ("overall", "auc") if point[name] is not None})
+        # Trainer takes the loss of this update for logged now; the other ranks would wait for this one to gather it
+        trainer.control.should_log = due
 
 
 def curve_point(benchmark: Benchmark, scores: dict[Any, list[float]]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class TrainingSet:
         if self._table.schema != schema():
             raise DataError(f"{path} was prepared by an earlier mprm; start anew with --force")
         self._encoder, self._tau, self._soft, self._pack = encoder, tau, soft, pack
-        self._shown: tuple[list[str], Arrays] = ([], {})
+        self._shown: tuple[tuple[Any, ...], Arrays] = ((), {})
         self.lengths = np.asarray(self._table["n_tokens"], dtype=np.int64)
         self.n_kept = np.asarray(self._table["n_kept"], dtype=np.int64)
         self.n_prompt = np.asarray(self._table["n_prompt"], dtype=np.int64)
@@ -57,17 +57,17 @@ class TrainingSet:
     def __getitem__(self, index: int) -> Example:
         is_filler, index = index < 0, (~index if index < 0 else index)
         row = self.row(index)
-        encoded = self._encoded(Chain(row["question"], tuple(row["steps"]), tuple(row["images"])), row["images"])
+        encoded = self._encoded(Chain(row["question"], tuple(row["steps"]), tuple(row["images"])))
         if len(encoded.positions) != row["n_kept"]:
             raise DataError(f"{row['place']}: its images or the tokenizer changed since the run was prepared")
         labels = step_labels(row["scores"], tau=self._tau, soft=self._soft)[: len(encoded.positions)]
         return Example(encoded, [IGNORED] * len(labels) if is_filler else labels, row["place"])
 
-    def _encoded(self, chain: Chain, images: list[str]) -> Encoded:
+    def _encoded(self, chain: Chain) -> Encoded:
         """The chain, with the images of the one before where they are the same: they are decoded once."""
         measured = self._encoder.measure(chain)
-        if images != self._shown[0]:
-            self._shown = (images, self._encoder.see(chain, measured).vision)
+        if measured.images != self._shown[0]:
+            self._shown = (measured.images, self._encoder.see(chain, measured).vision)
         return replace(measured, vision=self._shown[1])
 
     def collate(self, batch: list[Example]) -> dict[str, Any]:
