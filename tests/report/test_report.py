@@ -174,6 +174,8 @@ def test_bad_records_stop_the_report_or_are_counted_in_it(tmp_path: Path) -> Non
 def test_what_cannot_be_done_is_refused_before_anything_is_read(random_corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nothing to report on"):
         report(out=tmp_path / "r.html")
+    with pytest.raises(ConfigError, match="the image root no-such-folder is not a folder"):
+        report("a.jsonl", out=tmp_path / "r.html", config=ReportConfig(image_root="no-such-folder"))
     with pytest.raises(ConfigError, match="rho must be in"):
         ReportConfig(rho=0.0)
     with pytest.raises(ConfigError, match="cards must be 0 or more"):

@@ -94,7 +94,8 @@ def run(arguments: list[str]) -> int:
     if options.json:
         print(as_json(asdict(found)))
         return 0
-    print(f"{found.n_rollouts:,} rollouts, {found.n_dropped:,} bad records left out.")
+    if found.n_rollouts or found.n_dropped:
+        print(f"{found.n_rollouts:,} rollouts, {found.n_dropped:,} bad records left out.")
     print(f"The page is {found.page} ({found.n_bytes / 1e6:.2f} MB); it opens without a network.")
     if found.figures:
         print(f"{len(found.figures)} figures are in {options.figures}.")

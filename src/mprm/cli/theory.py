@@ -37,6 +37,9 @@ The paper's analysis.
   fit       fit the Beta-Binomial model to a corpus: priors, effective noise, pseudo-positives
 
 "mprm theory verify --help" and "mprm theory fit --help" tell more.
+
+Example:
+  mprm theory fit annotations
 """
 
 
@@ -93,7 +96,7 @@ def run(arguments: list[str]) -> int:
     commands = {"verify": run_verify, "fit": run_fit}
     if not arguments or arguments[0] in ("-h", "--help"):
         print(HELP, end="")
-        return 0 if arguments else 2
+        raise SystemExit(0 if arguments else 2)
     if arguments[0] not in commands:
         raise ConfigError(f"unknown subcommand {arguments[0]!r}; expected {' or '.join(commands)}")
     return commands[arguments[0]](arguments[1:])

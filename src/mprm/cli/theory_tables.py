@@ -49,12 +49,12 @@ def show_verification(found: Verification) -> None:
 def show_fit(found: CorpusFit) -> None:
     """Print priors, noise and subsets, and what they leave open."""
     heads = ["source", "steps", "N", "a", "a within", "b", "b within", "mean r", "negative", "expected"]
-    heads += ["pseudo- positive", "share within"]
+    heads += ["pseudo- positive", "by the prior"]
     show_fitted(
-        "Success rates r ~ Beta(a, b), and pseudo-positives expected among positive steps (within: 95%)",
+        "Success rates r ~ Beta(a, b), and pseudo-positives among positive steps (intervals: 95%, of the prior)",
         heads,
         [_source_row(source) for source in [*found.sources, found.total]],
-        spare=["mean r", "N", "share within", "b within", "a within", "expected"],
+        spare=["mean r", "N", "by the prior", "b within", "a within", "expected"],
     )
     rows = [[f"{row.k}", f"{row.steps:,}", f"{row.posterior_mean:.3f}", f"{row.eta_eff:.3g}"] for row in found.noise]
     show(

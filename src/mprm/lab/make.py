@@ -84,6 +84,7 @@ def _train(final: Path, wanted: PolicyPlan, say: Say) -> None:
     partial = final.with_name(f".{name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     save_policy(policy, partial)  # in bfloat16, as it is shipped: who begins from it begins from the same weights
+    shutil.rmtree(final, ignore_errors=True)  # without config.json it is no policy
     partial.replace(final)
     say(f"{name}: loss {losses[0]:.3f} → {sum(losses[-20:]) / len(losses[-20:]):.3f}")
 

@@ -85,6 +85,8 @@ def report(
 
         need_altair()
     refuse_existing(page, force=force)
+    if config.image_root is not None and not Path(config.image_root).expanduser().is_dir():
+        raise ConfigError(f"the image root {config.image_root} is not a folder")
     found_runs = view_runs(read_runs(folders)) if folders else None
     view, inputs = None, []
     if has_corpus:
