@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mprm.cli.tables import rich_table, show, show_fitted
+from mprm.rollouts.printable import printable
 from mprm.theory.corpus_fit.results import CorpusFit, SourceFit
 from mprm.theory.simulation.verify import Verification
 
@@ -118,7 +119,8 @@ def _show_notes(found: CorpusFit) -> None:
     """What the tables leave open."""
     for source in found.sources:
         if source.prior is None:
-            print(f"{source.name}: {source.why_no_prior}. Its pseudo-positives are by the prior of all sources.")
+            name = printable(source.name)
+            print(f"{name}: {source.why_no_prior}. Its pseudo-positives are by the prior of all sources.")
     if any(source.is_inferred for source in found.sources):
         print("* N is not in the files: the coarsest grid that holds all scores tells it.")
     if found.total.n_unsampled:

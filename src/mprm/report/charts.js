@@ -9,10 +9,17 @@ const percent = (x) => (Number.isFinite(x) ? `${(100 * x).toFixed(2)}%` : "–")
 const short = (x) => String(Number(x.toPrecision(4)));
 const brief = (n) => (n >= 1e6 ? `${short(n / 1e6)}M` : n >= 1e4 ? `${short(n / 1e3)}k` : whole(n));
 
+// Text from data with whatever could steer what stands around it written as an escape, as printable.py does.
+const shown = (text) =>
+  String(text).replace(/(?! )[\p{C}\p{Z}]/gu, (sign) => {
+    const code = sign.codePointAt(0).toString(16);
+    return code.length > 2 ? `\\u{${code}}` : `\\x${code.padStart(2, "0")}`;
+  });
+
 // An element with attributes and children; strings become text nodes and never markup.
 function filled(made, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, shown(value));
+  made.append(...children.map((child) => (child instanceof Node ? child : shown(child))));
   return made;
 }
 const element = (name, attributes = {}, ...children) => filled(document.createElement(name), attributes, children);
@@ -30,11 +37,13 @@ function ticks(low, high, n) {
   const span = high - low || 1;
   const power = 10 ** Math.floor(Math.log10(span / n));
   const step = [1, 2, 5, 10].map((times) => times * power).find((size) => span / size <= n);
-  const found = [];
-  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) {
-    found.push(Number((k * step).toPrecision(12)));
+  const found = new Set();
+  // counted from the first: beyond 2^53 a number plus 1 is itself, and would never get to the end
+  const first = Math.ceil(low / step - 1e-9);
+  for (let i = 0; i <= n && (first + i) * step <= high + step * 1e-9; i++) {
+    found.add(Number(((first + i) * step).toPrecision(12)));
   }
-  return found;
+  return [...found];
 }
 
 // Where counts from 0 to the most stand, and which of them to name.
@@ -131,7 +140,8 @@ function limits(chart) {
   const xs = points.map((p) => p.x);
   const ys = points.flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]);
   const [low, high] = [Math.min(...ys), Math.max(...ys)];
-  const room = (high - low || 0.1) * 0.08;
+  // a flat line has room too; the mean of equal numbers may be a last bit off them
+  const room = (high - low > 1e-6 ? high - low : 0.1) * 0.08;
   const [first, last] = [Math.min(...xs), Math.max(...xs)];
   const alone = first === last ? (chart.is_log ? first / 2 : 1) : 0;
   return [first - alone, last + alone, Math.max(0, low - room), Math.min(1, high + room)];

@@ -91,7 +91,7 @@ def _corpus_data(corpus: CorpusView, config: ReportConfig) -> dict[str, Any]:
         "alpha": config.alpha,
         "rho": config.rho,
         "tau": config.tau,
-        "seed": config.seed,
+        "seed": str(config.seed),  # a number in JavaScript holds 53 bits of it
         "strategies": {name: strategy.summary for name, strategy in STRATEGIES.items()},
         "sources": [
             {"name": name, "n": entry.n_rollouts, "mean_mc": entry.mean_mc, "level": level_of(entry.mean_mc)}

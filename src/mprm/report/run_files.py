@@ -41,6 +41,8 @@ NO_DIFFERENCE = {
 }
 """Options of a training run by which it is not told from others: seeds, what it was trained on, where things lie."""
 Decoded = TypeVar("Decoded")
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are no JSON of the kind: not all of it is its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +163,8 @@ class TrainingRun:
     seed: int
     settings: dict[str, str]
     """Every option by which it is told from other runs."""
+    identity: tuple[str, ...]
+    """Of the base model and the rollouts, where these are known: runs of different ones are no seeds of one."""
     curve: tuple[CurvePoint, ...]
 
 
@@ -172,6 +176,8 @@ class EvaluationRun:
     content: EvaluationFile
     trained_on: TrainedOn | None
     """Of the one model that was scored, where its card tells."""
+    is_assumed: bool
+    """Whether the card did not say that the data was a subset, so that it counts as all."""
     scores: Path | None
     """Its step scores, where the folder holds them."""
 
@@ -199,6 +205,7 @@ class Runs:
 def read_runs(folders: Iterable[str | Path]) -> Runs:
     """Every run in the folders and below them."""
     runs = Runs()
+    seen: set[Path] = set()
     for name in folders:
         folder = Path(name).expanduser()
         if not folder.is_dir():
@@ -210,7 +217,9 @@ def read_runs(folders: Iterable[str | Path]) -> Runs:
                 " expected a folder that mprm train, evaluate or rerank wrote"
             )
         for path in files:
-            _add(path, runs)
+            if path.resolve() not in seen:  # a folder may be named beside one above it
+                seen.add(path.resolve())
+                _add(path, runs)
     return runs
 
 
@@ -222,7 +231,7 @@ def _add(path: Path, runs: Runs) -> None:
     if "models" in content:
         runs.evaluations.append(_evaluation(path))
     elif "total" in content:
-        runs.rerankings.append(RerankingRun(folder=path.parent, content=_decoded(path, RerankingFile)))
+        runs.rerankings.append(_reranking(path))
     else:
         raise DataError(f"{path}: holds neither models nor totals; expected what mprm evaluate or rerank writes")
 
@@ -231,15 +240,20 @@ def _training(folder: Path) -> TrainingRun:
     options = _decoded(folder / "train.json", dict[str, Any])
     if not isinstance(options.get("seed"), int) or not isinstance(options.get("model"), str):
         raise DataError(f"{folder / 'train.json'}: names no model or no seed; expected what mprm train writes")
+    identity = [str(options.get("base_fingerprint") or options["model"])]
     options["model"] = Path(options["model"]).name
-    summary = folder / "data" / "summary.json"
-    found = _trained_on(_decoded(summary, _DataSummary)) if summary.is_file() else None
+    path = folder / "data" / "summary.json"
+    summary = _decoded(path, _DataSummary) if path.is_file() else _DataSummary()
+    found = _trained_on(summary)
+    if summary.select is not None or found is None:
+        # what mprm select wrote differs from seed to seed; a corpus does not
+        identity.append(str(options.get("rollouts_xxh3_128")))
     lines = folder / "curve.jsonl"
     curve = []
     for number, line in enumerate(lines.read_bytes().splitlines() if lines.is_file() else [], 1):
         try:
             curve.append(msgspec.json.decode(line, type=CurvePoint))
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise DataError(f"{lines}:{number}: {error}; expected a line that mprm train writes") from error
     return TrainingRun(
         folder=folder,
@@ -247,6 +261,7 @@ def _training(folder: Path) -> TrainingRun:
         is_assumed=found is None,
         seed=options["seed"],
         settings={name: str(value) for name, value in options.items() if name not in NO_DIFFERENCE},
+        identity=tuple(identity),
         curve=tuple(curve),
     )
 
@@ -254,21 +269,37 @@ def _training(folder: Path) -> TrainingRun:
 def _evaluation(path: Path) -> EvaluationRun:
     manifest = Path(str(path) + MANIFEST_SUFFIX)
     config = _decoded(manifest, _Manifest).config if manifest.is_file() else {}
-    card = (config.get("model_info") or {}).get("mprm.json")
+    card = _converted(config.get("model_info") or {}, dict[str, Any], manifest).get("mprm.json")
     scores = path.parent / "scores.jsonl"
-    trained_on = None
+    trained_on, is_assumed = None, False
     if card is not None:
-        summary = _converted(card.get("data") or {}, _DataSummary, manifest)
-        trained_on = _trained_on(summary) or TrainedOn(strategy=FULL, rho=1.0)
+        summary = _converted(_converted(card, dict[str, Any], manifest).get("data") or {}, _DataSummary, manifest)
+        found = _trained_on(summary)
+        trained_on, is_assumed = found or TrainedOn(strategy=FULL, rho=1.0), found is None
     content = _decoded(path, EvaluationFile)
     if not content.models:
         raise DataError(f"{path}: holds no model; expected what mprm evaluate writes")
+    for model in content.models:
+        if "overall" not in model.metrics.all or any("macro_f1" not in row for row in model.metrics.sources.values()):
+            raise DataError(
+                f"{path}: {model.name} lacks its overall value or a source's macro_f1; expected what mprm evaluate"
+                " writes"
+            )
     return EvaluationRun(
         folder=path.parent,
         content=content,
         trained_on=trained_on,
+        is_assumed=is_assumed,
         scores=scores if scores.is_file() else None,
     )
+
+
+def _reranking(path: Path) -> RerankingRun:
+    content = _decoded(path, RerankingFile)
+    for n in (n for row in content.total.accuracy.values() for n in row):
+        if not (n.isascii() and n.isdecimal() and len(n) < 10 and int(n) > 0):
+            raise DataError(f"{path}: {n[:20]!r} is no number of candidates; expected what mprm rerank writes")
+    return RerankingRun(folder=path.parent, content=content)
 
 
 def _trained_on(summary: _DataSummary) -> TrainedOn | None:
@@ -287,7 +318,7 @@ def _trained_on(summary: _DataSummary) -> TrainedOn | None:
 def _decoded(path: Path, kind: type[Decoded]) -> Decoded:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise DataError(f"{path}: {error}; expected what mprm wrote there") from error
 
 

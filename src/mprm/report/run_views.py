@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -82,18 +83,42 @@ def _band(x: float, values: Sequence[float]) -> Point:
 def _by_settings(training: Iterable[TrainingRun]) -> dict[str, list[TrainingRun]]:
     """Runs that differ by their seed alone, under a name that tells them from the others."""
     runs = sorted(training, key=lambda run: (run.trained_on.rho, run.trained_on.strategy, run.seed))
+    groups: dict[tuple[str, tuple[str, ...]], list[TrainingRun]] = defaultdict(list)
+    for run, variant in zip(runs, _variants(runs), strict=True):
+        groups[", ".join(filter(None, [run.trained_on.name, variant])), _told_apart_by(run)].append(run)
+    found: dict[str, list[TrainingRun]] = {}
+    for (name, _), members in groups.items():
+        if sum(other == name for other, _ in groups) == 1 and len({run.seed for run in members}) == len(members):
+            found[name] = members
+        else:  # other models, rollouts or benchmarks, or the same seed again: no seeds of one
+            found.update({f"{name} ({run.folder})": [run] for run in members})
+    return found
+
+
+def _told_apart_by(run: TrainingRun) -> tuple[str, ...]:
+    """What seeds of one run share beside their options: model, rollouts, and the sources they were judged by."""
+    return *run.identity, *sorted({source for point in run.curve for source in point.macro_f1})
+
+
+def _variants(runs: Sequence[TrainingRun]) -> list[str]:
+    """The options by which each run differs from others, in words."""
     options = dict.fromkeys(name for run in runs for name in run.settings)
     differ = [name for name in options if len({run.settings.get(name) for run in runs}) > 1]
-    found: dict[str, list[TrainingRun]] = defaultdict(list)
-    for run in runs:
-        found[", ".join([run.trained_on.name, *(f"{name} {run.settings.get(name)}" for name in differ)])].append(run)
-    return dict(found)
+    return [", ".join(f"{name} {run.settings.get(name)}" for name in differ) for run in runs]
 
 
 def _curve_tables(training: Sequence[TrainingRun]) -> list[Table]:
     measured = [run for run in training if run.curve]
+    unmeasured = [str(run.folder) for run in training if not run.curve]
+    without = (
+        [f"Not shown, without a learning curve (mprm train --benchmark writes one): {', '.join(unmeasured)}."]
+        if unmeasured
+        else []
+    )
     if not measured:
-        return []
+        return (
+            [Table(caption="After training", heads=("model",), groups=(), below=tuple(without))] if training else []
+        )
     sources = list(dict.fromkeys(source for run in measured for source in run.curve[-1].macro_f1))
     found: list[Measured] = []
     for name, runs in _by_settings(measured).items():
@@ -107,11 +132,14 @@ def _curve_tables(training: Sequence[TrainingRun]) -> list[Table]:
         found.append((name + several, runs[0].trained_on, means))
     assumed = [run.folder.name for run in measured if run.is_assumed]
     below = ["Last point of each learning curve; of several seeds the mean. The best of each group is marked."]
-    if assumed:
-        below.append(
-            f"Nothing says that these were trained on a subset, so they count as all data: {', '.join(assumed)}."
-        )
-    return [_paper_table("After training", sources, found, tuple(below))]
+    below += _assumed_words(assumed)
+    return [_paper_table("After training", sources, found, (*below, *without))]
+
+
+def _assumed_words(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    return [f"Nothing says that these were trained on a subset, so they count as all data: {', '.join(names)}."]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -122,7 +150,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _paper_table(caption: str, sources: Sequence[str], found: Sequence[Measured], below: tuple[str, ...]) -> Table:
     """Overall and per-source F1 in percent, grouped by how much the models were trained on, as in the paper."""
     percent = [(n, on, [None if v is None else 100 * v for v in values]) for n, on, values in found]
-    ranked = sorted(percent, key=lambda row: -row[1].rho if row[1] is not None else -2.0)
+    ranked = sorted(
+        percent, key=lambda row: (-2.0, False) if row[1] is None else (-row[1].rho, row[1].strategy != FULL)
+    )
     groups = [
         best_marked(head, [(name, values) for name, _, values in rows], "{:.2f}")
         for head, rows in groupby(ranked, key=lambda row: _group_head(row[1]))
@@ -139,7 +169,9 @@ def _group_head(trained_on: TrainedOn | None) -> str | None:
 def _evaluation_tables(evaluations: Sequence[EvaluationRun]) -> list[Table]:
     """One table for each set of sources and way to choose thresholds: only those can be compared."""
     known = {run.content.models[0].name: run.trained_on for run in evaluations if run.trained_on is not None}
+    assumed = {run.content.models[0].name for run in evaluations if run.is_assumed and len(run.content.models) == 1}
     found: dict[tuple[str, tuple[str, ...]], dict[str, Measured]] = defaultdict(dict)
+    measured: set[tuple[Any, ...]] = set()
     for run in evaluations:
         for model in run.content.models:
             by_source = model.metrics.sources
@@ -149,13 +181,21 @@ def _evaluation_tables(evaluations: Sequence[EvaluationRun]) -> list[Table]:
             ]
             on = run.trained_on if len(run.content.models) == 1 else known.get(model.name)
             rows = found[run.content.threshold, tuple(by_source)]
-            if any(name.startswith(model.name) and there == values for name, _, there in rows.values()):
+            key = (run.content.threshold, tuple(by_source), model.name, *values)
+            if key in measured:
                 continue  # measured before, and compared here
+            measured.add(key)
             name = model.name if model.name not in rows else f"{model.name} ({run.folder})"
             rows[name] = (name, on, values)
     return [
         _paper_table(
-            "Evaluation", sources, list(models.values()), (f"{threshold}. The best of each group is marked.",)
+            "Evaluation",
+            sources,
+            list(models.values()),
+            (
+                f"{threshold}. The best of each group is marked.",
+                *_assumed_words([name for name in models if name in assumed]),
+            ),
         )
         for (threshold, sources), models in found.items()
     ]
@@ -190,20 +230,29 @@ def _comparisons(run: EvaluationRun) -> list[Table]:
 
 def _scaling_charts(runs: Runs) -> list[Chart]:
     """F1 against rho, from the ends of learning curves and from evaluations, each where it has two values of rho."""
-    ends = [(run.trained_on, run.curve[-1].overall) for run in runs.training if run.curve]
-    judged = [
-        (run.trained_on, run.content.models[0].metrics.all["overall"].value)
-        for run in runs.evaluations
-        if run.trained_on is not None and len(run.content.models) == 1
-    ]
+    measured = [run for run in runs.training if run.curve]
+    # (what to call it, what else must be the same): a subset's rollouts are not those of the full data
+    ends: dict[tuple[str, str], list[tuple[TrainedOn, float]]] = defaultdict(list)
+    for run, variant in zip(measured, _variants(measured), strict=True):
+        key = ", ".join(filter(None, [variant, *run.curve[-1].macro_f1]))
+        ends[key, run.identity[0]].append((run.trained_on, run.curve[-1].overall))
+    judged: dict[tuple[str, str], list[tuple[TrainedOn, float]]] = defaultdict(list)
+    for one in runs.evaluations:
+        value = one.content.models[0].metrics.all["overall"].value
+        if one.trained_on is not None and len(one.content.models) == 1 and value is not None:
+            sources = ", ".join(one.content.models[0].metrics.sources)
+            judged[sources, one.content.threshold].append((one.trained_on, value))
     found = []
-    for name, title, pairs in (
+    for name, title, groups in (
         ("scaling_curves", "Overall F1 against ρ, at the end of training", ends),
         ("scaling_evaluations", "Overall F1 against ρ, as evaluated", judged),
     ):
-        known = [(on, value) for on, value in pairs if value is not None]
-        if len({on.rho for on, _ in known}) > 1:
-            found.append(Chart(name=name, title=title, x="ρ (%)", y="F1", series=_scaling(known)))
+        # only what was measured alike can be one line: a chart for each kind
+        several = [(key, pairs) for (key, _), pairs in groups.items() if len({on.rho for on, _ in pairs}) > 1]
+        for number, (key, pairs) in enumerate(several, 1):
+            words = f": {key}" if len(several) > 1 else ""
+            file = name if number == 1 else f"{name}_{number}"
+            found.append(Chart(name=file, title=title + words, x="ρ (%)", y="F1", series=_scaling(pairs)))
     return found
 
 

@@ -40,7 +40,7 @@ def fit_beta(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None = None) -> tup
     (1.0, 1.0)
     """
     special = scipy_special()
-    from scipy.optimize import minimize
+    from scipy.optimize import OptimizeResult, minimize
 
     k, n, weight = _histogram(k, n, counts)
 
@@ -53,9 +53,17 @@ def fit_beta(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None = None) -> tup
         return float(value), np.array([a * slope_a, b * slope_b])
 
     ends = np.log(PRIOR_RANGE)
-    found = minimize(
-        loss, np.zeros(2), jac=True, method="L-BFGS-B", bounds=[ends, ends], options={"ftol": 1e-14, "gtol": 1e-9}
-    )
+
+    def fitted(start: FloatArray) -> OptimizeResult:
+        options = {"ftol": 1e-14, "gtol": 1e-9}
+        return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[ends, ends], options=options)
+
+    found = fitted(np.zeros(2))
+    # a likelihood that rises to an end does so ever more slowly, and the search stops on the way: begin there too
+    for start in (found.x - found.x.max() + ends[1], found.x - found.x.min() + ends[0]):
+        other = fitted(np.clip(start, *ends))
+        if other.fun <= found.fun:
+            found = other
     a, b = np.exp(found.x).tolist()
     if found.x.max() > ends[1] - 1e-6:
         raise DataError(f"success rates vary no more than chance does: a = {a:g}, b = {b:g} is no prior; {REMEDY}")

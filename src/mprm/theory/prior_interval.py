@@ -63,6 +63,21 @@ def prior_covariance(information: FloatArray, slopes_of_rollouts: FloatArray | N
     return inverse if slopes_of_rollouts is None else inverse @ slopes_of_rollouts @ inverse
 
 
+def few_rollouts_factor(n_rollouts: int) -> float:
+    """How much wider a variance from so few rollouts must be taken; at least 2 of them.
+
+    ``G / (G - 1)``, for their slopes sum to 0 at the maximum, and Student's t with G - 1 degrees of freedom in
+    place of the normal distribution.
+
+    Examples
+    --------
+    >>> round(few_rollouts_factor(600), 3), round(few_rollouts_factor(2), 1)
+    (1.006, 84.1)
+    """
+    t = float(scipy_special().stdtrit(n_rollouts - 1, 0.975))
+    return n_rollouts / (n_rollouts - 1) * (t / Z_95) ** 2
+
+
 def log_interval(value: float, variance_of_log: float) -> tuple[float, float]:
     """95% interval of a positive parameter from the variance of its logarithm.
 

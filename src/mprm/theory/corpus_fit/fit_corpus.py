@@ -32,6 +32,8 @@ from mprm.theory.prior_interval import likelihood_slopes
 
 SCORE_TOLERANCE = 1e-5
 """How far a score may be from k/N."""
+MOST_CONTINUATIONS = 2**32 - 1
+"""As many as a count in a file may be."""
 MOST_ROWS = 256
 """Of the table of noise; with more continuations it has the counts that occur."""
 
@@ -80,8 +82,8 @@ def fit_corpus(
     """
     if not 0 < reliable < 1:
         raise ConfigError(f"reliable must be in (0, 1), got {reliable}")
-    if continuations is not None and continuations < 2:
-        raise ConfigError(f"continuations must be at least 2, got {continuations}")
+    if continuations is not None and not 2 <= continuations <= MOST_CONTINUATIONS:
+        raise ConfigError(f"continuations must be at least 2 and at most {MOST_CONTINUATIONS}, got {continuations}")
     strategies: tuple[StrategyName, ...] = get_args(StrategyName)
     config = SelectConfig(strategy=strategies, rho=(rho,), alpha=alpha, tau=tau, seed=seed)
     corpus = open_corpus(paths, format=format, text_only=text_only)
@@ -124,13 +126,14 @@ class _Fit:
                 self.score[unknown], self.histogram[:, unknown], self.steps.labels.sources, given
             )
             all_n[:, unknown] = own[:, None]
-            self.is_inferred = own > 0
+            self.is_inferred = (own > 0) & (given is None)
         k = np.round(self.score * n).astype(np.int64)
         off = ~unknown & (np.abs(self.score - k / np.maximum(n, 1)) > SCORE_TOLERANCE)
         if off.any():
             raise DataError(
-                f"a step has score {self.score[off][0]:g} of {n[off][0]} continuations; no number of successes"
-                " gives it, and the file does not say how many there were (num_mc_correct)"
+                f"{self.steps.where(int(np.flatnonzero(off)[0]))}: a step has score {self.score[off][0]:g} of"
+                f" {n[off][0]} continuations; no number of successes gives it. Write the number (num_mc_correct) and"
+                " the score to six digits, or leave num_mc_total out and name it with --continuations"
             )
         k = np.round(self.score * all_n).astype(np.int64)
         # a source's grid says nothing of the scores that only other sources have
@@ -191,6 +194,7 @@ class _Fit:
             if not isinstance(prior, str):
                 slopes[number, :, :2] = likelihood_slopes(k, n, a=prior[0], b=prior[1])
         squares = np.zeros((len(each), 2, 2))
+        n_rollouts = self.steps.labels.n_lines(ROLLOUT)
         square_of_all = np.zeros((2, 2))
         for source, sums in self.steps.by_rollout(slopes):
             square_of_all += sums[:, 2:].T @ sums[:, 2:]
@@ -198,10 +202,13 @@ class _Fit:
                 own = sums[source == number, :2]
                 squares[number] += own.T @ own
         found: list[Prior | str] = [
-            prior if isinstance(prior, str) else with_covariance(self.counts(number), prior, squares[number])
-            for number, prior in enumerate(each)
+            prior
+            if isinstance(prior, str)
+            else with_covariance(self.counts(number), prior, squares[number], n_rollouts[name])
+            for number, (name, prior) in enumerate(zip(self.steps.labels.sources, each, strict=True))
         ]
-        return [*found, with_covariance(self.counts(None), overall, square_of_all)]
+        whole = with_covariance(self.counts(None), overall, square_of_all, sum(n_rollouts.values()))
+        return [*found, whole]
 
     def _source(
         self, name: str, source: int | None, n_rollouts: int, prior: Prior | str, overall: Prior

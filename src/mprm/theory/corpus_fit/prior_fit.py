@@ -11,7 +11,13 @@ from mprm.errors import DataError
 from mprm.theory.argument_checks import FloatArray
 from mprm.theory.beta_binomial import IntArray, all_fail, eta_eff
 from mprm.theory.fit_beta import REMEDY, fit_beta
-from mprm.theory.prior_interval import Z_95, log_interval, observed_information, prior_covariance
+from mprm.theory.prior_interval import (
+    Z_95,
+    few_rollouts_factor,
+    log_interval,
+    observed_information,
+    prior_covariance,
+)
 
 Interval = tuple[float, float]
 
@@ -77,13 +83,18 @@ def fitted_prior(counts: Counts) -> tuple[float, float] | str:
         return str(error).removesuffix(f"; {REMEDY}")  # there is nothing to give
 
 
-def with_covariance(counts: Counts, prior: tuple[float, float], slopes_of_rollouts: FloatArray) -> Prior | str:
+def with_covariance(
+    counts: Counts, prior: tuple[float, float], slopes_of_rollouts: FloatArray, n_rollouts: int
+) -> Prior | str:
     """The prior with its covariance, or why there is none; see `mprm.theory.prior_interval.prior_covariance`."""
     a, b = prior
+    if n_rollouts < 2:
+        return "there is only one rollout, and nothing tells how rollouts vary"
     information = observed_information(counts.k, counts.n, counts.steps, a=a, b=b)
     if np.linalg.eigvalsh(information)[0] <= 0:
         return f"the likelihood has no peak at a = {a:g}, b = {b:g}; there are too few steps"
-    return Prior(a=a, b=b, covariance=prior_covariance(information, slopes_of_rollouts))
+    factor = few_rollouts_factor(n_rollouts)
+    return Prior(a=a, b=b, covariance=factor * prior_covariance(information, slopes_of_rollouts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

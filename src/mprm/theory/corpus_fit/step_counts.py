@@ -140,6 +140,16 @@ class StepCounts:
             found += flat.reshape(found.shape)
         return found
 
+    def where(self, kind: int) -> str:
+        """File and line of the first rollout with a step of the kind."""
+        for start, rows, codes in self.blocks():
+            steps = np.flatnonzero(codes == kind)
+            if len(steps):
+                row = start + int(np.searchsorted(np.cumsum(rows["n_steps"], dtype=np.int64), steps[0], "right"))
+                part = next(part for part in self.labels.parts if 0 <= row - part.first_row < part.n_rows)
+                return f"{part.chunk.path}:{part.first_line + row - part.first_row}"
+        raise ValueError(f"no step is of kind {kind}")
+
     def by_rollout(self, values: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.float64]]]:
         """(source, sum over its steps) of each rollout, some at a time.
 
