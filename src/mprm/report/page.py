@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -113,7 +114,7 @@ def _corpus_markup(corpus: CorpusView, config: ReportConfig) -> str:
             alpha=config.alpha,
             tau=config.tau,
             n_rollouts={name: entry.n_rollouts for name, entry in corpus.statistics.items()},
-            picture=Pictures(config.image_root),
+            picture=Pictures(None if config.image_root is None else Path(config.image_root).expanduser()),
         )
         cases = Template(_part("cases.html")).substitute(
             cards=cases, alpha=f"{config.alpha:g}", rho=f"{config.rho:g}", tau=f"{config.tau:g}"

@@ -14,7 +14,7 @@ from mprm.report.corpus_view import view_corpus
 from mprm.report.page import page_of
 from mprm.report.run_files import read_runs
 from mprm.report.run_views import view_runs
-from mprm.rollouts.atomic_write import atomic_write, refuse_existing
+from mprm.rollouts.atomic_write import atomic_write, refuse_existing, refuse_no_folder
 from mprm.rollouts.chunks import Chunk
 from mprm.rollouts.corpus import open_corpus
 from mprm.rollouts.manifest import InputHashes, hash_file, refuse_changed, refuse_input_as_output, write_manifest
@@ -38,6 +38,8 @@ class Reported:
 def page_path(out: str | Path) -> str:
     """Where the page goes: ``out`` itself where it names an HTML file, else a file in that folder."""
     path = str(out)
+    if not path:
+        raise ConfigError("the output has no name; expected an HTML file or a folder")
     return path if path.lower().endswith((".html", ".htm")) else f"{path.rstrip('/')}/{PAGE}"
 
 
@@ -84,7 +86,9 @@ def report(
         from mprm.report.figures import need_altair
 
         need_altair()
-    refuse_existing(page, force=force)
+        refuse_no_folder(str(figures))
+    for path in (page, page + MANIFEST_SUFFIX):
+        refuse_existing(path, force=force)
     if config.image_root is not None and not Path(config.image_root).expanduser().is_dir():
         raise ConfigError(f"the image root {config.image_root} is not a folder")
     found_runs = view_runs(read_runs(folders)) if folders else None

@@ -21,11 +21,24 @@ def refuse_existing(path: str, *, force: bool) -> None:
         final = Path(path).expanduser()
         if final.exists() and not final.is_file():
             raise ConfigError(f"{path} is there already and is no regular file; choose another name")
+        refuse_no_folder(str(final.parent))
         exists = not force and final.exists()
     if exists:
         raise OutputExistsError(
             f"{path} exists already; replace it with --force (in Python: force=True), or choose another name"
         )
+
+
+def refuse_no_folder(path: str) -> None:
+    """Stop when a local folder is not there and cannot be made, before work is done whose outcome would be lost."""
+    if is_url(path):
+        return
+    folder = Path(path).expanduser()
+    nearest = next((one for one in (folder, *folder.parents) if one.exists()), Path())
+    if not nearest.is_dir():
+        raise ConfigError(f"{nearest} is a file; {path} cannot be a folder for outputs, choose another")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(f"nothing can be written into {nearest}; choose another folder for outputs")
 
 
 @contextmanager
