@@ -74,7 +74,5 @@ def load_step_model(
     tokens = step_tokens(tokenizer, step=card.step_token, positive=card.positive, negative=card.negative)
     grow_embeddings(model, tokenizer, tokens.prm if is_new else None)
     make = PromptEncoder if memory is None else partial(RememberingEncoder, memory=memory)
-    encoder = make(
-        tokenizer, backbone.image_processor, family, tokens, max_length=card.max_length, image_root=root
-    )
+    encoder = make(tokenizer, backbone.image_processor, family, tokens, max_length=card.max_length, image_root=root)
     return StepModel(step_reader(model, family, tokens), encoder, family)

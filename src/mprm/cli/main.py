@@ -23,10 +23,10 @@ COMMANDS = {
     "rerank": "choose the best of N candidates by step scores",
     "report": "one page on a corpus, its selection and its runs, that opens offline",
     "convert-internvl": "a published InternVL2.5 checkpoint for transformers' own class",
-    "lab": "the sample corpus that mprm ships; a small visual world and its policies",
+    "lab": "the sample corpus that mprm ships; a small visual world, and the paper's experiments on it",
 }
 
-CONTINUE = ("annotate", "sample", "rerank")
+CONTINUE = ("annotate", "sample", "rerank", "lab")
 """Commands that save their work as it is done."""
 
 HELP = f"""mprm {__version__}: multimodal process reward models, from annotated rollouts to the best of N.

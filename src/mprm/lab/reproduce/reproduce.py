@@ -55,7 +55,7 @@ def reproduce(
     only
         Cells whose names match this pattern, such as ``qwen.*-10.*``; what they need is measured too.
     jobs
-        Processes at a time; half the cores on a GPU, and one elsewhere.
+        Processes at a time; see `default_jobs`.
     make
         What a worker does its cells with, for tests: see `mprm.lab.reproduce.workers.run_tasks`.
     """
@@ -92,8 +92,8 @@ def wanted_cells(plan: ReproducePlan, only: str = "*") -> list[Cell]:
 
 
 def default_jobs(device: str) -> int:
-    """Half the cores on a GPU, which such small models leave idle; one elsewhere."""
-    return max(1, n_cores() // 2) if resolve_device(device).startswith("cuda") else 1
+    """Three quarters of the cores on a GPU, which such small models leave idle; one elsewhere."""
+    return max(1, 3 * n_cores() // 4) if resolve_device(device).startswith("cuda") else 1
 
 
 def workbench(inputs: LabInputs, plan: ReproducePlan) -> Callable[[Any], Any]:
