@@ -73,9 +73,10 @@ def _reproduce(options: LabCommand) -> int:
     from mprm.lab.reproduce.reproduce import reproduce
     from mprm.lab.reproduce.reproduce_plan import ReproducePlan
     from mprm.lab.reproduce.write_page import write_page
+    from mprm.rollouts.atomic_write import refuse_existing
 
-    if options.force:
-        raise ConfigError("mprm lab reproduce keeps finished cells; remove those that are to be measured anew")
+    if options.force and options.out is None:
+        raise ConfigError("--force replaces results in --out; cells to be measured anew are to be removed by hand")
     if len(options.only) > 1:
         raise ConfigError(f"mprm lab reproduce --only takes one pattern, got {' '.join(options.only)}")
     only = options.only[0] if options.only else "*"
@@ -84,6 +85,8 @@ def _reproduce(options: LabCommand) -> int:
         for line in dry_run(options.folder, plan, only=only):
             print(line)
         return 0
+    if options.out is not None:
+        refuse_existing(f"{options.out}/lab.json", force=options.force)
     found = reproduce(options.folder, plan, only=only, jobs=options.jobs, say=_say)
     print(f"{found.n_cells - len(found.failed):,} of {found.n_cells:,} cells are done, {found.n_kept:,} from before.")
     if options.out is not None:

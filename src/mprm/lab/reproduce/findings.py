@@ -110,8 +110,8 @@ def _near(arm: str, other: str, bound: float) -> Claim:
 
 
 CLOSE, MODERATE = 1.0, 2.0
-"""Points within which one model reaches another, and a gap is moderate: the paper's own largest differences that it
-calls so are 0.94 (BIS-10% of Qwen2.5-VL) and 1.75 (random 25% of InternVL2.5)."""
+"""Points within which one model reaches another, and a gap is moderate: the paper's own largest differences of the
+kind are 0.94 (BIS-10% and all data of Qwen2.5-VL) and 1.75 (random 25% and all data of InternVL2.5)."""
 
 FINDINGS = (
     Finding(

@@ -16,7 +16,7 @@ from mprm.lab.reproduce.progress import spoken
 WIDTH = 118
 COMMANDS = """```console
 $ mprm lab make LAB
-$ mprm lab reproduce LAB --out docs/results
+$ mprm lab reproduce LAB --out docs/results --force
 ```"""
 CAPTIONS = {
     "scaling": "Overall F1 against the share of the rollouts",

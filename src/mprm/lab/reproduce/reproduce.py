@@ -20,7 +20,7 @@ from mprm.lab.reproduce.choice import choices_of
 from mprm.lab.reproduce.inputs import LabInputs, find_inputs, judge_once
 from mprm.lab.reproduce.progress import Progress
 from mprm.lab.reproduce.reproduce_plan import ReproducePlan
-from mprm.lab.reproduce.workers import Make, Task, run_tasks
+from mprm.lab.reproduce.workers import Make, Task, Workers
 
 Say = Callable[[str], None]
 
@@ -57,7 +57,7 @@ def reproduce(
     jobs
         Processes at a time; see `default_jobs`.
     make
-        What a worker does its cells with, for tests: see `mprm.lab.reproduce.workers.run_tasks`.
+        What a worker does its cells with, for tests: see `mprm.lab.reproduce.workers.Workers`.
     """
     folder, plan = Path(lab), plan or ReproducePlan()
     wanted = wanted_cells(plan, only)
@@ -67,8 +67,8 @@ def reproduce(
     n_jobs = jobs if jobs is not None else default_jobs(plan.device)
     if n_jobs < 1:
         raise ConfigError(f"jobs must be 1 or more, got {n_jobs}")
-    with _alone(folder):
-        run = _Run(inputs, plan, n_jobs, say, make or workbench)
+    with _alone(folder), Workers(make or workbench, (inputs, plan), jobs=n_jobs, logs=folder / "logs") as workers:
+        run = _Run(inputs, plan, workers, say)
         if any(cell.arm in plan.best_of_n for cell in run.missing(wanted)):
             judge_once(inputs, say)
         if run.missing(wanted):
@@ -123,8 +123,8 @@ def _alone(folder: Path) -> Iterator[None]:
 class _Run:
     """The cells of one command."""
 
-    def __init__(self, inputs: LabInputs, plan: ReproducePlan, jobs: int, say: Say, make: Make) -> None:
-        self.inputs, self.plan, self.jobs, self.say, self.make = inputs, plan, jobs, say, make
+    def __init__(self, inputs: LabInputs, plan: ReproducePlan, workers: Workers, say: Say) -> None:
+        self.inputs, self.plan, self.workers, self.say = inputs, plan, workers, say
         self.files = CellFiles(inputs.folder)
         self.failed: dict[str, str] = {}
 
@@ -155,10 +155,7 @@ class _Run:
             for cell in missing
         ]
         progress = Progress(tasks, n_kept=len(cells) - len(missing), began=monotonic())
-        logs = self.inputs.folder / "logs"
-        for outcome in run_tasks(
-            tasks, self.make, (self.inputs, self.plan), jobs=self.jobs, logs=logs, on_start=progress.start
-        ):
+        for outcome in self.workers.run(tasks, on_start=progress.start):
             if outcome.error is not None:
                 self.failed[outcome.task.name] = outcome.error
             self.say(progress.line(outcome, now=monotonic()))

@@ -44,43 +44,50 @@ Make = Callable[..., Callable[[Any], Any]]
 """Called once in each worker; what it returns is called with the work of each task."""
 
 
-def run_tasks(
-    tasks: Sequence[Task],
-    make: Make,
-    arguments: tuple[Any, ...],
-    *,
-    jobs: int,
-    logs: Path,
-    on_start: Callable[[Task], None] = lambda _task: None,
-) -> Iterator[Outcome]:
-    """Outcomes as they come, of all tasks; one that fails, or whose process dies, does not stop the others.
+class Workers:
+    """Processes that are started when there are tasks for them, and end with the block."""
 
-    Parameters
-    ----------
-    make, arguments
-        ``make(*arguments)`` in each worker gives the function that works; both are sent to a new interpreter.
-    jobs
-        Workers at a time.
-    logs
-        Folder for what each worker prints.
-    """
-    waiting = sorted(tasks, key=lambda task: -task.cost)
-    logs.mkdir(parents=True, exist_ok=True)
-    workers = [_Worker(number, make, arguments, logs, jobs) for number in range(min(jobs, len(waiting)))]
-    try:
-        while waiting or any(worker.task for worker in workers):
-            for worker in workers:
+    def __init__(self, make: Make, arguments: tuple[Any, ...], *, jobs: int, logs: Path) -> None:
+        """Nothing is started yet.
+
+        Parameters
+        ----------
+        make, arguments
+            ``make(*arguments)`` in each worker gives the function that works; both are sent to a new interpreter.
+        jobs
+            Workers at a time.
+        logs
+            Folder for what each worker prints.
+        """
+        self._make, self._arguments, self._jobs, self._logs = make, arguments, jobs, logs
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Workers:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for worker in self._workers:
+            worker.end()
+
+    def run(
+        self, tasks: Sequence[Task], *, on_start: Callable[[Task], None] = lambda _task: None
+    ) -> Iterator[Outcome]:
+        """Outcomes as they come, of all tasks; one that fails, or whose process dies, does not stop the others."""
+        waiting = sorted(tasks, key=lambda task: -task.cost)
+        while len(self._workers) < min(self._jobs, len(waiting)):
+            log = self._logs / f"worker-{len(self._workers)}.log"
+            self._workers.append(_Worker(self._make, self._arguments, log, self._jobs))
+        while waiting or any(worker.task for worker in self._workers):
+            for worker in self._workers:
                 if worker.task is None and waiting:
-                    task = _next(waiting, worker, workers)
+                    task = _next(waiting, worker, self._workers)
                     waiting.remove(task)
                     worker.start(task)
                     on_start(task)
-            busy = {worker.connection: worker for worker in workers if worker.task is not None}
+            busy = {worker.connection: worker for worker in self._workers if worker.task is not None}
             for ready in wait(list(busy)):
                 yield busy[ready].outcome()  # type: ignore[index]
-    finally:
-        for worker in workers:
-            worker.end()
 
 
 def _next(waiting: list[Task], worker: _Worker, workers: Sequence[_Worker]) -> Task:
@@ -100,8 +107,8 @@ def _next(waiting: list[Task], worker: _Worker, workers: Sequence[_Worker]) -> T
 class _Worker:
     """A process, started anew when it died."""
 
-    def __init__(self, number: int, make: Make, arguments: tuple[Any, ...], logs: Path, jobs: int) -> None:
-        self._arguments = (make, arguments, str(logs / f"worker-{number}.log"), jobs)
+    def __init__(self, make: Make, arguments: tuple[Any, ...], log: Path, jobs: int) -> None:
+        self._arguments = (make, arguments, str(log), jobs)
         self.task: Task | None = None
         self.group = ""
         self._begin()
