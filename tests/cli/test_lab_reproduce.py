@@ -25,7 +25,7 @@ def test_cells_are_measured_and_counted(lab: Path, capsys: pytest.CaptureFixture
     assert run(command) == 0
     shown = capsys.readouterr()
     assert "2 of 2 cells are done, 0 from before." in shown.out
-    assert "2/2 internvl.bis-5.seed" in shown.err
+    assert "experiments 2/2: internvl.bis-5.seed" in shown.err
     assert run(command) == 0
     assert "2 of 2 cells are done, 2 from before." in capsys.readouterr().out
 

@@ -66,9 +66,11 @@ def measure_nothing(inputs: LabInputs, plan: ReproducePlan) -> Callable[[Any], A
         import time
 
         cell, settings = asked
+        asked_for = behaviour.get(cell.arm)
+        if asked_for == "hang":
+            (inputs.folder / "pid").write_text(str(os.getpid()))
         with (inputs.folder / "ran").open("a") as log:
             log.write(f"{cell.name} {settings['training'].get('learning_rate')}\n")
-        asked_for = behaviour.get(cell.arm)
         if asked_for == "fail":
             raise ValueError("nothing comes of it")
         if asked_for == "die":

@@ -16,6 +16,8 @@ from mprm.rollouts.atomic_write import atomic_write
 from mprm.rollouts.manifest import hash_file
 
 FILES = ("corpus", "benchmark", "validation", "candidates")
+WORK = "work"
+"""Folder of trainings that are under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ SHOWN = 4
 class Progress:
     """Counts tasks by what they cost."""
 
-    def __init__(self, tasks: Sequence[Task], *, n_kept: int, began: float) -> None:
+    def __init__(self, title: str, tasks: Sequence[Task], *, n_kept: int, began: float) -> None:
+        self._title = title
         self._n_all, self._n_done, self._began = len(tasks) + n_kept, n_kept, began
         self._left = sum(task.cost for task in tasks)
         self._spent = 0.0
@@ -22,6 +23,10 @@ class Progress:
     def start(self, task: Task) -> None:
         """A worker took it."""
         self._running[task.name] = task
+
+    def first_line(self) -> str:
+        """What there is to do."""
+        return f"{self._title}: {self._n_all - self._n_done} cells to measure, {self._n_done} done before"
 
     def line(self, outcome: Outcome, *, now: float) -> str:
         """A line on a task that ended."""
@@ -38,7 +43,7 @@ class Progress:
         running = list(self._running)
         more = f" and {len(running) - SHOWN} more" if len(running) > SHOWN else ""
         now_running = f"; running {', '.join(running[:SHOWN])}{more}" if running else ""
-        return f"{self._n_done}/{self._n_all} {what}{now_running}; about {spoken(left_s)} left"
+        return f"{self._title} {self._n_done}/{self._n_all}: {what}{now_running}; about {spoken(left_s)} left"
 
 
 def spoken(seconds: float) -> str:

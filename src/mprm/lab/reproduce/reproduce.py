@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from mprm.errors import ConfigError, MprmError
 from mprm.lab.reproduce.cell import Cell
 from mprm.lab.reproduce.cell_files import CellFiles
 from mprm.lab.reproduce.choice import choices_of
-from mprm.lab.reproduce.inputs import LabInputs, find_inputs, judge_once
+from mprm.lab.reproduce.inputs import WORK, LabInputs, find_inputs, judge_once
 from mprm.lab.reproduce.progress import Progress
 from mprm.lab.reproduce.reproduce_plan import ReproducePlan
 from mprm.lab.reproduce.workers import Make, Task, Workers
@@ -68,17 +69,18 @@ def reproduce(
     if n_jobs < 1:
         raise ConfigError(f"jobs must be 1 or more, got {n_jobs}")
     with _alone(folder), Workers(make or workbench, (inputs, plan), jobs=n_jobs, logs=folder / "logs") as workers:
+        shutil.rmtree(folder / WORK, ignore_errors=True)  # of a command that was killed
         run = _Run(inputs, plan, workers, say)
         if any(cell.arm in plan.best_of_n for cell in run.missing(wanted)):
             judge_once(inputs, say)
         if run.missing(wanted):
             trials = [cell for cell in plan.choices() if cell.backbone in backbones]
-            run.measure(trials, {cell.name: cell.learning_rate for cell in trials})
+            run.measure("learning rates", trials, {cell.name: cell.learning_rate for cell in trials})
             if run.failed:
                 raise MprmError("no learning rate can be chosen: " + "; ".join(run.failed.values()))
         chosen = {name: one["learning_rate"] for name, one in choices_of(run.files, plan, backbones).items()}
         n_kept = len(wanted) - len(run.missing(wanted))
-        run.measure(wanted, {cell.name: chosen[cell.backbone] for cell in wanted})
+        run.measure("experiments", wanted, {cell.name: chosen[cell.backbone] for cell in wanted})
     return Reproduced(n_cells=len(wanted), n_kept=n_kept, failed=run.failed)
 
 
@@ -139,7 +141,7 @@ class _Run:
         training = self.plan.train_options(cell, learning_rate or 0.0) if cell.subset != "base" else {}
         return {"training": training, "inputs": {name: self.inputs.hashes[name] for name in names}}
 
-    def measure(self, cells: list[Cell], rates: dict[str, float | None]) -> None:
+    def measure(self, title: str, cells: list[Cell], rates: dict[str, float | None]) -> None:
         """Run those that are not finished; stops before anything is run where one was measured otherwise."""
         settings = {cell.name: self.settings(cell, rates[cell.name]) for cell in cells}
         for cell in cells:
@@ -154,7 +156,8 @@ class _Run:
             )
             for cell in missing
         ]
-        progress = Progress(tasks, n_kept=len(cells) - len(missing), began=monotonic())
+        progress = Progress(title, tasks, n_kept=len(cells) - len(missing), began=monotonic())
+        self.say(progress.first_line())
         for outcome in self.workers.run(tasks, on_start=progress.start):
             if outcome.error is not None:
                 self.failed[outcome.task.name] = outcome.error

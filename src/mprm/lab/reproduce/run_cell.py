@@ -21,7 +21,7 @@ from mprm.evaluation.benchmark import Benchmark, read_benchmark, refuse_missing_
 from mprm.inference.prm import PRM
 from mprm.lab.reproduce.cell import Cell
 from mprm.lab.reproduce.cell_files import CellFiles
-from mprm.lab.reproduce.inputs import LabInputs
+from mprm.lab.reproduce.inputs import WORK, LabInputs
 from mprm.lab.reproduce.measure_cell import best_of_n_accuracies, scored_table, step_metrics
 from mprm.lab.reproduce.reproduce_plan import ReproducePlan
 from mprm.training.config import TrainConfig
@@ -52,7 +52,7 @@ class Workbench:
         began = monotonic()
         if cell.backbone != self._backbone:
             self._backbone, self._memory = cell.backbone, Memory()  # room for one at a time
-        folder = self.inputs.folder / "work" / f"{cell.name}.{os.getpid()}"
+        folder = self.inputs.folder / WORK / f"{cell.name}.{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)
         try:
             trained = None if cell.subset == "base" else self._trained(cell, folder, settings)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -153,6 +154,7 @@ class _Worker:
 def _serve(connection: Connection, make: Make, arguments: tuple[Any, ...], log: str, jobs: int) -> None:
     """A worker's life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if jobs > 1:
         os.environ["OMP_NUM_THREADS"] = "1"  # torch is not loaded yet
     with Path(log).open("a", encoding="utf-8", buffering=1) as out:
@@ -173,3 +175,11 @@ def _serve(connection: Connection, make: Make, arguments: tuple[Any, ...], log: 
                 print(traceback.format_exc(), file=out)
             with suppress(BrokenPipeError):  # nobody waits for it any more; the next recv ends us
                 connection.send(answer)
+
+
+def _end_with_parent() -> None:
+    """Leave nothing at work on the device when the parent was killed and could not end us."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
