@@ -27,11 +27,11 @@ def test_the_page_has_the_papers_numbers_beside_the_labs() -> None:
     # 0.60 + 0.05 · 0.1 + 0.03, seeds 0 to 2 add 0.001 on average, t(2) · 0.001/√3 = 0.00248
     assert main["BIS-10%"][4:6] == ["65.46", "63.60 [63.35, 63.85]"]
     assert main["All rollouts, soft"][4] == "61.54"
-    assert main["BIS-10%"][3] == "4.0"  # 20 errors of 500 steps
+    assert main["BIS-10%"][3] == "4.00"  # 20 errors of 500 steps
     paired = {row[0]: row for row in rows(internvl, "BIS less random choice")}
     assert paired["10%"][1:] == ["+2.60", "+3.00 [+3.00, +3.00]", "+3.00 [+1.00, +5.00]"]
     ablation = {row[0]: row for row in rows(internvl, "Ablation at 25%")}
-    assert ablation["Mixed-25%"][1:3] == ["64.70", "-0.76"]
+    assert ablation["Mixed-25%"][1:5] == ["11.02", "64.70", "-0.76", "4.00"]
     assert {row[0] for row in rows(internvl, "Sensitivity to α at 25%")} > {"α = 0.02", "α = 0.05", "α = 0.2"}
     best = {row[0]: row for row in rows(internvl, "Best of N")}
     assert best["BIS-25%"][1:5] == ["41.00", "12.67", "40.89", "59.00"]

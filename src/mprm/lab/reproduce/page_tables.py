@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mprm.lab.reproduce.aggregate import Cells
-from mprm.lab.reproduce.paper_numbers import BEST_OF_16, BEST_OF_16_BENCHMARKS, OVERALL
+from mprm.lab.reproduce.paper_numbers import BEST_OF_16, BEST_OF_16_BENCHMARKS, ERROR_STEPS, OVERALL
 from mprm.lab.reproduce.seed_interval import SeedMean
 
 Arms = dict[str, Any]
@@ -80,6 +80,11 @@ def _is_main(arm: str) -> bool:
     return kind in ("base", "full") or (kind in ("bis", "random") and arm.count("-") == 1)
 
 
+def _error_steps(found: dict[str, Any]) -> str:
+    """Share of error steps among those that are trained on, in percent."""
+    return f"{100 * (1 - found['n_positive'] / found['n_steps']):.2f}" if found["n_steps"] else ""
+
+
 def main_table(arms: Arms, backbone: str) -> str:
     """The paper's main table, its overall values beside the lab's."""
     rows = [
@@ -87,7 +92,7 @@ def main_table(arms: Arms, backbone: str) -> str:
             label(arm),
             f"{found['n_rollouts']:,.0f}",
             f"{found['n_updates']:,.0f}",
-            f"{100 * (1 - found['n_positive'] / found['n_steps']):.1f}" if found["n_steps"] else "",
+            _error_steps(found),
             _paper(backbone, arm),
             cell(found["overall"]),
             cell(found["overall_test_threshold"]),
@@ -132,9 +137,11 @@ def ablation_table(cells: Cells, arms: Arms, backbone: str) -> str:
             known = OVERALL.get(backbone, {})
             less = signed(known[arm] - known["bis-25"]) if arm in known and arm != "bis-25" else ""
             found = None if arm == "bis-25" else _points(cells.difference(backbone, arm, "bis-25"))
-            overall = cell(arms[arm]["overall"])
-            rows.append([label(arm), _paper(backbone, arm), less, overall, difference_cell(found)])
-    heads = ["subset", "paper: overall", "paper: less BIS", "lab: overall", "lab: less BIS"]
+            errors = f"{ERROR_STEPS[arm]:.2f}" if arm in ERROR_STEPS else ""
+            row = [label(arm), errors, _paper(backbone, arm), less]
+            row += [_error_steps(arms[arm]), cell(arms[arm]["overall"]), difference_cell(found)]
+            rows.append(row)
+    heads = ["subset", *(f"{who}: {what}" for who in ("paper", "lab") for what in ("error %", "overall", "less BIS"))]
     return markdown(heads, rows if len(rows) > 2 else [])
 
 
@@ -182,7 +189,11 @@ def best_of_n_table(arms: Arms, backbone: str) -> str:
         if method in any_one:
             values = [f"{100 * any_one[method][n]['mean']:.2f}" for n in ns]
             rows.append([words, *(policy if method == "random" else blank), *values])
-    heads = ["reward model", *(f"paper: {name}" for name in BEST_OF_16_BENCHMARKS), *(f"lab: N = {n}" for n in ns)]
+    heads = [
+        "reward model",
+        *(f"paper (N = 16): {name}" for name in BEST_OF_16_BENCHMARKS),
+        *(f"lab: N = {n}" for n in ns),
+    ]
     return markdown(heads, rows)
 
 

@@ -39,6 +39,9 @@ OVERALL: dict[str, dict[str, float]] = {
 }
 """Overall micro-F1 on VisualProcessBench: its main table, and those of the ablation and alpha (InternVL alone)."""
 
+ERROR_STEPS = {"full": 3.57, "random-25": 3.61, "low-mc-25": 12.57, "mixed-25": 11.02}
+"""Share of error steps in the training sets of which the paper states it."""
+
 BEST_OF_16: dict[str, tuple[float, float, float, float]] = {
     "base": (33.13, 8.65, 35.31, 52.77),
     "full": (39.00, 12.00, 39.41, 57.50),
