@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from mprm.errors import DataError
-from mprm.evaluation.bootstrap import measured
+from mprm.evaluation.bootstrap import bootstrap, bootstrap_overall, measured
 from mprm.evaluation.compare import Contender, compare, permutation_test, refuse_other_steps
 from mprm.evaluation.measure import count_units, measure
 from mprm.evaluation.scored_solution import ScoredBenchmark
@@ -129,3 +129,11 @@ def test_other_steps_are_refused_with_the_first_mismatch(field: str, value: obje
     with pytest.raises(DataError, match="A has 2 solutions and B 1"):
         refuse_other_steps(first, ScoredBenchmark(name="B", solutions=tuple(same[:1])))
     refuse_other_steps(first, first)
+
+
+def test_the_overall_value_alone_is_drawn_as_with_all_the_others() -> None:
+    table = step_table(simulated(30, seed=0, skill=1.0))
+    counts = count_units(table, choose_thresholds(table, "held-out", folds=5, seed=0))
+    alone = bootstrap_overall(counts, draws=50, seed=3)
+    assert alone.shape == (50,)
+    assert np.array_equal(alone, bootstrap(counts, draws=50, seed=3)[None, "overall"])

@@ -36,6 +36,7 @@ PLAN = LabPlan(
     rollouts=4,
     continuations=4,
     benchmark_questions=5,
+    validation_questions=3,
     best_of_n_questions=4,
     candidates=3,
     decoding=Decoding(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=40),
@@ -59,6 +60,9 @@ def test_the_lab_is_made_from_nothing_and_what_is_there_is_kept(tmp_path: Path) 
     records = [json.loads(line) for line in (tmp_path / "benchmark.jsonl").read_text().splitlines()]
     assert {record["policy_model"] for record in records} == {"a", "b"}
     assert len(records) <= 10
+    held_apart = [json.loads(line) for line in (tmp_path / "validation.jsonl").read_text().splitlines()]
+    assert {record["policy_model"] for record in held_apart} == {"a", "b"}
+    assert not {record["image"][0] for record in held_apart} & {record["image"][0] for record in records}
     candidates = [json.loads(line) for line in (tmp_path / "candidates.jsonl").read_text().splitlines()]
     assert [len(entry["candidates"]) for entry in candidates] == [3] * 4
     n_said = len(said)

@@ -120,6 +120,13 @@ def resolve_device(device: str) -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
+def device_name(device: str) -> str:
+    """What the device is called: that of a GPU by its maker."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+
+
 def resolve_dtype(dtype: str, device: str) -> Any:
     """``auto`` is bfloat16 on a GPU and float32 elsewhere."""
     import torch

@@ -18,7 +18,7 @@ from mprm.backbones.family import Arrays, Family
 from mprm.backbones.step_tokens import StepTokens
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.rollouts.chain import Chain
-from mprm.rollouts.images import image_size, open_image
+from mprm.rollouts.images import broken_image, image_size, open_image
 from mprm.rollouts.place_images import as_placed, place_images
 
 if TYPE_CHECKING:
@@ -124,6 +124,16 @@ class PromptEncoder:
         except ValueError as error:  # of a shape that the backbone cannot take
             raise DataError(f"image {image} of {size[0]} × {size[1]} pixels cannot be used: {error}") from error
         return self.family.image_ids(self.tokenizer, n_tokens)
+
+    def why_unusable(self, image: str) -> str | None:
+        """Why no chain with the image can be encoded, or None: it is decoded to its end."""
+        reason = broken_image(image, self.image_root)
+        if reason is None:
+            try:
+                self.measure(Chain("", ("",), (image,)))
+            except DataError as error:  # of a shape that the backbone cannot take
+                return str(error)
+        return reason
 
     def collate(self, batch: Sequence[Encoded]) -> dict[str, torch.Tensor]:
         """A batch for the step reader: ids padded on the right, and where each ``<prm>`` stands in it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from mprm.backbones.card import Card
 from mprm.backbones.family import Family
 from mprm.backbones.load import load_backbone
 from mprm.backbones.prompt import PromptEncoder
+from mprm.backbones.remembering import Memory, RememberingEncoder
 from mprm.backbones.step_tokens import grow_embeddings, step_tokens
 from mprm.errors import ConfigError
 
@@ -38,6 +40,7 @@ def load_step_model(
     attention: str | None = None,
     image_root: str | Path | None = None,
     is_trained: bool = False,
+    memory: Memory | None = None,
 ) -> StepModel:
     """Load any checkpoint, before or after it was trained, as a model that reads steps.
 
@@ -51,6 +54,8 @@ def load_step_model(
         Folder that image paths are relative to.
     is_trained
         The checkpoint must know the step token already: it was trained with it.
+    memory
+        What was encoded before, for many runs on the same data; see `mprm.backbones.remembering`.
     """
     if image_root is not None and not Path(image_root).expanduser().is_dir():
         raise ConfigError(f"the image root {image_root} is not a folder")
@@ -68,7 +73,6 @@ def load_step_model(
         )
     tokens = step_tokens(tokenizer, step=card.step_token, positive=card.positive, negative=card.negative)
     grow_embeddings(model, tokenizer, tokens.prm if is_new else None)
-    encoder = PromptEncoder(
-        tokenizer, backbone.image_processor, family, tokens, max_length=card.max_length, image_root=root
-    )
+    make = PromptEncoder if memory is None else partial(RememberingEncoder, memory=memory)
+    encoder = make(tokenizer, backbone.image_processor, family, tokens, max_length=card.max_length, image_root=root)
     return StepModel(step_reader(model, family, tokens), encoder, family)

@@ -15,21 +15,45 @@ class LabCommand:
     """The laboratory.
 
     corpus: write the sample corpus that mprm ships, about 3,000 made-up rollouts of eight sources, without images.
-    make: train small policies on the lab's visual world and let them make a corpus with Monte-Carlo scores, a step
-    benchmark and candidates; every part that is there already is kept. Meant for a GPU.
+    make: train small policies on the lab's visual world and let them make a corpus with Monte-Carlo scores, two step
+    benchmarks and candidates; every part that is there already is kept. Meant for a GPU.
+    reproduce: train and measure the paper's experiments on what make wrote, cell by cell; a stopped command goes on
+    where it was. Meant for a GPU.
     """
 
-    what: Annotated[Literal["corpus", "make"], Option("What to make.", is_positional=True)]
-    folder: Annotated[str, Option("Folder to write to; made if it is not there.", "DIR", is_positional=True)]
+    what: Annotated[Literal["corpus", "make", "reproduce"], Option("What to do.", is_positional=True)]
+    folder: Annotated[str, Option("Folder of the lab; made if it is not there.", "DIR", is_positional=True)]
     only: Annotated[
-        tuple[str, ...], Option("Parts to make: policies, corpus, benchmark, candidates; all by default.", "PART")
+        tuple[str, ...],
+        Option(
+            "make: parts to make (policies, corpus, benchmark, validation, candidates); reproduce: a pattern of names"
+            " of cells, such as 'qwen.*-10.*'. All by default.",
+            "NAME",
+        ),
     ] = ()
+    seeds: Annotated[int | None, Option("reproduce: seeds of each cell; 5 by default.", "N")] = None
+    jobs: Annotated[
+        int | None, Option("reproduce: cells at a time; by default 3/4 of the cores on a GPU, else one.", "N")
+    ] = None
+    out: Annotated[
+        str | None, Option("reproduce: folder for lab.json, lab.md and its figures, once cells are done.", "DIR")
+    ] = None
+    dry_run: Annotated[
+        bool, Option("reproduce: list the cells, and how long they will take where that is known.")
+    ] = False
     force: Force = False
+
+
+OF_REPRODUCE = ("seeds", "jobs", "out", "dry_run")
 
 
 def run(arguments: list[str]) -> int:
     """Parse, call what is asked for, print."""
     options = parsed(LabCommand, arguments, command="lab", example="mprm lab corpus demo\n  mprm stats demo")
+    if options.what == "reproduce":
+        return _reproduce(options)
+    if unfit := [name for name in OF_REPRODUCE if getattr(options, name) not in (None, False)]:
+        raise ConfigError(f"--{unfit[0].replace('_', '-')} is for mprm lab reproduce")
     if options.what == "make":
         if options.force:
             raise ConfigError("mprm lab make keeps what is there; remove what is to be made anew")
@@ -38,8 +62,39 @@ def run(arguments: list[str]) -> int:
         make_lab(options.folder, only=options.only, say=_say)
         return 0
     if options.only:
-        raise ConfigError("--only is for mprm lab make")
+        raise ConfigError("--only is for mprm lab make and mprm lab reproduce")
     return _write_sample(options)
+
+
+def _reproduce(options: LabCommand) -> int:
+    from pathlib import Path
+
+    from mprm.lab.reproduce.dry_run import dry_run
+    from mprm.lab.reproduce.reproduce import reproduce
+    from mprm.lab.reproduce.reproduce_plan import ReproducePlan
+    from mprm.lab.reproduce.write_page import write_page
+    from mprm.rollouts.atomic_write import refuse_existing
+
+    if options.force and options.out is None:
+        raise ConfigError("--force replaces results in --out; cells to be measured anew are to be removed by hand")
+    if len(options.only) > 1:
+        raise ConfigError(f"mprm lab reproduce --only takes one pattern, got {' '.join(options.only)}")
+    only = options.only[0] if options.only else "*"
+    plan = ReproducePlan() if options.seeds is None else ReproducePlan(seeds=options.seeds)
+    if options.dry_run:
+        for line in dry_run(options.folder, plan, only=only):
+            print(line)
+        return 0
+    if options.out is not None:
+        refuse_existing(f"{options.out}/lab.json", force=options.force)
+    found = reproduce(options.folder, plan, only=only, jobs=options.jobs, say=_say)
+    print(f"{found.n_cells - len(found.failed):,} of {found.n_cells:,} cells are done, {found.n_kept:,} from before.")
+    if options.out is not None:
+        for path in write_page(Path(options.folder), Path(options.out), plan):
+            print(path)
+    for name, error in found.failed.items():
+        print(f"{name} failed: {error}", file=sys.stderr)
+    return 1 if found.failed else 0
 
 
 def _say(text: str) -> None:

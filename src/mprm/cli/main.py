@@ -24,10 +24,10 @@ COMMANDS = {
     "report": "one page on a corpus, its selection and its runs, that opens offline",
     "convert-internvl": "a published InternVL2.5 checkpoint for transformers' own class",
     "theory": "the paper's analysis: verified by simulation, fitted to a corpus",
-    "lab": "the sample corpus that mprm ships; a small visual world and its policies",
+    "lab": "the sample corpus that mprm ships; a small visual world, and the paper's experiments on it",
 }
 
-CONTINUE = ("annotate", "sample", "rerank")
+CONTINUE = ("annotate", "sample", "rerank", "lab")
 """Commands that save their work as it is done."""
 
 HELP = f"""mprm {__version__}: multimodal process reward models, from annotated rollouts to the best of N.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mprm.evaluation.measure import Key, UnitCounts, count_units, measure
+from mprm.evaluation.measure import Key, UnitCounts, count_units, drawn_confusion, measure, overall_values
 from mprm.evaluation.step_table import FloatArray, StepTable
 from mprm.evaluation.threshold import Thresholds
 
@@ -60,6 +60,17 @@ def bootstrap(counts: UnitCounts, *, draws: int, seed: int) -> dict[Key, FloatAr
     at_once = max(1, MOST_WEIGHTS // max(n_steps, counts.n_problems))
     parts = [measure(counts, weights) for weights in _drawn_weights(counts.n_problems, draws, seed, at_once)]
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} if parts else {}
+
+
+def bootstrap_overall(counts: UnitCounts, *, draws: int, seed: int) -> FloatArray:
+    """The overall value alone in each of the draws, shape (draws,): the same as `bootstrap` gives, in less time."""
+    at_once = max(1, MOST_WEIGHTS // counts.n_problems)
+    return np.concatenate(
+        [
+            overall_values(drawn_confusion(counts, weights))
+            for weights in _drawn_weights(counts.n_problems, draws, seed, at_once)
+        ]
+    )
 
 
 def _drawn_weights(n_problems: int, draws: int, seed: int, at_once: int) -> Iterator[FloatArray]:

@@ -134,7 +134,7 @@ def measure(counts: UnitCounts, weights_D_P: FloatArray) -> dict[Key, FloatArray
         How often each draw holds each problem; ones for the metrics themselves.
     """
     weights_D_U = weights_D_P[:, counts.problem]
-    confusion_D_K = np.stack([weights_D_U[:, s] @ counts.confusion[s] for s in counts.slices], axis=1)
+    confusion_D_K = drawn_confusion(counts, weights_D_P)
     solutions_D_K = np.stack([weights_D_U[:, s] @ counts.solutions[s] for s in counts.slices], axis=1)
     found: dict[Key, FloatArray] = {(None, "overall"): overall_values(confusion_D_K)}
     for name, confusion, solutions in [
@@ -150,6 +150,12 @@ def measure(counts: UnitCounts, weights_D_P: FloatArray) -> dict[Key, FloatArray
         for metric, values in ranking_metrics(steps, weights_D_U[:, units]).items():
             found[name, metric] = values
     return found
+
+
+def drawn_confusion(counts: UnitCounts, weights_D_P: FloatArray) -> FloatArray:
+    """Confusion of each source in each draw, shape (D, K, 4); see `measure`."""
+    weights_D_U = weights_D_P[:, counts.problem]
+    return np.stack([weights_D_U[:, s] @ counts.confusion[s] for s in counts.slices], axis=1)
 
 
 def overall_values(confusion_D_K: FloatArray) -> FloatArray:

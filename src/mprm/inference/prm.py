@@ -11,6 +11,7 @@ from typing import Any, overload
 from mprm.backbones.card import Card, read_card
 from mprm.backbones.fingerprint import fingerprint_of
 from mprm.backbones.load import need_torch
+from mprm.backbones.remembering import Memory
 from mprm.backbones.step_model import StepModel, load_step_model
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
 from mprm.rollouts.chain import Chain
@@ -60,6 +61,7 @@ class PRM:
         image_root: str | Path | None = None,
         tokens_per_batch: int | None = None,
         share_prefixes: bool = True,
+        memory: Memory | None = None,
     ) -> PRM:
         """Load what ``mprm train`` wrote: a whole checkpoint, or an adapter on its base.
 
@@ -78,6 +80,8 @@ class PRM:
         share_prefixes
             Compute what chains have in common (images, question, leading steps) once, where the model's
             attention allows it. The scores are the same but for rounding.
+        memory
+            What was encoded before; see `mprm.backbones.remembering`.
         """
         if not Path(path).is_dir():
             raise InputNotFoundError(f"{path} is not a folder; expected a checkpoint that mprm train wrote")
@@ -99,6 +103,7 @@ class PRM:
             attention=attention,
             image_root=image_root,
             is_trained=not is_adapter,
+            memory=memory,
         )
         if is_adapter:
             step_model = StepModel(_with_adapter(step_model.model, path), step_model.encoder, step_model.family)

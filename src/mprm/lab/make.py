@@ -1,4 +1,4 @@
-"""Make the lab from nothing: policies, corpus, benchmark, candidates. Each part that is there is kept."""
+"""Make the lab from nothing: policies, corpus, benchmarks, candidates. Each part that is there is kept."""
 
 from __future__ import annotations
 
@@ -136,16 +136,25 @@ def _annotate(folder: Path, plan: LabPlan, questions: Path, index: int, out: Pat
 
 
 def make_benchmark(folder: Path, plan: LabPlan, say: Say) -> None:
-    """One solution of each policy to each of its questions, the steps judged by the world."""
-    final = folder / "benchmark.jsonl"
+    """The benchmark that process reward models are measured on."""
+    _judged(folder, plan, say, "benchmark", plan.benchmark_questions)
+
+
+def make_validation(folder: Path, plan: LabPlan, say: Say) -> None:
+    """Another like it, on problems of its own: for nothing but choosing how reward models are trained."""
+    _judged(folder, plan, say, "validation", plan.validation_questions)
+
+
+def _judged(folder: Path, plan: LabPlan, say: Say, split: str, n: int) -> None:
+    """One solution of each policy to each of its ``n`` questions, the steps judged by the world."""
+    final = folder / f"{split}.jsonl"
     if final.exists():
         return
     records: list[dict[str, Any]] = []
     for place, name in enumerate(plan.benchmark_policies):
-        say(f"benchmark: {plan.benchmark_questions:,} solutions by {name}")
-        first = place * plan.benchmark_questions
-        questions = _questions(folder, "benchmark", plan.benchmark_questions, first=first)
-        out = folder / "shards" / f"benchmark-{name}.jsonl"
+        say(f"{split}: {n:,} solutions by {name}")
+        questions = _questions(folder, split, n, first=place * n)
+        out = folder / "shards" / f"{split}-{name}.jsonl"
         _sample(folder, plan, name, questions, out, n=1)
         records += judged_solutions(read_candidates(str(out)), policy=name)
     with atomic_write(str(final)) as temporary, temporary.open("wb") as lines:
@@ -167,6 +176,7 @@ PARTS: dict[str, Callable[[Path, LabPlan, Say], None]] = {
     "policies": make_policies,
     "corpus": make_corpus,
     "benchmark": make_benchmark,
+    "validation": make_validation,
     "candidates": make_candidates,
 }
 """In the order in which they need each other."""

@@ -68,6 +68,8 @@ class LabPlan:
     continuations: int = 16
     benchmark_questions: int = 600
     """For each of the benchmark's policies, one solution each."""
+    validation_questions: int = 150
+    """Likewise, of the benchmark that hyperparameters are chosen on."""
     best_of_n_questions: int = 600
     candidates: int = 16
     decoding: Decoding = FREE

@@ -44,11 +44,12 @@ def write_figures(
         refuse_existing(path, force=force)
     for path, (chart, kind) in figures.items():
         with atomic_write(path) as temporary:
-            _save(chart, temporary, kind)
+            save_figure(chart, temporary, kind)
     return tuple(figures)
 
 
-def _save(chart: Any, path: Path, kind: str) -> None:
+def save_figure(chart: Any, path: Path, kind: str) -> None:
+    """Write an Altair chart in the report's style, as ``svg``, ``png`` or ``pdf``."""
     styled = (
         chart.configure_axis(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", gridColor="#e5e5e5")
         .configure_title(fontSize=13, anchor="start")
@@ -76,7 +77,7 @@ def _figures(corpus: CorpusView | None, runs: RunsView | None, config: ReportCon
             )
         yield "step_scores", _step_scores(corpus, config.tau)
     for chart in runs.charts if runs is not None else ():
-        yield chart.name, _lines(chart)
+        yield chart.name, line_figure(chart)
 
 
 def _histogram(found: Histogram, x_title: str, title: str, width: int, height: int, *, is_small: bool = False) -> Any:
@@ -152,7 +153,8 @@ def _step_scores(corpus: CorpusView, tau: float) -> Any:
     )
 
 
-def _lines(chart: Chart) -> Any:
+def line_figure(chart: Chart) -> Any:
+    """An Altair chart of lines with their bands."""
     import altair as alt
 
     rows = [

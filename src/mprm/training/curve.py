@@ -28,14 +28,16 @@ class LearningCurve(TrainerCallback):  # type: ignore[misc]
     def __init__(self, trainer: Any, config: TrainConfig, encoder: PromptEncoder) -> None:
         self._trainer, self._config = trainer, config
         root = config.benchmark_root or config.image_root
-        self._encoder = PromptEncoder(
-            encoder.tokenizer,
-            encoder.image_processor,
-            encoder.family,
-            encoder.tokens,
-            max_length=encoder.max_length,
-            image_root=root,
-        )
+        self._encoder = encoder
+        if root != config.image_root:
+            self._encoder = PromptEncoder(
+                encoder.tokenizer,
+                encoder.image_processor,
+                encoder.family,
+                encoder.tokens,
+                max_length=encoder.max_length,
+                image_root=root,
+            )
         self._benchmark = read_benchmark(config.benchmark, text_only=config.text_only)
         refuse_missing_images(self._benchmark, root)
         refuse_broken_images(self._benchmark, root)

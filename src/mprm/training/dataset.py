@@ -50,13 +50,15 @@ class TrainingSet:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def row(self, index: int) -> dict[str, Any]:
-        """The rollout as it was written."""
-        return self._table.slice(index, 1).to_pylist()[0]  # type: ignore[no-any-return]
-
     def __getitem__(self, index: int) -> Example:
-        is_filler, index = index < 0, (~index if index < 0 else index)
-        row = self.row(index)
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[Example]:
+        """Several at once, which a DataLoader asks for: their rows are read together."""
+        rows = self._table.take([~index if index < 0 else index for index in indices]).to_pylist()
+        return [self._example(row, is_filler=index < 0) for index, row in zip(indices, rows, strict=True)]
+
+    def _example(self, row: dict[str, Any], *, is_filler: bool) -> Example:
         encoded = self._encoded(Chain(row["question"], tuple(row["steps"]), tuple(row["images"])))
         if len(encoded.positions) != row["n_kept"]:
             raise DataError(f"{row['place']}: its images or the tokenizer changed since the run was prepared")

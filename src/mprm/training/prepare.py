@@ -20,7 +20,7 @@ from mprm.errors import DataError
 from mprm.rollouts.chain import Chain
 from mprm.rollouts.corpus import Corpus, PlacedRollout
 from mprm.rollouts.dropped import Dropped, DroppedRecords
-from mprm.rollouts.images import broken_image, listed
+from mprm.rollouts.images import listed
 from mprm.rollouts.rollout import Rollout
 
 ROWS = 512
@@ -147,16 +147,7 @@ class _Images:
     def look_at(self, paths: set[str], pool: ThreadPoolExecutor) -> None:
         """Decode those not yet seen."""
         new = sorted(paths - self._found.keys())
-        self._found.update(zip(new, pool.map(self._reason, new), strict=True))
-
-    def _reason(self, image: str) -> str | None:
-        reason = broken_image(image, self._encoder.image_root)
-        if reason is None:
-            try:
-                self._encoder.measure(Chain("", ("",), (image,)))
-            except DataError as error:  # of a shape that the backbone cannot take
-                return str(error)
-        return reason
+        self._found.update(zip(new, pool.map(self._encoder.why_unusable, new), strict=True))
 
     def reasons(self, paths: tuple[str, ...]) -> list[str]:
         """Why some of the images cannot be used."""

@@ -14,6 +14,7 @@ import msgspec
 from mprm.backbones.card import Card, write_card
 from mprm.backbones.fingerprint import fingerprint_of
 from mprm.backbones.load import family_of, need_torch
+from mprm.backbones.remembering import Memory
 from mprm.engines.engine import make_engine
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.rollouts.atomic_write import atomic_write
@@ -36,6 +37,8 @@ class Trained:
     loss: float | None
     """Mean over the updates of this start; None where none was left to do."""
     data: dict[str, Any]
+    last_loss: float | None = None
+    """Of the last update."""
 
 
 def train(
@@ -45,6 +48,7 @@ def train(
     resume: bool = False,
     force: bool = False,
     on_rollouts: Callable[[int], Any] | None = None,
+    memory: Memory | None = None,
 ) -> Trained:
     """Train a process reward model on annotated rollouts.
 
@@ -63,6 +67,8 @@ def train(
         Replace a run that is in ``config.out``, once the new one is finished.
     on_rollouts
         Called with the number of rollouts prepared since the last call.
+    memory
+        What was encoded before, for many runs on the same data; see `mprm.backbones.remembering`.
     """
     need_torch()
     from transformers import set_seed
@@ -80,7 +86,7 @@ def train(
 
         deepspeed.init_distributed()  # takes over the ranks that are there; without it each would be alone
     set_seed(config.seed)
-    run = _Run(config, arguments, folder)
+    run = _Run(config, arguments, folder, memory)
     try:
         with run.first_process():
             if run.is_first:
@@ -137,7 +143,7 @@ def _chosen(corpus: Corpus, config: TrainConfig) -> tuple[Corpus, dict[str, Any]
 class _Run:
     """One training run on one rank: the model, its encoder, and the folder it goes to."""
 
-    def __init__(self, config: TrainConfig, arguments: Any, folder: RunFolder) -> None:
+    def __init__(self, config: TrainConfig, arguments: Any, folder: RunFolder, memory: Memory | None) -> None:
         """Load the model: vision tower frozen, ``<prm>`` in its vocabulary, adapters if asked for."""
         from mprm.backbones.step_model import load_step_model
         from mprm.backbones.step_reader import freeze_vision
@@ -161,6 +167,7 @@ class _Run:
             device="cpu" if config.sharding == "fsdp" else str(arguments.device),
             attention=config.attention,
             image_root=config.image_root,
+            memory=memory,
         )
         if getattr(step_model.model.config, "quantization_config", None) and not config.lora_rank:
             raise ConfigError(f"{config.model} is quantised; only adapters can be trained on it: --lora-rank 16")
@@ -203,7 +210,16 @@ class _Run:
             if trainer.args.should_save:
                 self.finish(self.folder.path)
         trainer.accelerator.wait_for_everyone()
-        return Trained(self.config.out, n_done, n_done >= n_all, self.is_first, result.training_loss, summary)
+        losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+        return Trained(
+            self.config.out,
+            n_done,
+            n_done >= n_all,
+            self.is_first,
+            result.training_loss,
+            summary,
+            losses[-1] if losses else None,
+        )
 
     def _trainer(self) -> Any:
         from mprm.training.arguments import trainer_arguments

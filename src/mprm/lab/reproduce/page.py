@@ -1,0 +1,147 @@
+"""The results page: Markdown, made of the results file and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import fill
+from typing import Any
+
+from mprm.lab.reproduce import page_tables as tables
+from mprm.lab.reproduce.aggregate import Cells
+from mprm.lab.reproduce.figures import charts_of
+from mprm.lab.reproduce.findings import CLOSE, FINDINGS, MODERATE, counts
+from mprm.lab.reproduce.paper_numbers import BACKBONES
+from mprm.lab.reproduce.progress import spoken
+
+WIDTH = 118
+COMMANDS = """```console
+$ mprm lab make LAB
+$ mprm lab reproduce LAB --out docs/results --force
+```"""
+CAPTIONS = {
+    "scaling": "Overall F1 against the share of the rollouts",
+    "random": "Random choice, one pass and as many updates as all data",
+    "curves": "Overall F1 during training",
+    "best_of_n": "Accuracy of best-of-N",
+}
+
+
+def page(results: dict[str, Any]) -> str:
+    """The whole of ``lab.md``."""
+    cells = Cells(results["cells"])
+    parts = ["# The paper's experiments in the lab", _introduction(results), _findings(cells)]
+    for backbone in cells.backbones:
+        parts.append(_backbone(results, cells, backbone))
+    parts.append(_choice(results))
+    return "\n\n".join(parts) + "\n"
+
+
+def _filled(text: str, *, bullet: str = "") -> str:
+    """The text as a paragraph, or as an item of a list."""
+    return fill(" ".join(text.split()), WIDTH, initial_indent=bullet, subsequent_indent=" " * len(bullet))
+
+
+def _introduction(results: dict[str, Any]) -> str:
+    corpus, benchmark, cells = results["corpus"], results["benchmark"], results["cells"]
+    n_missing = results["n_planned"] - len(cells)
+    missing = f"{n_missing} planned cells are not measured yet." if n_missing else ""
+    devices = ", ".join(sorted({cell["device"] for cell in cells}))
+    first = f"""Every training of the paper, repeated on the [lab](../lab.md)'s small world: models of the
+        architectures of InternVL2.5 and Qwen2.5-VL with a few million weights; {corpus["rollouts"]:,} rollouts with
+        {corpus["steps"]:,} steps ({100 * corpus["error_share"]:.2f}% of them errors,
+        {100 * corpus["mixed_share"]:.1f}% of the rollouts mixed, mean MC {corpus["mean_mc"]:.3f}); a benchmark of
+        {benchmark["n_solutions"]:,} solutions ({benchmark["n_correct"]:,} correct and {benchmark["n_error"]:,}
+        incorrect steps of {benchmark["n_sources"]} sources) by policies that had no part in the corpus. Absolute
+        values cannot be compared with the paper's: model, world and benchmark differ. Which way each difference
+        goes can."""
+    notes = (
+        f"""{len(cells)} cells, up to {results["plan"]["seeds"]} seeds each;
+        {spoken(sum(cell["seconds"] for cell in cells))} of training and measuring on {devices}, several at a time.
+        {missing}""",
+        """*Overall* is the paper's: macro-F1 of each source, weighted by its steps, in percent. The threshold is
+        chosen on other problems than those it is reported on (five folds). *Test threshold* is chosen on the reported
+        problems themselves, as the paper's released code does: optimistic, and shown for comparison only.""",
+        """In brackets: Student's 95% interval over seeds. A seed decides what is drawn and the order in training, and
+        differences are taken seed by seed. Each interval stands for itself; none is corrected for the number of
+        comparisons.""",
+        f"""One pass unless stated, batch {results["plan"]["training"]["batch_size"]}, the learning rate
+        [chosen once](#hyperparameters) for each backbone, on all data, on problems of their own; every other
+        hyperparameter is the paper's.""",
+    )
+    made = "This page and its figures are made of [lab.json](lab.json), which holds every cell:"
+    listed = "\n".join(_filled(note, bullet="- ") for note in notes)
+    return f"{_filled(first)}\n\n{listed}\n\n{made}\n\n{COMMANDS}"
+
+
+def _findings(cells: Cells) -> str:
+    rows = []
+    for finding in FINDINGS:
+        for number, claim in enumerate(finding.claims):
+            row = [finding.words if number == 0 else "", claim.words]
+            for backbone in cells.backbones:
+                found, paper = claim.difference(cells, backbone), claim.paper(backbone)
+                row += [
+                    "" if paper is None else tables.signed(paper),
+                    tables.difference_cell(found),
+                    claim.verdict(found),
+                ]
+            rows.append(row)
+    heads = ["finding", "claim, in points"]
+    for backbone in cells.backbones:
+        heads += [f"{BACKBONES.get(backbone, backbone)}, paper", f"lab ({backbone})", "verdict"]
+    told = "; ".join(
+        f"{backbone}: " + ", ".join(f"{n} {verdict}" for verdict, n in found.items())
+        for backbone, found in counts(cells).items()
+    )
+    whole = f"""{told} (of {len(FINDINGS)}; one with several claims is reproduced when all of them are, and not
+        reproduced when one is not)."""
+    rule = f"""A claim is *reproduced* when the whole interval lies on the claimed side of its bound, *not reproduced*
+        when the whole interval lies on the other side, else *open*. To reach all data is to be no more than
+        {CLOSE:g} point behind, and a moderate gap is at most {MODERATE:g} points: the paper's own largest differences
+        of the kind are 0.94 and 1.75."""
+    return f"## Findings\n\n{_filled(whole)}\n\n{_filled(rule)}\n\n{tables.markdown(heads, rows)}"
+
+
+def _backbone(results: dict[str, Any], cells: Cells, backbone: str) -> str:
+    summary = results["summary"][backbone]["arms"]
+    names = {chart.name for chart in charts_of(results)}
+
+    def figure(kind: str) -> str:
+        name = f"lab_{kind}_{backbone}"
+        return f"\n\n![{CAPTIONS[kind]}]({name}.svg)" if name in names else ""
+
+    title = f"{BACKBONES[backbone]}'s architecture" if backbone in BACKBONES else backbone
+    over_problems = results["bis_less_random_over_problems"].get(backbone, {})
+    sections: Sequence[tuple[str, str]] = (
+        ("Labels and fractions", tables.main_table(summary, backbone) + figure("scaling")),
+        ("BIS less random choice", tables.paired_table(cells, backbone, over_problems)),
+        ("Ablation at 25%", tables.ablation_table(cells, summary, backbone)),
+        ("Sensitivity to α at 25%", tables.alpha_table(summary, backbone)),
+        (
+            "Random choice: one pass, and as many updates as all data",
+            tables.matched_table(summary) + figure("random"),
+        ),
+        ("Best of N", tables.best_of_n_table(summary, backbone) + figure("best_of_n")),
+        ("Training dynamics", tables.curve_table(summary) + figure("curves")),
+        ("By source", tables.source_table(summary)),
+    )
+    shown = [f"### {head}\n\n{body}" for head, body in sections if body.strip()]
+    return "\n\n".join([f"## {title}", *shown])
+
+
+def _choice(results: dict[str, Any]) -> str:
+    rows = [
+        [
+            backbone,
+            f"{one['learning_rate']:g}",
+            f"{100 * one['overall']:.2f}",
+            "" if one["auc"] is None else f"{100 * one['auc']:.2f}",
+            "chosen" if one["learning_rate"] == choice["learning_rate"] else "",
+        ]
+        for backbone, choice in results["choice"].items()
+        for one in choice["tried"]
+    ]
+    heads = ["backbone", "learning rate", "overall", "AUC", ""]
+    how = """One training for each rate on all data with hard labels and a seed that no other cell has, measured on
+        the validation split, which serves for nothing else. The best overall value decides."""
+    return f"## Hyperparameters\n\n{_filled(how)}\n\n{tables.markdown(heads, rows)}"

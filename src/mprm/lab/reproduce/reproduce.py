@@ -1,0 +1,174 @@
+"""``mprm lab reproduce``: the paper's experiments on the lab's data, cell by cell."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from mprm.backbones.load import need_torch, resolve_device
+from mprm.engines.local import n_cores
+from mprm.errors import ConfigError, MprmError
+from mprm.lab.reproduce.cell import Cell
+from mprm.lab.reproduce.cell_files import CellFiles
+from mprm.lab.reproduce.choice import choices_of
+from mprm.lab.reproduce.inputs import WORK, LabInputs, find_inputs, judge_once
+from mprm.lab.reproduce.progress import Progress
+from mprm.lab.reproduce.reproduce_plan import ReproducePlan
+from mprm.lab.reproduce.workers import Make, Task, Workers
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduced:
+    """How far the experiments are."""
+
+    n_cells: int
+    """Asked for now."""
+    n_kept: int
+    """Of them, finished by an earlier command."""
+    failed: dict[str, str]
+    """What went wrong, by the cell's name."""
+
+
+def reproduce(
+    lab: str | Path,
+    plan: ReproducePlan | None = None,
+    *,
+    only: str = "*",
+    jobs: int | None = None,
+    say: Say = print,
+    make: Make | None = None,
+) -> Reproduced:
+    """Train and measure every cell of the plan that is not finished yet.
+
+    Parameters
+    ----------
+    lab
+        Folder that ``mprm lab make`` wrote. Cells are kept in ``cells/``, some models in ``runs/``.
+    only
+        Cells whose names match this pattern, such as ``qwen.*-10.*``; what they need is measured too.
+    jobs
+        Processes at a time; see `default_jobs`.
+    make
+        What a worker does its cells with, for tests: see `mprm.lab.reproduce.workers.Workers`.
+    """
+    folder, plan = Path(lab), plan or ReproducePlan()
+    wanted = wanted_cells(plan, only)
+    need_torch()
+    backbones = tuple(dict.fromkeys(cell.backbone for cell in wanted))
+    inputs = find_inputs(folder, backbones)
+    n_jobs = jobs if jobs is not None else default_jobs(plan.device)
+    if n_jobs < 1:
+        raise ConfigError(f"jobs must be 1 or more, got {n_jobs}")
+    with _alone(folder), Workers(make or workbench, (inputs, plan), jobs=n_jobs, logs=folder / "logs") as workers:
+        shutil.rmtree(folder / WORK, ignore_errors=True)  # of a command that was killed
+        run = _Run(inputs, plan, workers, say)
+        if any(cell.arm in plan.best_of_n for cell in run.missing(wanted)):
+            judge_once(inputs, say)
+        if run.missing(wanted):
+            trials = [cell for cell in plan.choices() if cell.backbone in backbones]
+            run.measure("learning rates", trials, {cell.name: cell.learning_rate for cell in trials})
+            if run.failed:
+                raise MprmError("no learning rate can be chosen: " + "; ".join(run.failed.values()))
+        chosen = {name: one["learning_rate"] for name, one in choices_of(run.files, plan, backbones).items()}
+        n_kept = len(wanted) - len(run.missing(wanted))
+        run.measure("experiments", wanted, {cell.name: chosen[cell.backbone] for cell in wanted})
+    return Reproduced(n_cells=len(wanted), n_kept=n_kept, failed=run.failed)
+
+
+def wanted_cells(plan: ReproducePlan, only: str = "*") -> list[Cell]:
+    """The plan's cells whose names match."""
+    wanted = [cell for cell in plan.cells() if fnmatchcase(cell.name, only)]
+    if not wanted:
+        names = ", ".join(cell.name for cell in plan.cells()[:3])
+        raise ConfigError(f"no cell is called {only!r}; they are called like {names}")
+    return wanted
+
+
+def default_jobs(device: str) -> int:
+    """Three quarters of the cores on a GPU, which such small models leave idle; one elsewhere."""
+    return max(1, 3 * n_cores() // 4) if resolve_device(device).startswith("cuda") else 1
+
+
+def workbench(inputs: LabInputs, plan: ReproducePlan) -> Callable[[Any], Any]:
+    """What a worker does its cells with; torch is loaded only there."""
+    from mprm.lab.reproduce.run_cell import Workbench
+
+    bench = Workbench(inputs, plan)
+
+    def measure(work: tuple[Cell, dict[str, Any]]) -> float | None:
+        found: float | None = bench.run(*work)["metrics"]["held_out"]["overall"]
+        return found
+
+    return measure
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One command at a time in a lab's folder."""
+    with (folder / ".reproduce.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"another mprm lab reproduce is at work in {folder}; wait for it") from error
+        yield
+
+
+class _Run:
+    """The cells of one command."""
+
+    def __init__(self, inputs: LabInputs, plan: ReproducePlan, workers: Workers, say: Say) -> None:
+        self.inputs, self.plan, self.workers, self.say = inputs, plan, workers, say
+        self.files = CellFiles(inputs.folder)
+        self.failed: dict[str, str] = {}
+
+    def missing(self, cells: list[Cell]) -> list[Cell]:
+        """Those that are not finished."""
+        return [cell for cell in cells if self.files.read(cell) is None]
+
+    def settings(self, cell: Cell, learning_rate: float | None) -> dict[str, Any]:
+        """What decides the cell's numbers."""
+        split = "benchmark" if cell.learning_rate is None else "validation"
+        names = ["corpus", split, cell.backbone, *["candidates"] * (cell.arm in self.plan.best_of_n)]
+        training = self.plan.train_options(cell, learning_rate or 0.0) if cell.subset != "base" else {}
+        return {"training": training, "inputs": {name: self.inputs.hashes[name] for name in names}}
+
+    def measure(self, title: str, cells: list[Cell], rates: dict[str, float | None]) -> None:
+        """Run those that are not finished; stops before anything is run where one was measured otherwise."""
+        settings = {cell.name: self.settings(cell, rates[cell.name]) for cell in cells}
+        for cell in cells:
+            self.files.refuse_others(cell, settings[cell.name])
+        missing = self.missing(cells)
+        tasks = [
+            Task(
+                name=cell.name,
+                group=cell.backbone,
+                cost=cost_of(cell, self.plan, self.inputs.n_rollouts),
+                work=(cell, settings[cell.name]),
+            )
+            for cell in missing
+        ]
+        progress = Progress(title, tasks, n_kept=len(cells) - len(missing), began=monotonic())
+        self.say(progress.first_line())
+        for outcome in self.workers.run(tasks, on_start=progress.start):
+            if outcome.error is not None:
+                self.failed[outcome.task.name] = outcome.error
+            self.say(progress.line(outcome, now=monotonic()))
+
+
+MEASURING = 1500.0
+"""Rollouts that could be trained on in the time that a benchmark is scored in."""
+
+
+def cost_of(cell: Cell, plan: ReproducePlan, n_rollouts: int) -> float:
+    """How long a cell takes, in rollouts that are trained on."""
+    n_measured = 1 + (1 + plan.curve_points) * plan.has_curve(cell) + 3 * (cell.arm in plan.best_of_n)
+    return cell.passes * n_rollouts + MEASURING * n_measured

@@ -1,0 +1,138 @@
+"""The results file: every finished cell, what was chosen, and the numbers made of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from mprm import __version__
+from mprm.errors import DataError
+from mprm.evaluation.benchmark import Benchmark, read_benchmark
+from mprm.evaluation.bootstrap import bootstrap_overall, estimate
+from mprm.evaluation.evaluation import step_counts
+from mprm.evaluation.measure import count_units, drawn_confusion, overall_values
+from mprm.evaluation.scored_solution import ScoredSolution
+from mprm.evaluation.step_table import FloatArray, StepTable, step_table
+from mprm.evaluation.threshold import choose_thresholds
+from mprm.lab.reproduce.aggregate import summary_of
+from mprm.lab.reproduce.cell import Cell
+from mprm.lab.reproduce.cell_files import CellFiles
+from mprm.lab.reproduce.choice import choices_of
+from mprm.lab.reproduce.measure_cell import FOLDS, SEED
+from mprm.lab.reproduce.reproduce_plan import ReproducePlan
+from mprm.rollouts.atomic_write import atomic_write
+from mprm.scores.statistics import stats
+
+DRAWS = 1000
+FROM_RECORD = (
+    *("name", "cell", "n_rollouts", "n_steps", "n_positive", "n_updates", "seconds", "mean_loss", "last_loss"),
+    *("device", "metrics", "curve", "best_of_n"),
+)
+"""What the results file has of a cell's record."""
+
+
+def results_of(lab: Path, plan: ReproducePlan) -> dict[str, Any]:
+    """Everything that the page says, from the cells of the plan that are finished."""
+    files = CellFiles(lab)
+    found = [(cell, record) for cell in plan.cells() if (record := files.read(cell)) is not None]
+    if not found:
+        raise DataError(f"{files.folder}: no cell is finished; mprm lab reproduce {lab} measures them")
+    cells = [{name: record[name] for name in FROM_RECORD if name in record} for _, record in found]
+    backbones = tuple(dict.fromkeys(cell.backbone for cell, _ in found))
+    benchmark = read_benchmark(str(lab / "benchmark.jsonl"))
+    return {
+        "mprm": __version__,
+        "plan": msgspec.to_builtins(plan),
+        "n_planned": len(plan.cells()),
+        "corpus": _corpus(lab),
+        "benchmark": _benchmark(benchmark),
+        "choice": choices_of(files, plan, backbones),
+        "cells": cells,
+        "summary": summary_of(cells),
+        "bis_less_random_over_problems": {
+            backbone: _over_problems(files, plan, backbone, benchmark) for backbone in backbones
+        },
+    }
+
+
+def _corpus(lab: Path) -> dict[str, Any]:
+    total = stats(str(lab / "corpus.jsonl")).total
+    return {
+        "rollouts": total.n_rollouts,
+        "steps": total.n_steps,
+        "error_share": round(total.error_step_ratio, 6),
+        "mixed_share": round(total.mixed_share, 6),
+        "mean_mc": round(total.mean_mc, 6),
+    }
+
+
+def _benchmark(benchmark: Benchmark) -> dict[str, Any]:
+    table = _table(benchmark)
+    return {**asdict(step_counts(table, np.ones(len(table.source), np.bool_))), "n_sources": len(table.sources)}
+
+
+def _table(benchmark: Benchmark) -> StepTable:
+    """The benchmark's steps, with scores yet to be put in."""
+    return step_table(
+        [
+            ScoredSolution(
+                id=one.id,
+                source=one.source,
+                problem=one.problem,
+                labels=one.labels,
+                first_error=one.first_error,
+                scores=(0.0,) * len(one.labels),
+            )
+            for one in benchmark.solutions
+        ]
+    )
+
+
+def _over_problems(
+    files: CellFiles, plan: ReproducePlan, backbone: str, benchmark: Benchmark
+) -> dict[str, dict[str, Any]]:
+    """BIS less random choice at each fraction: the mean over seeds, its interval by drawing problems, paired."""
+    table, found = _table(benchmark), {}
+    for rho in plan.rhos:
+        pairs = []
+        for seed in range(plan.seeds):
+            both = [files.scores(_cell(backbone, how, rho, seed)) for how in ("bis", "random")]
+            if both[0] is not None and both[1] is not None:
+                pairs.append([_drawn(table, scores) for scores in both if scores is not None])
+        if pairs:
+            apart = np.mean([bis - random for bis, random in pairs], axis=0)
+            found[f"{100 * rho:g}"] = {**asdict(estimate(float(apart[0]), apart[1:])), "n_seeds": len(pairs)}
+    return found
+
+
+def _cell(backbone: str, how: Any, rho: float, seed: int) -> Cell:
+    return Cell(backbone=backbone, subset=how, rho=rho, seed=seed)
+
+
+def _drawn(table: StepTable, scores: FloatArray) -> FloatArray:
+    """The overall value, then that of each draw, shape (1 + draws,)."""
+    scored = replace(table, scores=scores)
+    counts = count_units(scored, choose_thresholds(scored, "held-out", folds=FOLDS, seed=SEED))
+    whole = overall_values(drawn_confusion(counts, np.ones((1, counts.n_problems))))
+    return np.concatenate([whole, bootstrap_overall(counts, draws=DRAWS, seed=SEED)])
+
+
+def write_results(results: dict[str, Any], path: Path) -> None:
+    """Write the file, a line for each cell."""
+    parts = []
+    for name, value in results.items():
+        text = msgspec.json.encode(value).decode()
+        if isinstance(value, list):
+            text = "[\n" + ",\n".join(msgspec.json.encode(one).decode() for one in value) + "\n]"
+        parts.append(f'"{name}": {text}')
+    with atomic_write(str(path)) as temporary:
+        temporary.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """What `write_results` wrote."""
+    return msgspec.json.decode(path.read_bytes(), type=dict)

@@ -1,0 +1,98 @@
+"""The paper's experiments from nothing, in miniature, on the CPU: policies, data, trainings, page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mprm.annotation.samplers.sampler import Decoding
+from mprm.cli.main import run
+from mprm.inference.prm import PRM
+from mprm.lab.make import make_lab
+from mprm.lab.plan import LabPlan, PolicyPlan
+from mprm.lab.reproduce.reproduce import reproduce
+from mprm.lab.reproduce.reproduce_plan import ReproducePlan
+from mprm.lab.reproduce.write_page import write_page
+from tests.lab.test_make import PLAN, small
+
+pytestmark = pytest.mark.slow
+
+
+def hasty(kind: str, seed: int) -> PolicyPlan:
+    """A policy that knows next to nothing: it has to end its answers, no more."""
+    policy = small(kind, seed)
+    return replace(policy, training=replace(policy.training, n_updates=20))
+
+
+LAB = LabPlan(
+    policies={"internvl": hasty("internvl", 0), "qwen": hasty("qwen2_5_vl", 1)},
+    benchmark_policies=("internvl", "qwen"),
+    corpus_policy="qwen",
+    corpus_questions=8,
+    rollouts=4,
+    continuations=2,
+    benchmark_questions=4,
+    validation_questions=3,
+    best_of_n_questions=3,
+    candidates=2,
+    decoding=Decoding(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=30),
+    at_once=PLAN.at_once,
+    shards=1,
+    rows=None,
+    device="cpu",
+)
+EXPERIMENTS = ReproducePlan(
+    seeds=2,
+    rhos=(0.5,),
+    ablated=("mixed",),
+    ablation_rho=0.5,
+    alphas=(),
+    matched=(0.5,),
+    tau_counts=(1,),
+    n_continuations=2,
+    learning_rates=(1e-3,),
+    training={"batch_size": 8, "per_device": 8, "max_length": 256},
+    curves=("bis-50",),
+    curve_seeds=1,
+    curve_points=1,
+    best_of_n=("base", "bis-50"),
+    keep=("bis-50.seed0",),
+    device="cpu",
+)
+
+
+def test_the_experiments_run_from_nothing_to_the_page(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    lab, out, said = tmp_path / "lab", tmp_path / "results", list[str]()
+    make_lab(lab, LAB, say=said.append)
+    found = reproduce(lab, EXPERIMENTS, jobs=2, say=said.append)
+    # base, and of two seeds: full, tau, soft, random, bis, mixed, matched
+    assert (found.n_cells, found.failed) == (2 * (1 + 2 * 7), {})
+    cell = json.loads((lab / "cells" / "qwen.bis-50.seed0.json").read_text())
+    matched, single = (
+        json.loads((lab / "cells" / f"qwen.{arm}.seed0.json").read_text())
+        for arm in ("random-50-matched", "random-50")
+    )
+    full = json.loads((lab / "cells" / "qwen.full.seed0.json").read_text())
+    assert full["n_rollouts"] > cell["n_rollouts"] > 0
+    assert (matched["n_rollouts"], matched["n_updates"]) == (single["n_rollouts"], 2 * single["n_updates"])
+    assert cell["curve"][0]["update"] == 0
+    assert set(cell["best_of_n"]["accuracy"]["prm"]) == {"1", "2"}
+    # what was measured during training, at its end, is what the loaded model is worth
+    assert cell["curve"][-1]["overall"] == pytest.approx(cell["metrics"]["held_out"]["overall"], abs=1e-4)
+    assert {path.name for path in (lab / "runs").iterdir()} == {f"{b}.bis-50.seed0" for b in ("internvl", "qwen")}
+    assert PRM.from_pretrained(lab / "runs" / "qwen.bis-50.seed0", device="cpu").score("q", steps=["a", "b"])
+    assert not any((lab / "work").iterdir())
+    written = write_page(lab, out, EXPERIMENTS)
+    text = (out / "lab.md").read_text()
+    assert {path.name for path in written} >= {"lab.json", "lab.md", "lab_scaling_qwen.svg"}
+    assert "Random-50%, matched" not in text.split("### Labels and fractions")[1].split("###")[0]
+    assert "| 50% |" in text
+    results = json.loads((out / "lab.json").read_text())
+    assert results["bis_less_random_over_problems"]["qwen"]["50"]["n_seeds"] == 2
+    again = reproduce(lab, EXPERIMENTS, jobs=1, say=said.append)
+    assert again.n_kept == again.n_cells
+    assert run(["lab", "reproduce", str(lab), "--dry-run", "--only", "qwen.base.*"]) == 0

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mprm.errors import ConfigError, InputNotFoundError, MprmError
+from mprm.lab.reproduce.dry_run import dry_run
+from mprm.lab.reproduce.reproduce import reproduce
+from tests.lab.reproduce.made_cells import TINY, make_folder, measure_nothing
+
+pytest.importorskip("torch")
+
+ARMS = ["full", "full-soft", "random-10", "bis-10"]
+
+
+def ran(folder: Path) -> list[str]:
+    return [line.split()[0] for line in (folder / "ran").read_text().splitlines()]
+
+
+def test_every_cell_is_measured_once_with_the_rate_that_was_chosen(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    said: list[str] = []
+    found = reproduce(tmp_path, TINY, jobs=2, say=said.append, make=measure_nothing)
+    cells = ["internvl.base.seed0", *(f"internvl.{arm}.seed{seed}" for seed in (0, 1) for arm in ARMS)]
+    assert (found.n_cells, found.n_kept, found.failed) == (9, 0, {})
+    assert sorted(ran(tmp_path)) == sorted([*cells, *(f"internvl.choose-lr-{r}.seed1000" for r in (0.1, 0.2))])
+    # of 0.1 and 0.2 the latter came to 0.7, the better value
+    rates = {line.split()[1] for line in (tmp_path / "ran").read_text().splitlines() if ".bis-10." in line}
+    assert rates == {"0.2"}
+    assert said[0] == "learning rates: 2 cells to measure, 0 done before"
+    assert any(line.startswith("experiments 9/9: internvl.") for line in said)
+    assert all(line.endswith(" left") for line in said if "/" in line)
+    again = reproduce(tmp_path, TINY, jobs=2, say=said.append, make=measure_nothing)
+    assert (again.n_cells, again.n_kept) == (9, 9)
+    assert len(ran(tmp_path)) == 11
+
+
+def test_a_failing_cell_is_reported_and_tried_again_by_the_next_command(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    (tmp_path / "behaviour.json").write_text(json.dumps({"bis-10": "fail", "full-soft": "die"}))
+    said: list[str] = []
+    found = reproduce(tmp_path, TINY, jobs=1, say=said.append, make=measure_nothing)
+    assert sorted(found.failed) == [f"internvl.{arm}.seed{s}" for arm in ("bis-10", "full-soft") for s in (0, 1)]
+    assert "nothing comes of it" in found.failed["internvl.bis-10.seed0"]
+    assert "died with status 3" in found.failed["internvl.full-soft.seed1"]
+    assert any("bis-10.seed0 FAILED: ValueError: nothing comes of it" in line for line in said)
+    (tmp_path / "behaviour.json").unlink()
+    n_before = len(ran(tmp_path))
+    mended = reproduce(tmp_path, TINY, jobs=1, say=said.append, make=measure_nothing)
+    assert (mended.n_kept, mended.failed) == (5, {})
+    assert len(ran(tmp_path)) == n_before + 4
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for the worker among the processes of Linux")
+def test_a_killed_command_goes_on_and_repeats_nothing_that_was_finished(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    (tmp_path / "behaviour.json").write_text(json.dumps({"bis-10": "hang"}))
+    code = (
+        "import sys; from tests.lab.reproduce.made_cells import TINY, measure_nothing\n"
+        "from mprm.lab.reproduce.reproduce import reproduce\n"
+        "if __name__ == '__main__': reproduce(sys.argv[1], TINY, jobs=1, make=measure_nothing)\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    paths = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, sys.path)])
+    running = subprocess.Popen([sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": paths})
+    try:
+        deadline = time.monotonic() + 60
+        while not any(".bis-10." in line for line in (ran(tmp_path) if (tmp_path / "ran").exists() else [])):
+            assert time.monotonic() < deadline, "the worker did not come to the cell that hangs"
+            time.sleep(0.1)
+    finally:
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    deadline = time.monotonic() + 10
+    while (worker := Path(f"/proc/{(tmp_path / 'pid').read_text()}")).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not worker.exists()  # it ends with the command, in the middle of its cell
+    before = ran(tmp_path)
+    finished = {path.stem for path in (tmp_path / "cells").glob("*.json")}
+    assert finished == set(before) - {before[-1]}
+    (tmp_path / "behaviour.json").unlink()
+    found = reproduce(tmp_path, TINY, jobs=1, say=lambda _line: None, make=measure_nothing)
+    assert found.failed == {}
+    after = ran(tmp_path)[len(before) :]
+    assert not finished & set(after)
+    assert before[-1] in after
+    assert len(finished) + len(after) == 11
+
+
+def test_only_some_cells_can_be_asked_for(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    found = reproduce(tmp_path, TINY, only="*.bis-*.seed1", jobs=1, say=lambda _line: None, make=measure_nothing)
+    assert found.n_cells == 1
+    assert [name for name in ran(tmp_path) if "choose" not in name] == ["internvl.bis-10.seed1"]
+    with pytest.raises(ConfigError, match="no cell is called 'llama"):
+        reproduce(tmp_path, TINY, only="llama*")
+
+
+def test_cells_of_other_data_or_settings_are_not_taken_for_these(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    reproduce(tmp_path, TINY, jobs=1, say=lambda _line: None, make=measure_nothing)
+    (tmp_path / "benchmark.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match=r"internvl\.base\.seed0\.json was measured otherwise: inputs was"):
+        reproduce(tmp_path, TINY, jobs=1, say=lambda _line: None, make=measure_nothing)
+
+
+def test_without_any_rate_to_go_by_the_command_stops(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    (tmp_path / "behaviour.json").write_text(json.dumps({"choose-lr-0.1": "fail"}))
+    with pytest.raises(MprmError, match="no learning rate can be chosen"):
+        reproduce(tmp_path, TINY, jobs=1, say=lambda _line: None, make=measure_nothing)
+
+
+def test_what_the_lab_lacks_is_named(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    (tmp_path / "validation.jsonl").unlink()
+    with pytest.raises(InputNotFoundError, match=r"validation\.jsonl: not there; mprm lab make"):
+        reproduce(tmp_path, TINY)
+
+
+def test_a_dry_run_lists_cells_and_learns_from_finished_ones_how_long_they_take(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    lines = list(dry_run(tmp_path, TINY))
+    assert lines[0] == "internvl.choose-lr-0.1.seed1000: 1 of all rollouts"
+    assert "internvl.bis-10.seed1: 0.1 of all rollouts" in lines
+    assert lines[-1].startswith("11 of 11 cells to do")
+    assert lines[-1].endswith("known once some are finished.")
+    reproduce(tmp_path, replace(TINY, seeds=1), jobs=1, say=lambda _line: None, make=measure_nothing)
+    lines = list(dry_run(tmp_path, TINY))
+    assert "internvl.bis-10.seed0: done in 2 s" in lines
+    assert lines[-1].startswith("4 of 11 cells to do")
+    assert "as long as the finished ones took" in lines[-1]
