@@ -73,6 +73,7 @@ def _reproduce(options: LabCommand) -> int:
     from mprm.lab.reproduce.reproduce import reproduce
     from mprm.lab.reproduce.reproduce_plan import ReproducePlan
     from mprm.lab.reproduce.write_page import write_page
+    from mprm.report.figures import need_altair
     from mprm.rollouts.atomic_write import refuse_existing
 
     if options.force and options.out is None:
@@ -86,6 +87,7 @@ def _reproduce(options: LabCommand) -> int:
             print(line)
         return 0
     if options.out is not None:
+        need_altair()  # before minutes of training
         refuse_existing(f"{options.out}/lab.json", force=options.force)
     found = reproduce(options.folder, plan, only=only, jobs=options.jobs, say=_say)
     print(f"{found.n_cells - len(found.failed):,} of {found.n_cells:,} cells are done, {found.n_kept:,} from before.")

@@ -62,11 +62,13 @@ def _introduction(results: dict[str, Any]) -> str:
         chosen on other problems than those it is reported on (five folds). *Test threshold* is chosen on the reported
         problems themselves, as the paper's released code does: optimistic, and shown for comparison only.""",
         """In brackets: Student's 95% interval over seeds. A seed decides what is drawn and the order in training, and
-        differences are taken seed by seed. Each interval stands for itself; none is corrected for the number of
-        comparisons.""",
+        differences are taken seed by seed. All seeds share one corpus, one benchmark and each backbone's starting
+        weights: the intervals do not tell how another corpus would have turned out. Each stands for itself; none is
+        corrected for the number of comparisons.""",
         f"""One pass unless stated, batch {results["plan"]["training"]["batch_size"]}, the learning rate
         [chosen once](#hyperparameters) for each backbone, on all data, on problems of their own; every other
-        hyperparameter is the paper's.""",
+        hyperparameter is the paper's. Every number is of the model after its last update; none is of the best of
+        several checkpoints.""",
     )
     made = "This page and its figures are made of [lab.json](lab.json), which holds every cell:"
     listed = "\n".join(_filled(note, bullet="- ") for note in notes)

@@ -8,7 +8,6 @@ from mprm.lab.reproduce.figures import write_figures
 from mprm.lab.reproduce.page import page
 from mprm.lab.reproduce.reproduce_plan import ReproducePlan
 from mprm.lab.reproduce.results import read_results, results_of, write_results
-from mprm.report.figures import need_altair
 from mprm.rollouts.atomic_write import atomic_write
 
 NAME = "lab"
@@ -16,7 +15,6 @@ NAME = "lab"
 
 def write_page(lab: Path, out: Path, plan: ReproducePlan | None = None) -> list[Path]:
     """Write ``lab.json``, ``lab.md`` and the figures from the finished cells; they replace earlier ones."""
-    need_altair()
     file = out / f"{NAME}.json"
     write_results(results_of(lab, plan or ReproducePlan()), file)
     return [file, *page_again(out)]
