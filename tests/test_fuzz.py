@@ -75,7 +75,7 @@ lines = st.one_of(
 
 
 def n_records(content: bytes) -> int:
-    return sum(bool(line.strip()) for line in content.split(b"\n"))
+    return sum(bool(line.strip(b" \t\r\n")) for line in content.split(b"\n"))
 
 
 @quiet

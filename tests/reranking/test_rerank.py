@@ -402,7 +402,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_model_is_loaded(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("mine")
-    with pytest.raises(ConfigError, match=r"nothing can be written there|name a local folder"):
+    with pytest.raises(ConfigError, match=r"cannot be a folder for outputs|name a local folder"):
         rerank(files, tmp_path / "no-model", out=out)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["candidates.jsonl", "file"]
 

@@ -17,7 +17,7 @@ def description(problem: Problem) -> list[str]:
     --------
     >>> from mprm.lab.world import problem
     >>> description(problem("bars-total", 3))
-    ['Bars G 2, I 2, D 6, B 4, C 9.']
+    ['Bars S 3, T 0, F 7, H 0, L 4.']
     """
     scene = problem.scene
     if isinstance(scene, Bars):
