@@ -197,6 +197,7 @@ def test_a_model_overfits_64_rollouts(
     assert roc_auc_score(labels, [value for chain in scores for value in chain]) > 0.99
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_gives_the_weights_of_an_uninterrupted_run(folder: Path, tmp_path: Path) -> None:
     records = bar_records(24, tmp_path / "images")
     path = write_records(tmp_path / "rollouts.jsonl", records)
@@ -385,6 +386,7 @@ def test_every_update_logs_its_loss_where_the_curve_is_measured_too(folder: Path
     assert [entry["step"] for entry in state["log_history"] if "overall" in entry] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_two_processes_measure_the_learning_curve_of_one(folder: Path, tmp_path: Path) -> None:
     path = data_for("text", folder)
     config = config_for("text", folder, tmp_path / "one", benchmark=(path,), eval_every=1)
