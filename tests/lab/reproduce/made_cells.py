@@ -108,6 +108,14 @@ def made_results(plan: ReproducePlan | None = None) -> dict[str, Any]:
         "plan": json.loads(json.dumps(asdict(plan))),
         "n_planned": len(records),
         "corpus": {"rollouts": 40_000, "steps": 224_000, "error_share": 0.04, "mixed_share": 0.08, "mean_mc": 0.85},
+        "truth": {
+            "N": 1,
+            "reliable": 0.5,
+            "rows": [
+                {"k": 0, "n_steps": 9_000, "n_wrong": 8_000, "n_neutral": 500, "eta_eff": 0.99},
+                {"k": 1, "n_steps": 215_000, "n_wrong": 1_950, "n_neutral": 20_000, "eta_eff": None},
+            ],
+        },
         "benchmark": {"n_solutions": 2400, "n_correct": 9000, "n_error": 4000, "n_sources": 15},
         "choice": {name: {"learning_rate": plan.learning_rates[-1], "tried": tried} for name in plan.backbones},
         "cells": records,

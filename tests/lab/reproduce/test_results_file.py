@@ -33,7 +33,10 @@ def lab(tmp_path: Path) -> Path:
         ],
     )
     scores = [[1.0, 1.0], [1.0, 0.0], [0.5, 0.5], [1.0, 1.0]]
-    write_jsonl(tmp_path / "corpus.jsonl", [raw_record(one, number=n) for n, one in enumerate(scores)])
+    write_jsonl(
+        tmp_path / "corpus.jsonl",
+        [raw_record(one, number=n, image=f"grid-sum/{n}.png") for n, one in enumerate(scores)],
+    )
     files = CellFiles(tmp_path)
     for cell in TINY.choices():
         files.write(cell, record_of(cell, 0.5 + (cell.learning_rate or 0)))
@@ -53,6 +56,9 @@ def test_the_results_hold_what_was_measured_and_on_what(lab: Path) -> None:
         "mixed_share": 0.25,
         "mean_mc": 0.75,  # (2 + 1 + 1 + 2) / 8
     }
+    # "Step 0 of 1." is no sentence of the world, and so wrong; 16 of 16 five times, 8 of 16 twice, 0 once
+    told = {row["k"]: (row["n_steps"], row["n_wrong"]) for row in found["truth"]["rows"] if row["n_steps"]}
+    assert told == {0: (1, 1), 8: (2, 2), 16: (5, 5)}
     assert (found["benchmark"]["n_correct"], found["benchmark"]["n_error"]) == (20, 20)
     assert found["choice"]["internvl"]["learning_rate"] == 0.2
     assert len(found["cells"]) == found["n_planned"] == 9

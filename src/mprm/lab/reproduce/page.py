@@ -29,7 +29,7 @@ CAPTIONS = {
 def page(results: dict[str, Any]) -> str:
     """The whole of ``lab.md``."""
     cells = Cells(results["cells"])
-    parts = ["# The paper's experiments in the lab", _introduction(results), _findings(cells)]
+    parts = ["# The paper's experiments in the lab", _introduction(results), _findings(cells), _truth(results)]
     for backbone in cells.backbones:
         parts.append(_backbone(results, cells, backbone))
     parts.append(_choice(results))
@@ -102,6 +102,27 @@ def _findings(cells: Cells) -> str:
         {CLOSE:g} point behind, and a moderate gap is at most {MODERATE:g} points: the paper's own largest differences
         of the kind are 0.94 and 1.75."""
     return f"## Findings\n\n{_filled(whole)}\n\n{_filled(rule)}\n\n{tables.markdown(heads, rows)}"
+
+
+def _truth(results: dict[str, Any]) -> str:
+    """Labels against the world's own judgement of the steps."""
+    truth = results["truth"]
+    rows = []
+    for row in truth["rows"]:
+        n_claiming = row["n_steps"] - row["n_neutral"]
+        wrong = f"{100 * row['n_wrong'] / n_claiming:.1f}" if n_claiming else ""
+        noise = "" if row["eta_eff"] is None else f"{100 * row['eta_eff']:.1f}"
+        rows.append([str(row["k"]), f"{row['n_steps']:,}", f"{row['n_neutral']:,}", wrong, noise])
+    positive = [row for row in truth["rows"] if row["k"] > 0]
+    n_positive = sum(row["n_steps"] - row["n_neutral"] for row in positive)
+    n_wrong = sum(row["n_wrong"] for row in positive)
+    told = f"""In the lab the truth of every step is known. Of the {n_positive:,} positive steps that claim something,
+        {n_wrong:,} are wrong ({100 * n_wrong / max(1, n_positive):.2f}%): pseudo-positives. Beside them η_eff(k), the
+        probability that a step with k of {truth["N"]} successes has a rate of success below {truth["reliable"]:g}, by
+        the Beta prior fitted to the corpus (`mprm theory fit`). The two are not the same thing: a wrong step that the
+        policy mends has a high rate, and a right one before a hard passage a low one."""
+    heads = ["k", "steps", "neutral", "wrong, %", "η_eff, %"]
+    return f"## Labels against the truth\n\n{_filled(told)}\n\n{tables.markdown(heads, rows)}"
 
 
 def _backbone(results: dict[str, Any], cells: Cells, backbone: str) -> str:

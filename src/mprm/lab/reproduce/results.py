@@ -18,6 +18,7 @@ from mprm.evaluation.measure import count_units, drawn_confusion, overall_values
 from mprm.evaluation.scored_solution import ScoredSolution
 from mprm.evaluation.step_table import FloatArray, StepTable, step_table
 from mprm.evaluation.threshold import choose_thresholds
+from mprm.lab.corpus_truth import corpus_truth
 from mprm.lab.reproduce.aggregate import summary_of
 from mprm.lab.reproduce.cell import Cell
 from mprm.lab.reproduce.cell_files import CellFiles
@@ -49,6 +50,7 @@ def results_of(lab: Path, plan: ReproducePlan) -> dict[str, Any]:
         "plan": msgspec.to_builtins(plan),
         "n_planned": len(plan.cells()),
         "corpus": _corpus(lab),
+        "truth": asdict(corpus_truth(lab / "corpus.jsonl")),
         "benchmark": _benchmark(benchmark),
         "choice": choices_of(files, plan, backbones),
         "cells": cells,
