@@ -18,23 +18,37 @@ from typing import Any
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from mprm.backbones.prompt import PromptEncoder
 from mprm.rollouts.chain import Chain
 from mprm.training.loss import step_loss_sum
-from true_size import CONFIGS, PEAK_FLOPS, build, flops_of, n_pairs_of, n_patches_of, write_image
+from true_size import (
+    CONFIGS,
+    PEAK_FLOPS,
+    Built,
+    build,
+    flops_of,
+    n_pairs_of,
+    n_patches_of,
+    on_device,
+    peak_gib,
+    reset_peak,
+    synchronize,
+    where,
+    write_image,
+)
 
 ROUNDS = 6
 
 
-def batch(encoder: PromptEncoder, folder: Path, n: int, text_tokens: int) -> dict[str, Any]:
+def batch(built: Built, n: int, text_tokens: int) -> dict[str, Any]:
     """``n`` rollouts with one image each, of about that many tokens of text in eight steps."""
     chains = []
     for number in range(n):
-        name = write_image(folder, number)
+        name = write_image(built.folder, number)
         words = "the sum of 12 and 30 is 42 " * 4000
         steps = tuple(words[: max(8, text_tokens // 8 * 2)] for _ in range(8))
         chains.append(Chain("what is the sum of the numbers?", steps, (name,)))
-    return {name: tensor.cuda() for name, tensor in encoder.collate([encoder.encode(c) for c in chains]).items()}
+    encoder = built.encoder
+    return on_device(built.model, encoder.collate([encoder.encode(chain) for chain in chains]))
 
 
 def ours(model: Any, inputs: dict[str, Any], labels: torch.Tensor) -> torch.Tensor:
@@ -50,22 +64,22 @@ def full_logits(model: Any, inputs: dict[str, Any], labels: torch.Tensor) -> tor
     return step_loss_sum(logits[inputs["prm_index"]][:, head.rows], labels) / len(labels)
 
 
-def measure(model: Any, way: Any, inputs: dict[str, Any]) -> tuple[float, float]:
+def measure(model: Any, way: Any, inputs: dict[str, Any]) -> tuple[float, float | None]:
     """Seconds and peak GiB of forward and backward; gradients of earlier ones are there, as under accumulation."""
-    labels = (torch.arange(len(inputs["prm_index"]), device="cuda") % 2).float()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
+    labels = (torch.arange(len(inputs["prm_index"]), device=model.device) % 2).float()
+    synchronize()
+    reset_peak()
     began = time.perf_counter()
     way(model, inputs, labels).backward()
-    torch.cuda.synchronize()
-    return time.perf_counter() - began, torch.cuda.max_memory_allocated() / 2**30
+    synchronize()
+    return time.perf_counter() - began, peak_gib()
 
 
 def measure_optimizer(optimizer: Any) -> float:
-    torch.cuda.synchronize()
+    synchronize()
     began = time.perf_counter()
     optimizer.step()
-    torch.cuda.synchronize()
+    synchronize()
     return time.perf_counter() - began
 
 
@@ -83,31 +97,30 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--out", required=True)
     options.add_argument("--only", choices=CONFIGS)
+    options.add_argument("--rounds", type=int, default=ROUNDS)
+    options.add_argument("--tiny", action="store_true", help="small models on the CPU, to try the script out")
     arguments = options.parse_args()
-    import transformers
-
+    shapes = ((2, 22), (3, 22)) if arguments.tiny else ((2, 220), (8, 220), (2, 8192))
     results: dict[str, Any] = {
         "command": "python benchmarks/train_step.py --out benchmarks/results/train_step.json",
-        "gpu": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        **where(),
         "peak_flops": PEAK_FLOPS,
-        "rounds": ROUNDS,
+        "rounds": arguments.rounds,
         "optimizer_ms": {},
         "cases": [],
     }
     for kind in [arguments.only] if arguments.only else CONFIGS:
-        built = build(kind, is_trained=True)
-        model, encoder, folder = built.model, built.encoder, built.folder
+        built = build(kind, tiny=arguments.tiny, is_trained=True)
+        model = built.model
         n_parameters = sum(p.numel() for p in model.parameters())
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=1e-5, weight_decay=0.05, fused=True)
         print(f"{kind}: {n_parameters / 1e9:.2f}B parameters, {sum(p.numel() for p in trained) / 1e9:.2f}B trained")
-        for n, text_tokens in ((2, 220), (8, 220), (2, 8192)):
-            inputs = batch(encoder, folder, n, text_tokens)
+        for n, text_tokens in shapes:
+            inputs = batch(built, n, text_tokens)
             found: dict[str, list[tuple[float, float]]] = {"two rows": [], "full logits": []}
             try:
-                for number in range(ROUNDS + 1):
+                for number in range(arguments.rounds + 1):
                     ways = [("two rows", ours), ("full logits", full_logits)]
                     for name, way in ways if number % 2 else ways[::-1]:  # neither is always first
                         row = measure(model, way, inputs)
@@ -127,14 +140,14 @@ def main() -> None:
                     "read_out": name,
                     "forward_backward_ms": 1e3 * passed,
                     "tokens_per_s": n_tokens / passed,
-                    "forward_backward_peak_gib": max(row[1] for row in rows),
+                    "forward_backward_peak_gib": max((row[1] for row in rows if row[1] is not None), default=None),
                     "mfu": work / passed / PEAK_FLOPS,
                     "all_forward_backward_ms": [1e3 * row[0] for row in rows],
                 }
                 results["cases"].append(case)
                 print(
                     f"  {n} × {n_tokens // n:,} tokens, {name}: {1e3 * passed:.0f} ms,"
-                    f" {n_tokens / passed:,.0f} tokens/s, {case['forward_backward_peak_gib']:.1f} GiB,"
+                    f" {n_tokens / passed:,.0f} tokens/s, {case['forward_backward_peak_gib'] or 0:.1f} GiB,"
                     f" MFU {case['mfu']:.3f}"
                 )
             del inputs

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from mprm.lab.sample_corpus import write_sample
+from mprm.theory import fit_corpus
 from mprm.theory.simulation.line import FAMILY_ERROR
 from mprm.theory.simulation.verify import CRITERION
 
@@ -113,3 +115,16 @@ def test_a_known_prior_of_three_million_steps_lies_in_its_committed_interval() -
 def test_figures_are_there() -> None:
     for name in re.findall(r"\]\((results/[\w.]+)\)", DOCUMENT):
         assert (ROOT / "docs" / name).exists()
+
+
+def test_the_shares_of_pseudo_positives_are_those_of_the_two_corpora(tmp_path: Path) -> None:
+    sample = json.loads((ROOT / "docs" / "results" / "theory_fit_sample.json").read_text(encoding="utf-8"))
+    committed = {subset["strategy"]: subset["pseudo_positive"] for subset in sample["subsets"]}
+    again = {subset.strategy: subset.pseudo_positive for subset in fit_corpus(write_sample(tmp_path)).subsets}
+    assert again == pytest.approx(committed, abs=1e-6)
+    told = DOCUMENT[DOCUMENT.index("### What it says of BIS") : DOCUMENT.index("### Measured")]
+    for shares in (committed, FIT["time"]["subsets"]):
+        for strategy in ("bis", "random"):
+            assert f"{100 * shares[strategy]:.1f}%" in told
+        for strategy in ("mixed", "low-mc", "reliable"):
+            assert f"{strategy} {100 * shares[strategy]:.1f}%" in told

@@ -1,4 +1,4 @@
-"""The benchmarks of shared prefixes run in miniature, and do not measure again what is measured."""
+"""The benchmarks of scoring and training run in miniature, and do not measure again what is measured."""
 
 from __future__ import annotations
 
@@ -61,3 +61,10 @@ def test_training_computes_fewer_tokens_and_gives_the_same_gradients(tmp_path: P
     assert cases["8 of unlike problems", "packed"]["tokens_computed"] > 0.9 * cases["8 of unlike problems", "one by one"]["tokens_computed"]  # fmt: skip
     again = measured("training.py", tmp_path / "training.json", "--only", "internvl")
     assert again["cases"] == found["cases"]
+
+
+def test_a_training_step_is_measured_with_either_read_out(tmp_path: Path) -> None:
+    found = measured("train_step.py", tmp_path / "train_step.json")
+    ways = [(case["backbone"], case["rollouts"], case["read_out"]) for case in found["cases"]]
+    assert len(ways) == len(set(ways)) == 8  # two backbones, two shapes, two ways
+    assert all(case["tokens"] > 0 and case["forward_backward_ms"] > 0 for case in found["cases"])
