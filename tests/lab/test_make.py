@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,12 @@ def small(kind: str, seed: int) -> PolicyPlan:
     return PolicyPlan(kind=kind, size=SMALL, training=how)
 
 
+def with_snapshot(policy: PolicyPlan, name: str) -> PolicyPlan:
+    return replace(policy, snapshots={name: 0.9})
+
+
 PLAN = LabPlan(
-    policies={"qwen": small("qwen2_5_vl", 0), "a": small("internvl", 1), "b": small("qwen2_5_vl", 2)},
+    policies={"qwen": with_snapshot(small("qwen2_5_vl", 0), "b"), "a": small("internvl", 1)},
     benchmark_policies=("a", "b"),
     at_once=2,
     corpus_policy="qwen",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ import msgspec
 
 from mprm.annotation.candidates import read_candidates
 from mprm.annotation.sample import SampleConfig, sample
-from mprm.backbones.load import need_torch
+from mprm.backbones.load import Backbone, need_torch
 from mprm.errors import ConfigError, MprmError
 from mprm.inference.load_policy import load_policy
 from mprm.lab.plan import LabPlan, PolicyPlan
@@ -53,7 +54,7 @@ def make_policies(folder: Path, plan: LabPlan, say: Say) -> None:
     missing = {
         name: replace(wanted, training=replace(wanted.training, device=plan.device))
         for name, wanted in plan.policies.items()
-        if not (folder / "policies" / name / "config.json").is_file()
+        if not all((folder / "policies" / made / "config.json").is_file() for made in (name, *wanted.snapshots))
     }
     if plan.at_once == 1 or len(missing) < 2:
         for name, wanted in missing.items():
@@ -75,18 +76,26 @@ def _train(final: Path, wanted: PolicyPlan, say: Say) -> None:
     n_weights = sum(weight.numel() for weight in policy.model.parameters())
     say(f"{name}: training {n_weights / 1e6:.1f}M weights for {wanted.training.n_updates:,} updates")
 
+    ends = {round(share * wanted.training.n_updates): kept for kept, share in wanted.snapshots.items()}
+
     def tell(update: int, loss: float) -> None:
         if update % TELL_EVERY == 0:
             say(f"{name}: update {update:,}, loss {loss:.3f}")
+        if kept := ends.get(update + 1):
+            _save(policy, final.with_name(kept))
 
     losses = train_policy(policy, wanted.training, on_update=tell)
-    policy.model.bfloat16()
-    partial = final.with_name(f".{name}.partial")
+    _save(policy, final)
+    say(f"{name}: loss {losses[0]:.3f} → {sum(losses[-20:]) / len(losses[-20:]):.3f}")
+
+
+def _save(policy: Backbone, final: Path) -> None:
+    """Write a copy in bfloat16, as it is shipped: who begins from it begins from the same weights."""
+    partial = final.with_name(f".{final.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    save_policy(policy, partial)  # in bfloat16, as it is shipped: who begins from it begins from the same weights
+    save_policy(replace(policy, model=copy.deepcopy(policy.model).bfloat16()), partial)
     shutil.rmtree(final, ignore_errors=True)  # without config.json it is no policy
     partial.replace(final)
-    say(f"{name}: loss {losses[0]:.3f} → {sum(losses[-20:]) / len(losses[-20:]):.3f}")
 
 
 def make_corpus(folder: Path, plan: LabPlan, say: Say) -> None:
@@ -94,7 +103,7 @@ def make_corpus(folder: Path, plan: LabPlan, say: Say) -> None:
     final = folder / "corpus.jsonl"
     if final.exists():
         return
-    questions = _questions(folder, "corpus", plan.corpus_questions)
+    questions = _questions(folder, plan, "corpus", plan.corpus_questions)
     shards = [folder / "shards" / f"corpus-{index}.jsonl" for index in range(1, plan.shards + 1)]
     say(f"corpus: {plan.corpus_questions:,} questions in {plan.shards} processes")
     running = [
@@ -153,7 +162,7 @@ def _judged(folder: Path, plan: LabPlan, say: Say, split: str, n: int) -> None:
     records: list[dict[str, Any]] = []
     for place, name in enumerate(plan.benchmark_policies):
         say(f"{split}: {n:,} solutions by {name}")
-        questions = _questions(folder, split, n, first=place * n)
+        questions = _questions(folder, plan, split, n, first=place * n)
         out = folder / "shards" / f"{split}-{name}.jsonl"
         _sample(folder, plan, name, questions, out, n=1)
         records += judged_solutions(read_candidates(str(out)), policy=name)
@@ -168,7 +177,7 @@ def make_candidates(folder: Path, plan: LabPlan, say: Say) -> None:
     if final.exists():
         return
     say(f"best-of-N: {plan.candidates} candidates for {plan.best_of_n_questions:,} questions")
-    questions = _questions(folder, "best-of-n", plan.best_of_n_questions)
+    questions = _questions(folder, plan, "best-of-n", plan.best_of_n_questions)
     _sample(folder, plan, plan.corpus_policy, questions, final, n=plan.candidates)
 
 
@@ -182,10 +191,10 @@ PARTS: dict[str, Callable[[Path, LabPlan, Say], None]] = {
 """In the order in which they need each other."""
 
 
-def _questions(folder: Path, split: str, n: int, *, first: int = 0) -> Path:
+def _questions(folder: Path, plan: LabPlan, split: str, n: int, *, first: int = 0) -> Path:
     """A file of questions, with its images."""
     path = folder / "questions" / f"{split}-{first}-{n}.jsonl"
-    problems = problems_of(split, n, first=first)
+    problems = problems_of(split, n, first=first, sources=plan.sources)
     write_images(problems, folder / "images")
     path.parent.mkdir(exist_ok=True)
     if not path.exists():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from mprm.annotation.samplers.sampler import Decoding
 from mprm.lab.policy.architecture import Size
 from mprm.lab.policy.train_policy import PolicyTraining
+from mprm.lab.world import SOURCES
 
 FREE = Decoding(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=320)
 """Tokens are drawn as the policy has learnt them."""
@@ -21,48 +21,52 @@ class PolicyPlan:
     """``qwen2_5_vl`` or ``internvl``."""
     size: Size = field(default_factory=Size)
     training: PolicyTraining = field(default_factory=PolicyTraining)
+    snapshots: dict[str, float] = field(default_factory=dict)
+    """Policies that are kept on the way, each after this share of the updates: they know less, and err more."""
 
 
-WEAK: dict[str, Any] = {"n_updates": 2500, "n_batches": 200, "batch_size": 256}
-"""Training of those whose solutions are to be wrong more often."""
-
-
-def _policy(kind: str, seed: int, *, hidden: int = 192, layers: int = 4, **training: Any) -> PolicyPlan:
-    return PolicyPlan(
-        kind=kind,
-        size=Size(
-            hidden=hidden,
-            layers=layers,
-            heads=hidden // 32,
-            kv_heads=hidden // 64,
-            intermediate=3 * hidden,
-            vision_hidden=128,
-            vision_layers=3,
-        ),
-        training=PolicyTraining(seed=seed, **training),
+def _size(hidden: int, layers: int, vision_hidden: int, vision_layers: int) -> Size:
+    return Size(
+        hidden=hidden,
+        layers=layers,
+        heads=hidden // 32,
+        kv_heads=hidden // 64,
+        intermediate=3 * hidden,
+        vision_hidden=vision_hidden,
+        vision_layers=vision_layers,
     )
+
+
+def _policies() -> dict[str, PolicyPlan]:
+    usual, small = _size(192, 4, 128, 3), _size(128, 3, 96, 2)
+    how = PolicyTraining(n_updates=8000)
+
+    def kept(name: str) -> dict[str, float]:
+        return {f"{name}-{100 * share:g}": share for share in SNAPSHOTS}
+
+    return {
+        "internvl": PolicyPlan(kind="internvl", size=usual, training=how, snapshots=kept("internvl")),
+        "qwen": PolicyPlan(kind="qwen2_5_vl", size=usual, training=replace(how, seed=1), snapshots=kept("qwen")),
+        "small": PolicyPlan(kind="internvl", size=small, training=replace(how, seed=2)),
+    }
+
+
+SNAPSHOTS = (0.3, 0.4, 0.5, 0.6, 0.75)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabPlan:
     """The whole lab; the defaults are its real size, for one H200."""
 
-    policies: dict[str, PolicyPlan] = field(
-        default_factory=lambda: {
-            "internvl": _policy("internvl", 0, n_updates=6000, n_batches=500),
-            "qwen": _policy("qwen2_5_vl", 1, n_updates=6000, n_batches=500),
-            "variant-a": _policy("internvl", 2, hidden=128, **WEAK),
-            "variant-b": _policy("qwen2_5_vl", 3, hidden=128, **WEAK),
-            "variant-c": _policy("internvl", 4, layers=3, **WEAK),
-            "variant-d": _policy("qwen2_5_vl", 5, layers=3, **WEAK),
-        }
-    )
-    at_once: int = 6
+    policies: dict[str, PolicyPlan] = field(default_factory=_policies)
+    at_once: int = 3
     """Policies that are trained side by side on one device."""
     corpus_policy: str = "internvl"
     """Makes the corpus, and the candidates of best-of-N."""
-    benchmark_policies: tuple[str, ...] = ("variant-a", "variant-b", "variant-c", "variant-d")
+    benchmark_policies: tuple[str, ...] = ("internvl-40", "internvl-60", "qwen-40", "qwen-60")
     """Make the benchmark; none of them has a part in the corpus."""
+    sources: tuple[str, ...] = tuple(SOURCES)
+    """Of the corpus, the benchmarks and the candidates, in turn."""
     corpus_questions: int = 10_000
     rollouts: int = 4
     continuations: int = 16

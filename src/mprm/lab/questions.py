@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,13 +12,13 @@ from mprm.lab.world import SOURCES, SPLITS, Problem, as_question, problem
 from mprm.rollouts.atomic_write import atomic_write
 
 
-def problems_of(split: str, n: int, *, first: int = 0) -> list[Problem]:
+def problems_of(split: str, n: int, *, first: int = 0, sources: Sequence[str] = tuple(SOURCES)) -> list[Problem]:
     """``n`` problems of a split from the ``first`` on, the sources in turn; the same numbers give the same ones."""
     if split not in SPLITS:
         raise ConfigError(f"there is no split {split!r} in the lab; choose one of {', '.join(SPLITS)}")
     if n < 1 or first < 0:
         raise ConfigError(f"n must be 1 or more and first 0 or more, got {n} and {first}")
-    sources, seeds = list(SOURCES), SPLITS[split]
+    seeds = SPLITS[split]
     return [
         problem(sources[number % len(sources)], seeds[number // len(sources)]) for number in range(first, first + n)
     ]

@@ -16,7 +16,7 @@ from mprm.backbones.window_attention import look_by_windows
 from mprm.errors import ConfigError
 from mprm.inference.load_policy import load_policy
 from mprm.lab.policy.architecture import Size, new_policy, save_policy
-from mprm.lab.policy.lessons import IGNORED, LESSONS, Lessons, choosing, pointing, seeing, solving
+from mprm.lab.policy.lessons import IGNORED, LESSONS, POOL, Lessons, choosing, pointing, seeing, solving
 from mprm.lab.policy.train_policy import PolicyTraining, train_policy
 from mprm.lab.world import SOURCES, as_question, draw, problem, solution, write_images
 
@@ -44,7 +44,7 @@ def test_a_policy_has_the_size_of_the_lab_and_reads_a_picture_as_sixteen_tokens(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_policy_learns_is_saved_and_answers_in_process(kind: str, tmp_path: Path) -> None:
     policy = new_policy(kind, size=SMALL)
-    how = PolicyTraining(n_updates=12, n_batches=7, batch_size=16, learning_rate=5e-3, workers=0, device="cpu")
+    how = PolicyTraining(n_updates=13, n_pools=2, batch_size=16, learning_rate=5e-3, workers=0, device="cpu")
     losses = train_policy(policy, how)
     assert losses[-1] < 0.75 * losses[0]
     save_policy(policy, tmp_path / "policy")
@@ -64,11 +64,12 @@ def test_a_policy_learns_is_saved_and_answers_in_process(kind: str, tmp_path: Pa
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_is_taken_of_what_is_to_be_said_and_its_end_alone(kind: str) -> None:
     policy = new_policy(kind, size=SMALL)
-    data = Lessons(policy, len(LESSONS), batch_size=2, seed=1)
-    assert len(data) == 2 * len(LESSONS)
-    for batch, lesson in enumerate(LESSONS):
-        rows = data.collate([data[2 * batch], data[2 * batch + 1]])
-        one = problem(list(SOURCES)[2 * batch], 10_000_000)
+    data = Lessons(policy, len(LESSONS), batch_size=1, seed=1)
+    assert len(data) == POOL * len(LESSONS)
+    for pool, lesson in enumerate(LESSONS):
+        place = pool * POOL
+        rows = data.collate([data[place], data[place + 1]])
+        one = problem(list(SOURCES)[place % len(SOURCES)], 10_000_000 + place // len(SOURCES))
         asked, told = lesson(one)
         kept = rows["labels"][0] != IGNORED
         assert policy.tokenizer.decode(rows["input_ids"][0][kept]) == told + policy.tokenizer.eos_token
@@ -76,13 +77,13 @@ def test_the_loss_is_taken_of_what_is_to_be_said_and_its_end_alone(kind: str) ->
         before = policy.encode_chat(asked, [picture])["input_ids"][0]
         assert rows["input_ids"][0][: len(before)].tolist() == before.tolist()
         assert not kept[: len(before)].any()
-        assert data.is_solving(batch) == (lesson is solving)
+        assert data.is_solving(pool) == (lesson is solving)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_is_read_as_its_rows_are_one_by_one(kind: str) -> None:
     policy = new_policy(kind, size=SMALL)
-    data = Lessons(policy, 1, batch_size=5, seed=0)
+    data = Lessons(policy, 2, batch_size=5, seed=0)
     look_by_windows(policy.family.vision_tower(policy.model))
     rows = [data[number] for number in range(5)]
     together = policy.model(**{k: v for k, v in data.collate(rows).items() if k != "labels"}).logits
@@ -92,6 +93,24 @@ def test_a_batch_is_read_as_its_rows_are_one_by_one(kind: str) -> None:
         inputs = {"input_ids": ids, **row["vision"], **policy.family.batch_inputs(policy.tokenizer, ids)}
         alone = look_plainly.model(**inputs, attention_mask=torch.ones_like(ids)).logits[0]
         torch.testing.assert_close(together[number, : len(alone)], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_batches_of_a_pool_hold_every_row_once_and_pad_little() -> None:
+    policy = new_policy("internvl", size=SMALL)
+    data = Lessons(policy, 1, batch_size=5, seed=0)
+    rows = [data[number] for number in range(len(data))]
+    batches = data.batches(rows)
+    assert [len(batch["input_ids"]) for batch in batches] == [5] * POOL
+    found = sorted(
+        row[:n_kept].tolist()
+        for batch in batches
+        for row, n_kept in zip(
+            batch["input_ids"], (batch["input_ids"] != policy.tokenizer.pad_token_id).sum(1), strict=True
+        )
+    )
+    assert found == sorted(row["ids"] for row in rows)
+    n_padded = sum(batch["input_ids"].numel() for batch in batches)
+    assert n_padded < 0.9 * data.collate(rows)["input_ids"].numel()
 
 
 def test_what_is_said_of_a_picture_is_true() -> None:

@@ -57,21 +57,23 @@ def choosing(one: Problem) -> tuple[str, str]:
     return prompt_of(as_question(one)), ", ".join(f"{option} is option {letter}" for option, letter in told) + "."
 
 
+POOL = 4
+"""Batches that are made together."""
 LESSONS: tuple[Lesson, ...] = (solving, seeing, solving, pointing, solving, choosing)
 
 
 class Lessons:
     """A torch data set of problems with what is to be said about them: the sources in turn, seeds from ``first`` on.
 
-    Every second batch is of solutions, the others of what they need, in turn.
+    Every second pool of `POOL` batches is of solutions, the others of what they need, in turn.
     """
 
-    def __init__(self, policy: Backbone, n_batches: int, *, batch_size: int, seed: int) -> None:
+    def __init__(self, policy: Backbone, n_pools: int, *, batch_size: int, seed: int) -> None:
         # all but the model: data workers need no weights
         self._encoder = Backbone(
             policy.family, SimpleNamespace(device="cpu"), policy.tokenizer, policy.image_processor
         )
-        self._n, self._batch_size = n_batches * batch_size, batch_size
+        self._n, self._batch_size = n_pools * POOL * batch_size, batch_size
         self._sources = list(SOURCES)
         self._first = SPLITS["train"].start + seed * N_SEEDS
         if not 0 <= self._first <= SPLITS["train"].stop - N_SEEDS:
@@ -87,16 +89,22 @@ class Lessons:
 
         one = problem(self._sources[index % len(self._sources)], self._first + index // len(self._sources))
         picture = Image.open(io.BytesIO(draw(one))).convert("RGB")
-        asked, told = LESSONS[index // self._batch_size % len(LESSONS)](one)
+        asked, told = LESSONS[index // (POOL * self._batch_size) % len(LESSONS)](one)
         inputs = self._encoder.encode_chat(asked, [picture], begun=told)
         n_told = len(plain_text(self._encoder.tokenizer).encode(told))
         ids = [*inputs["input_ids"][0].tolist(), self._encoder.tokenizer.eos_token_id]
         vision = {name: inputs[name] for name in ("pixel_values", "image_grid_thw") if name in inputs}
         return {"ids": ids, "n_told": n_told + 1, "vision": vision}
 
-    def is_solving(self, batch: int) -> bool:
-        """Whether a batch is one of solutions."""
-        return LESSONS[batch % len(LESSONS)] is solving
+    def is_solving(self, pool: int) -> bool:
+        """Whether a pool is one of solutions."""
+        return LESSONS[pool % len(LESSONS)] is solving
+
+    def batches(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """A pool as batches of rows of about one length, which need little padding."""
+        ordered = sorted(rows, key=lambda row: len(row["ids"]))
+        starts = range(0, len(ordered), self._batch_size)
+        return [self.collate(ordered[start : start + self._batch_size]) for start in starts]
 
     def collate(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """A batch, padded on the right; the loss is taken of what is to be said alone."""

@@ -11,7 +11,7 @@ from typing import Any
 from mprm.backbones.load import Backbone, resolve_device
 from mprm.backbones.window_attention import look_by_windows
 from mprm.errors import ConfigError
-from mprm.lab.policy.lessons import Lessons
+from mprm.lab.policy.lessons import POOL, Lessons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +19,11 @@ class PolicyTraining:
     """How long and how fast."""
 
     n_updates: int = 3000
-    n_batches: int = 500
-    """Different ones, the lessons in turn; they come again in another order."""
+    n_pools: int = 250
+    """Of four different batches each, the lessons in turn; the batches come again in another order."""
     seeing: float = 0.5
     """After this share of the updates, solutions alone come again."""
-    batch_size: int = 512
+    batch_size: int = 256
     learning_rate: float = 1e-3
     warmup: float = 0.05
     weight_decay: float = 0.05
@@ -33,7 +33,7 @@ class PolicyTraining:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("n_updates", "n_batches", "batch_size"):
+        for name in ("n_updates", "n_pools", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
 
@@ -80,25 +80,26 @@ def _batches(policy: Backbone, how: PolicyTraining, device: str) -> Iterator[dic
     """Those of the first pass stay on the device, as making one takes longer than learning it."""
     from torch.utils.data import DataLoader
 
-    n_batches = min(how.n_updates, how.n_batches)
-    lessons = Lessons(policy, n_batches, batch_size=how.batch_size, seed=how.seed)
+    n_pools = min(math.ceil(how.n_updates / POOL), how.n_pools)
+    lessons = Lessons(policy, n_pools, batch_size=how.batch_size, seed=how.seed)
     loader: Any = DataLoader(
         lessons,  # type: ignore[arg-type]
-        batch_size=how.batch_size,
-        collate_fn=lessons.collate,
+        batch_size=POOL * how.batch_size,
+        collate_fn=lessons.batches,
         num_workers=how.workers,
-        prefetch_factor=4 if how.workers else None,
     )
-    kept = []
-    for batch in loader:
-        inputs = {name: value.to(device) for name, value in batch.items()}
-        if device.startswith("cuda"):  # as the model takes them there, and half as large
-            inputs["pixel_values"] = inputs["pixel_values"].bfloat16()
-        kept.append(inputs)
-        yield inputs
-    solutions = [batch for number, batch in enumerate(kept) if lessons.is_solving(number)]
+    kept, solutions = list[dict[str, Any]](), list[dict[str, Any]]()
+    for pool, batches in enumerate(loader):
+        for batch in batches[: how.n_updates - len(kept)]:
+            inputs = {name: value.to(device) for name, value in batch.items()}
+            if device.startswith("cuda"):  # as the model takes them there, and half as large
+                inputs["pixel_values"] = inputs["pixel_values"].bfloat16()
+            kept.append(inputs)
+            if lessons.is_solving(pool):
+                solutions.append(inputs)
+            yield inputs
     order, coming = Random(how.seed), list[dict[str, Any]]()
-    for number in range(n_batches, how.n_updates):
+    for number in range(len(kept), how.n_updates):
         if not coming:
             is_late = number >= how.seeing * how.n_updates
             coming = order.sample(solutions, len(solutions)) if is_late else order.sample(kept, len(kept))
