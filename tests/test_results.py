@@ -46,3 +46,36 @@ def test_the_lab_page_is_made_of_its_results(tmp_path: Path) -> None:
     figures = re.findall(r"\((lab_\w+\.svg)\)", text)
     assert figures
     assert all((folder / name).is_file() for name in figures)
+
+
+def test_the_figures_on_shared_prefixes_are_those_of_the_results() -> None:
+    text = (ROOT / "docs" / "shared_prefixes.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "×" in line]
+    tables = {len(row): {found[0]: found[1:] for found in rows if len(found) == len(row)} for row in rows}
+    assert {len(table) for table in tables.values()} >= {4, 5}
+    names = {"internvl": "InternVL", "qwen2_5_vl": "Qwen2.5-VL"}
+    shapes = {
+        "candidates": "",
+        "trie": ", fours share 4 steps",
+        "4 of a problem": ", 4 of a problem",
+        "2 problems of 4": ", 2 problems of 4",
+        "8 of unlike problems": ", 8 of unlike problems, 2 to 16 steps",
+    }
+
+    def ms(case: dict[str, float]) -> str:
+        return f"{case['ms']:,.0f} ms"
+
+    def expected(ways: list[dict[str, float]]) -> list[str]:
+        plain, last = ways[-2:]
+        memory = f"{plain['peak_gib']:.1f}, {last['peak_gib']:.1f}"
+        return [*map(ms, ways), f"**{last['speedup']:.1f}×**", f"{last['bound_by_flops']:.1f}×", memory]
+
+    for name, wanted in (("scoring", ("one by one", "batched", "shared")), ("training", ("padded", "packed"))):
+        cases = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["cases"]
+        found = {(case["backbone"], case["shape"], case["way"]): case for case in cases}
+        shown = tables[len(wanted) + 4]
+        measured = {key[:2] for key in found if key[1] != "rerank"}
+        assert len(shown) == len(measured)
+        for backbone, shape in measured:
+            ways = [found[backbone, shape, way] for way in wanted]
+            assert shown[names[backbone] + shapes[shape]] == expected(ways)
