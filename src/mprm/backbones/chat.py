@@ -130,10 +130,8 @@ def _n_tokens(backbone: Any, image: Any) -> int:
         raise DataError(f"an image of {width} × {height} pixels cannot be used: {error}") from error
 
 
-def encode_chat(backbone: Any, text: str, images: Sequence[Any] = (), *, begun: str = "") -> dict[str, Any]:
-    """Tensors for ``generate``: the user's text and images, the assistant's turn opened and ``begun``."""
-    import torch
-
+def chat_ids(backbone: Any, text: str, images: Sequence[Any] = (), *, begun: str = "") -> list[int]:
+    """Ids of the user's text with room for the images, the assistant's turn opened and ``begun``."""
     family, tokenizer, plain = backbone.family, backbone.tokenizer, plain_text(backbone.tokenizer)
     before, after = chat_frame(tokenizer, reply=True)
     ids = list(before)
@@ -143,8 +141,15 @@ def encode_chat(backbone: Any, text: str, images: Sequence[Any] = (), *, begun: 
         else:
             ids += family.image_ids(tokenizer, _n_tokens(backbone, images[piece]))
             ids += plain.encode(family.image_end) if family.image_end else []
-    ids += after + plain.encode_begun(begun)
-    input_ids = torch.tensor([ids])
+    return ids + after + plain.encode_begun(begun)
+
+
+def encode_chat(backbone: Any, text: str, images: Sequence[Any] = (), *, begun: str = "") -> dict[str, Any]:
+    """Tensors for ``generate``: `chat_ids`, and the images as the model takes them."""
+    import torch
+
+    family, tokenizer = backbone.family, backbone.tokenizer
+    input_ids = torch.tensor([chat_ids(backbone, text, images, begun=begun)])
     inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
     if images:
         arrays = family.preprocess(backbone.image_processor, as_placed(text, images))

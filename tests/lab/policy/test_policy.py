@@ -16,9 +16,9 @@ from mprm.backbones.window_attention import look_by_windows
 from mprm.errors import ConfigError
 from mprm.inference.load_policy import load_policy
 from mprm.lab.policy.architecture import Size, new_policy, save_policy
-from mprm.lab.policy.lessons import IGNORED, LESSONS, POOL, Lessons, choosing, pointing, seeing, solving
+from mprm.lab.policy.lessons import IGNORED, LESSONS, POOL, Lessons, choosing, pointing, seeing
 from mprm.lab.policy.train_policy import PolicyTraining, train_policy
-from mprm.lab.world import SOURCES, as_question, draw, problem, solution, write_images
+from mprm.lab.world import SOURCES, as_question, draw, places, problem, solution, write_images
 
 KINDS = ("qwen2_5_vl", "internvl")
 SMALL = Size(
@@ -46,7 +46,7 @@ def test_a_policy_learns_is_saved_and_answers_in_process(kind: str, tmp_path: Pa
     policy = new_policy(kind, size=SMALL)
     how = PolicyTraining(n_updates=13, n_pools=2, batch_size=16, learning_rate=5e-3, workers=0, device="cpu")
     losses = train_policy(policy, how)
-    assert losses[-1] < 0.75 * losses[0]
+    assert losses[-1] < 0.8 * losses[0]
     save_policy(policy, tmp_path / "policy")
     one = problem("bars-total", 3)
     write_images([one], tmp_path)
@@ -62,55 +62,65 @@ def test_a_policy_learns_is_saved_and_answers_in_process(kind: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_is_taken_of_what_is_to_be_said_and_its_end_alone(kind: str) -> None:
+def test_the_loss_is_taken_of_what_is_to_be_said_and_of_the_names_of_places(kind: str) -> None:
     policy = new_policy(kind, size=SMALL)
-    data = Lessons(policy, len(LESSONS), batch_size=1, seed=1)
-    assert len(data) == POOL * len(LESSONS)
-    for pool, lesson in enumerate(LESSONS):
-        place = pool * POOL
-        rows = data.collate([data[place], data[place + 1]])
-        one = problem(list(SOURCES)[place % len(SOURCES)], 10_000_000 + place // len(SOURCES))
-        asked, told = lesson(one)
-        kept = rows["labels"][0] != IGNORED
-        assert policy.tokenizer.decode(rows["input_ids"][0][kept]) == told + policy.tokenizer.eos_token
+    data = Lessons(policy, 1, batch_size=1, seed=1)
+    assert len(data) == POOL
+    problems = [problem(source, 10_000_000) for source in list(SOURCES)[:POOL]]
+    _, batches = data.pool([data[place] for place in range(POOL)])
+    assert len(batches) == POOL * len(LESSONS)
+    assert [batch.is_solving for batch in batches] == [True] * POOL + [False] * (POOL * (len(LESSONS) - 1))
+    for number, batch in enumerate(batches):
+        one = problems[batch.pictures[0]]
+        asked, told = LESSONS[number // POOL](one)
+        labels, ids = batch.inputs["labels"][0], batch.inputs["input_ids"][0]
         picture = Image.open(io.BytesIO(draw(one))).convert("RGB")
         before = policy.encode_chat(asked, [picture])["input_ids"][0]
-        assert rows["input_ids"][0][: len(before)].tolist() == before.tolist()
-        assert not kept[: len(before)].any()
-        assert data.is_solving(pool) == (lesson is solving)
+        assert ids[: len(before)].tolist() == before.tolist()
+        assert (labels[len(before) :] == ids[len(before) :]).all()
+        assert policy.tokenizer.decode(ids[len(before) :]) == told + policy.tokenizer.eos_token
+        # before it, each token of the picture is followed by a name of what is there
+        shown = before == policy.tokenizer.convert_tokens_to_ids(policy.family.image_tokens[1])
+        named = [policy.tokenizer.decode([label]).strip() for label in labels[1 : len(before) + 1][shown]]
+        assert all(name in words for name, words in zip(named, places(one), strict=True))
+        assert (labels[: len(before)] != IGNORED).sum() == 16
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_is_read_as_its_rows_are_one_by_one(kind: str) -> None:
     policy = new_policy(kind, size=SMALL)
-    data = Lessons(policy, 2, batch_size=5, seed=0)
+    data = Lessons(policy, 1, batch_size=3, seed=0)
     look_by_windows(policy.family.vision_tower(policy.model))
-    rows = [data[number] for number in range(5)]
-    together = policy.model(**{k: v for k, v in data.collate(rows).items() if k != "labels"}).logits
+    rows = [data[number] for number in range(len(data))]
+    pixels, batches = data.pool(rows)
+    batch = batches[1]
+    inputs = {**batch.inputs, "pixel_values": pixels[batch.pictures].flatten(0, 1)}
+    together = policy.model(**{k: v for k, v in inputs.items() if k != "labels"}).logits
     look_plainly = new_policy(kind, size=SMALL)
-    for number, row in enumerate(rows):
-        ids = torch.tensor([row["ids"]])
-        inputs = {"input_ids": ids, **row["vision"], **policy.family.batch_inputs(policy.tokenizer, ids)}
+    for place, number in enumerate(batch.pictures.tolist()):
+        ids = torch.tensor([rows[number]["lessons"][0][0]])
+        vision = {name: torch.as_tensor(array) for name, array in rows[number]["vision"].items()}
+        inputs = {"input_ids": ids, **vision, **policy.family.batch_inputs(policy.tokenizer, ids)}
         alone = look_plainly.model(**inputs, attention_mask=torch.ones_like(ids)).logits[0]
-        torch.testing.assert_close(together[number, : len(alone)], alone, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(together[place, : len(alone)], alone, rtol=1e-4, atol=1e-5)
 
 
-def test_batches_of_a_pool_hold_every_row_once_and_pad_little() -> None:
+def test_batches_of_a_pool_hold_every_row_of_every_lesson_once_and_pad_little() -> None:
     policy = new_policy("internvl", size=SMALL)
     data = Lessons(policy, 1, batch_size=5, seed=0)
     rows = [data[number] for number in range(len(data))]
-    batches = data.batches(rows)
-    assert [len(batch["input_ids"]) for batch in batches] == [5] * POOL
-    found = sorted(
-        row[:n_kept].tolist()
-        for batch in batches
-        for row, n_kept in zip(
-            batch["input_ids"], (batch["input_ids"] != policy.tokenizer.pad_token_id).sum(1), strict=True
-        )
-    )
-    assert found == sorted(row["ids"] for row in rows)
-    n_padded = sum(batch["input_ids"].numel() for batch in batches)
-    assert n_padded < 0.9 * data.collate(rows)["input_ids"].numel()
+    _, batches = data.pool(rows)
+    pad = policy.tokenizer.pad_token_id
+    for number in range(len(LESSONS)):
+        of_lesson = batches[number * POOL : (number + 1) * POOL]
+        found = {
+            int(picture): [token for token in ids.tolist() if token != pad]
+            for batch in of_lesson
+            for picture, ids in zip(batch.pictures, batch.inputs["input_ids"], strict=True)
+        }
+        assert found == {place: row["lessons"][number][0] for place, row in enumerate(rows)}
+        n_padded = sum(batch.inputs["input_ids"].numel() for batch in of_lesson)
+        assert n_padded < 0.9 * len(rows) * max(len(row["lessons"][number][0]) for row in rows)
 
 
 def test_what_is_said_of_a_picture_is_true() -> None:
@@ -120,12 +130,14 @@ def test_what_is_said_of_a_picture_is_true() -> None:
         for line in seeing(one)[1].split("\n")
     ]
     assert tuple(map(tuple, digits)) == one.scene.digits  # type: ignore[union-attr]
-    points = [fact.rsplit(" ", 1) for fact in pointing(one)[1].removesuffix(".").split(", ")]
+    told = [pointing(problem("grid-sum", 3))[1], pointing(problem("grid-sum", 4))[1]]
+    assert told[0].startswith("cell ") != told[1].startswith("cell ")  # places or numbers
+    points = [fact.rsplit(" ", 1) for text in told[:1] for fact in text.removesuffix(".").split(", ")]
     assert len(points) == 10
     for name, value in points:
-        if name.startswith("row"):
-            _, row, _, column = name.split()
-            assert int(value) == digits[int(row) - 1][int(column) - 1]
+        if name.startswith("cell "):
+            row, column = divmod(int(name.split()[1]) - 1, 4)
+            assert int(value) == digits[row][column]
         else:
             digit = int(name.split()[2])
             lines = {"row": digits, "column": list(zip(*digits, strict=True))}

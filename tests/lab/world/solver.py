@@ -59,8 +59,17 @@ class Seen:
         return sum(kind in ("shapes", f"{shape}s", f"{shape}es") and colour in ([], [tint]) for shape, tint in shapes)
 
 
+def by_row_and_column(text: str) -> str:
+    """The text with cells by their rows and columns, both from 1, instead of their numbers."""
+    return re.sub(
+        r"(?i)\bcell (\d+)",
+        lambda found: f"row {(int(found[1]) + 3) // 4} column {(int(found[1]) + 3) % 4 + 1}",
+        text,
+    )
+
+
 def see(domain: str, png: bytes, text: str) -> Seen:
-    question, _, tail = text.partition(" Options: ")
+    question, _, tail = by_row_and_column(text).partition(" Options: ")
     options = dict(re.findall(r"\(([A-D])\) ([^(]+?)(?= \(|$)", tail))
     reader = {"grid": read_grid, "bars": read_bars, "shapes": read_shapes}[domain]
     seen = Seen(reader(png), domain, question, options)

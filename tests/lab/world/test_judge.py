@@ -43,6 +43,8 @@ def changed(sentence: str, draws: random.Random) -> str | None:
     before = sentence[: place.start()]
     if before.endswith(("row ", "Row ", "olumn ")):
         others = list("1234")
+    elif before.lower().endswith("cell "):
+        others = [str(number) for number in range(1, 17)]
     elif before.endswith(("ption ", "boxed{")) and place[0] in "ABCD":
         others = list("ABCD")
     elif place[0].isdigit():
@@ -87,7 +89,7 @@ def grid_sum() -> Problem:
     one = next(p for p in (problem("grid-sum", seed) for seed in range(99)) if "row 2 from left" in p.question)
     items = one.runs[0].items
     values, totals = (3, 5, 0, 7), (3, 8, 8, 15)
-    facts = {"result": "15", "answer 15": "right", f"start {items[0]}": "yes", "value row 1 column 1": "4"}
+    facts = {"result": "15", "answer 15": "right", f"start {items[0]}": "yes", "value cell 1": "4"}
     for item, value, total in zip(items, values, totals, strict=True):
         facts |= {f"value {item}": str(value), f"total {item}": str(total), f"before {item}": str(total - value)}
         facts[f"sign {item}"] = "+"
@@ -105,11 +107,11 @@ def grid_sum() -> Problem:
 
 def test_a_misread_digit_spoils_every_total_until_the_chain_recovers() -> None:
     steps = [
-        "Row 2 column 1 is 3, so the total is 3.",
-        "Row 2 column 2 is 6, so the total is 9.",  # it is 5
+        "Cell 5 is 3, so the total is 3.",
+        "Cell 6 is 6, so the total is 9.",  # it is 5
         "Let us go on.",
-        "Row 2 column 3 is 0, so the total is 9.",  # read rightly, but the total still has the mistake
-        "Row 2 column 4 shows 7, and 8 + 7 = 15.",  # back at the true total
+        "Cell 7 is 0, so the total is 9.",  # read rightly, but the total still has the mistake
+        "Cell 8 shows 7, and 8 + 7 = 15.",  # back at the true total
         r"This gives 15, so the answer is \boxed{15}.",
     ]
     right, wrong = "correct", "incorrect"
@@ -117,24 +119,24 @@ def test_a_misread_digit_spoils_every_total_until_the_chain_recovers() -> None:
 
 
 def test_a_right_total_after_a_wrong_reading_is_incorrect() -> None:
-    assert judge_step(grid_sum(), "Row 2 column 2 is 6, so the total is 8.") == "incorrect"
+    assert judge_step(grid_sum(), "Cell 6 is 6, so the total is 8.") == "incorrect"
 
 
 def test_a_wrong_total_carried_into_a_right_sum_is_incorrect() -> None:
     # 9 + 7 is 16, but the total before the last digit is 8
-    assert judge_step(grid_sum(), "Row 2 column 4 shows 7, and 9 + 7 = 16.") == "incorrect"
+    assert judge_step(grid_sum(), "Cell 8 shows 7, and 9 + 7 = 16.") == "incorrect"
 
 
 def test_a_skipped_item_is_wrong_only_where_a_total_lacks_it() -> None:
-    left_out = ["Row 2 column 1 is 3, so the total is 3.", "Row 2 column 4 is 7, so the total is 10."]
-    in_mind = ["Row 2 column 1 is 3, so the total is 3.", "Row 2 column 4 is 7, so the total is 15."]
+    left_out = ["Cell 5 is 3, so the total is 3.", "Cell 8 is 7, so the total is 10."]
+    in_mind = ["Cell 5 is 3, so the total is 3.", "Cell 8 is 7, so the total is 15."]
     assert judge_chain(grid_sum(), left_out) == ["correct", "incorrect"]
     assert judge_chain(grid_sum(), in_mind) == ["correct", "correct"]
 
 
 def test_an_item_said_twice_is_right_twice_and_wrong_when_added_twice() -> None:
-    once = "Row 2 column 2 is 5, so the total is 8."
-    assert judge_chain(grid_sum(), [once, once, "Row 2 column 2 is 5, so the total is 13."]) == [
+    once = "Cell 6 is 5, so the total is 8."
+    assert judge_chain(grid_sum(), [once, once, "Cell 6 is 5, so the total is 13."]) == [
         "correct",
         "correct",
         "incorrect",
@@ -142,7 +144,7 @@ def test_an_item_said_twice_is_right_twice_and_wrong_when_added_twice() -> None:
 
 
 def test_a_total_at_a_cell_that_is_not_asked_for_is_incorrect() -> None:
-    assert judge_step(grid_sum(), "Row 1 column 1 is 4, so the total is 4.") == "incorrect"
+    assert judge_step(grid_sum(), "Cell 1 is 4, so the total is 4.") == "incorrect"
 
 
 def test_a_right_answer_after_a_wrong_result_is_incorrect() -> None:
@@ -154,11 +156,11 @@ def test_a_right_answer_after_a_wrong_result_is_incorrect() -> None:
     "garbled",
     [
         "",
-        "Row 2 column 1 is 3, so the total is",
-        "Row 2 column 1 is is 3, so the total is 3.",
-        "row 2 column 1 is 3, so the total is 3.",
-        "Row 2 column 9 is 3, so the total is 3.",
-        "Row 2 column 1 is 03, so the total is 3.",
+        "Cell 5 is 3, so the total is",
+        "Cell 5 is is 3, so the total is 3.",
+        "cell 5 is 3, so the total is 3.",
+        "Cell 17 is 3, so the total is 3.",
+        "Cell 5 is 03, so the total is 3.",
         "Let us go",
         "Let us go on. Row",
         "The sky is blue.",
@@ -170,7 +172,7 @@ def test_what_has_no_known_form_is_incorrect(garbled: str) -> None:
 
 
 def test_a_step_of_two_sentences_is_as_good_as_its_worst() -> None:
-    right, wrong = "Row 2 column 1 is 3, so the total is 3.", "Row 2 column 1 is 4, so the total is 4."
+    right, wrong = "Cell 5 is 3, so the total is 3.", "Cell 5 is 4, so the total is 4."
     neutral = "Let us go on."
     assert judge_step(grid_sum(), f"{neutral} {right}") == "correct"
     assert judge_step(grid_sum(), f"{neutral}\n{right} {wrong}") == "incorrect"

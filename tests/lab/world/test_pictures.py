@@ -16,12 +16,12 @@ from mprm.lab.world.png import palette_png
 from tests.lab.world.picture_reader import read_pixels
 
 HASHES = {
-    "grid-sum": ("01f3ca861b66f3c2", "9a496ad3391cb389"),
-    "grid-path": ("02d2f592219f0fc7", "84bd3b0540459a72"),
-    "grid-alternate": ("c07ec3c39c2c6fa3", "86f770038a2857fd"),
-    "grid-max": ("b486813e6664e51f", "70ea85403779e2a4"),
+    "grid-sum": ("01f3ca861b66f3c2", "0cd7b7b582ee1f68"),
+    "grid-path": ("02d2f592219f0fc7", "fc6174d400c66aa9"),
+    "grid-alternate": ("c07ec3c39c2c6fa3", "dc3fe66ec175422e"),
+    "grid-max": ("b486813e6664e51f", "25c7b9c1ea7d1834"),
     "grid-count": ("162fd06663abbb45", "7b8e0410a1f14d0c"),
-    "grid-compare": ("ea6cccdc370df24b", "1c3ef86351d8ceb3"),
+    "grid-compare": ("ea6cccdc370df24b", "bdf2ae23dfd1b9ed"),
     "bars-total": ("809ccb7995ce59c6", "0b881f4a43682945"),
     "bars-range": ("b1f5538d3d4adf04", "eb1d0b6f50c52408"),
     "bars-above": ("0eded4bd2eedc20b", "fcbbb04f3c18155b"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tests.lab.world.solver import Seen
+from tests.lab.world.solver import Seen, by_row_and_column
 
 ITEM = r"((?:row|column) \d column \d|bar [A-Z])"
 LINE = r"((?:row|column) \d)"
@@ -15,7 +15,7 @@ N = r"(\d+)"
 
 def is_true(seen: Seen, sentence: str) -> bool:
     """Whether all that a sentence says is so; a sentence that says nothing known is not."""
-    text = sentence[0].lower() + sentence[1:]
+    text = by_row_and_column(sentence[0].lower() + sentence[1:])
     if any(bar not in seen.picture for bar in re.findall("bar ([A-Z])", text)):
         return False
     said = [all(check(seen, text)) for applies, check in CHECKS if re.search(applies, text)]

@@ -12,6 +12,8 @@ from mprm.lab.policy.tokenizer import VIDEO, lab_tokenizer
 SIDE = 112
 """Pixels of the lab's pictures: 4 × 4 tokens of 28 × 28 for either backbone."""
 PATCH = 14
+ROPE_THETA = 1e6
+"""As the published models have it: most of a head is for what a token is, little for how far away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +45,25 @@ def new_policy(kind: str, *, size: Size | None = None, seed: int = 0) -> Backbon
     config = {"qwen2_5_vl": _qwen, "internvl": _internvl}[kind](size, tokenizer)
     torch.manual_seed(seed)
     model = family.model_class()(config)
+    _spread(model)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return Backbone(family, model, tokenizer, _processor(kind))
+
+
+def _spread(model: Any) -> None:
+    """Draw the weights anew, as wide as the inputs of each layer ask for, and places of patches apart.
+
+    transformers' 0.02 is for widths of thousands, and published towers learnt their places long ago. From such
+    weights small models attend to all alike for thousands of updates, and learn to look things up late or never.
+    """
+    import torch
+
+    for name, weight in model.named_parameters():
+        if name.endswith("position_embeddings"):
+            torch.nn.init.normal_(weight, std=0.5)
+        elif weight.dim() > 1 and not name.endswith(("embed_tokens.weight", "lm_head.weight", "cls_token")):
+            torch.nn.init.normal_(weight, std=weight[0].numel() ** -0.5)
 
 
 def save_policy(policy: Backbone, folder: Any) -> None:
@@ -64,6 +82,7 @@ def _language(size: Size, tokenizer: Any) -> dict[str, Any]:
         "num_attention_heads": size.heads,
         "num_key_value_heads": size.kv_heads,
         "max_position_embeddings": 2048,
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
         "bos_token_id": None,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
@@ -75,7 +94,7 @@ def _qwen(size: Size, tokenizer: Any) -> Any:
 
     start, image, end = tokenizer.convert_tokens_to_ids(list(FAMILIES["qwen2_5_vl"].image_tokens))
     part = size.hidden // size.heads // 8  # half a head's width is shared by time, height and width, as 1 : 1 : 2
-    rope = {"rope_type": "default", "mrope_section": [part, part, 2 * part], "rope_theta": 10_000.0}
+    rope = {"rope_type": "default", "mrope_section": [part, part, 2 * part], "rope_theta": ROPE_THETA}
     text = _language(size, tokenizer) | {"rope_parameters": rope, "use_sliding_window": False}
     vision = {
         "depth": size.vision_layers,

@@ -4,33 +4,45 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from mprm.annotation.questions.prompt import prompt_of
 from mprm.annotation.split_steps import JOINT
-from mprm.backbones.chat import plain_text
+from mprm.backbones.chat import chat_ids, plain_text
 from mprm.backbones.load import Backbone
 from mprm.backbones.qwen2_5_vl import as_frames
 from mprm.errors import ConfigError
-from mprm.lab.world import LOOK, POINT, SOURCES, SPLITS, Problem, as_question, description, draw, problem, solution
+from mprm.lab.world import (
+    LOOK,
+    POINT,
+    SOURCES,
+    SPLITS,
+    Problem,
+    as_question,
+    description,
+    draw,
+    places,
+    problem,
+    solution,
+)
+from mprm.lab.world.glyphs import LETTERS
 from mprm.lab.world.names import OPTIONS
 from mprm.lab.world.randomness import draws_for
+from mprm.lab.world.scene import COLOURS, SHAPES
 
 IGNORED = -100
-POINTS = ("value ", "number ")
-"""Kinds of facts that a picture holds; see `mprm.lab.world.forms`."""
 N_POINTS = 10
 N_SEEDS = 10_000_000
 """Seeds of each source that one policy may see."""
+POOL = 4
+"""Batches of each lesson that are made together, of the same problems."""
+WORDS = (*map(str, range(10)), *LETTERS, *COLOURS, *SHAPES)
+"""That name what is at a place."""
 
 Lesson = Callable[[Problem], tuple[str, str]]
 """What is asked about a problem's picture, and what is to be said."""
-
-
-def seeing(one: Problem) -> tuple[str, str]:
-    """Say what the picture shows: every token of it is looked at, which a solution does not need."""
-    return LOOK, "\n".join(description(one))
 
 
 def solving(one: Problem) -> tuple[str, str]:
@@ -38,10 +50,17 @@ def solving(one: Problem) -> tuple[str, str]:
     return prompt_of(as_question(one)), JOINT.join(solution(one))
 
 
+def seeing(one: Problem) -> tuple[str, str]:
+    """Say what the picture shows, in order: every place of it is looked at, which a solution does not need."""
+    return LOOK, "\n".join(description(one))
+
+
 def pointing(one: Problem) -> tuple[str, str]:
-    """Say what is at some places and how many there are of some things: what the steps of solutions look up."""
+    """Say what is at some places, or how many there are of some things: what the steps of solutions look up."""
     draws = draws_for(one.source, one.seed, "solution", 1)
-    names = draws.shuffled([name for name in one.facts if name.startswith(POINTS)])
+    values = [name for name in one.facts if name.startswith("value ")]
+    numbers = [name for name in one.facts if name.startswith("number ")]
+    names = draws.shuffled(values if not numbers or (values and draws.chance(0.5)) else numbers)
     # most things are in no place: half of what is said is about some that are
     there = [name for name in names if one.facts[name] != "0"][: N_POINTS // 2]
     told = draws.shuffled([*there, *[name for name in names if name not in there][: N_POINTS - len(there)]])
@@ -57,15 +76,30 @@ def choosing(one: Problem) -> tuple[str, str]:
     return prompt_of(as_question(one)), ", ".join(f"{option} is option {letter}" for option, letter in told) + "."
 
 
-POOL = 4
-"""Batches that are made together."""
-LESSONS: tuple[Lesson, ...] = (solving, seeing, solving, pointing, solving, choosing)
+LESSONS: tuple[Lesson, ...] = (solving, seeing, pointing, choosing)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one lesson, of about one length."""
+
+    inputs: dict[str, Any]
+    """What the model takes, but for the pictures."""
+    pictures: Any
+    """Which of the pool's pictures each row is about, shape (rows,)."""
+    is_solving: bool
+
+    def on(self, device: str) -> Batch:
+        """The same on a device."""
+        inputs = {name: value.to(device) for name, value in self.inputs.items()}
+        return Batch(inputs, self.pictures.to(device), self.is_solving)
 
 
 class Lessons:
-    """A torch data set of problems with what is to be said about them: the sources in turn, seeds from ``first`` on.
+    """A torch data set of problems, each with all lessons on it: the sources in turn, seeds from ``first`` on.
 
-    Every second pool of `POOL` batches is of solutions, the others of what they need, in turn.
+    In every lesson the model also names what is at each place of the picture, at the picture's own tokens: it learns
+    to see a hundred times as fast as from the words of the lessons alone.
     """
 
     def __init__(self, policy: Backbone, n_pools: int, *, batch_size: int, seed: int) -> None:
@@ -75,6 +109,9 @@ class Lessons:
         )
         self._n, self._batch_size = n_pools * POOL * batch_size, batch_size
         self._sources = list(SOURCES)
+        self._picture = policy.tokenizer.convert_tokens_to_ids(policy.family.image_tokens[1])
+        plain = plain_text(policy.tokenizer)
+        self._words = {word: plain.encode(f" {word}") for word in WORDS}
         self._first = SPLITS["train"].start + seed * N_SEEDS
         if not 0 <= self._first <= SPLITS["train"].stop - N_SEEDS:
             raise ConfigError(f"seed {seed} leaves the problems that policies are trained on; expected 0 to 9")
@@ -89,42 +126,58 @@ class Lessons:
 
         one = problem(self._sources[index % len(self._sources)], self._first + index // len(self._sources))
         picture = Image.open(io.BytesIO(draw(one))).convert("RGB")
-        asked, told = LESSONS[index // (POOL * self._batch_size) % len(LESSONS)](one)
-        inputs = self._encoder.encode_chat(asked, [picture], begun=told)
+        seen = self._encoder.family.preprocess(self._encoder.image_processor, [picture])
+        draws = draws_for(one.source, one.seed, "solution", 3)
+        names = [self._words[draws.pick(words)][0] for words in places(one)]
+        return {
+            "vision": seen,
+            "names": names,
+            "lessons": [self._encoded(lesson(one), picture) for lesson in LESSONS],
+        }
+
+    def _encoded(self, lesson: tuple[str, str], picture: Any) -> tuple[list[int], int]:
+        """The ids of a lesson, and how many of them, at the end, are to be said."""
+        asked, told = lesson
+        ids = chat_ids(self._encoder, asked, [picture], begun=told)
         n_told = len(plain_text(self._encoder.tokenizer).encode(told))
-        ids = [*inputs["input_ids"][0].tolist(), self._encoder.tokenizer.eos_token_id]
-        vision = {name: inputs[name] for name in ("pixel_values", "image_grid_thw") if name in inputs}
-        return {"ids": ids, "n_told": n_told + 1, "vision": vision}
+        return [*ids, self._encoder.tokenizer.eos_token_id], n_told + 1
 
-    def is_solving(self, pool: int) -> bool:
-        """Whether a pool is one of solutions."""
-        return LESSONS[pool % len(LESSONS)] is solving
+    def pool(self, rows: list[dict[str, Any]]) -> tuple[Any, list[Batch]]:
+        """The pictures of all rows, shape (rows, …), and the batches of all lessons on them.
 
-    def batches(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """A pool as batches of rows of about one length, which need little padding."""
-        ordered = sorted(rows, key=lambda row: len(row["ids"]))
-        starts = range(0, len(ordered), self._batch_size)
-        return [self.collate(ordered[start : start + self._batch_size]) for start in starts]
+        A batch has rows of about one length, which need little padding.
+        """
+        import torch
 
-    def collate(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch, padded on the right; the loss is taken of what is to be said alone."""
+        pixels = torch.stack([torch.as_tensor(row["vision"]["pixel_values"]) for row in rows])
+        batches = []
+        for number, lesson in enumerate(LESSONS):
+            order = sorted(range(len(rows)), key=lambda place: len(rows[place]["lessons"][number][0]))
+            for start in range(0, len(order), self._batch_size):
+                chosen = order[start : start + self._batch_size]
+                inputs = self._collate([rows[place] for place in chosen], number)
+                batches.append(Batch(inputs, torch.tensor(chosen), lesson is solving))
+        return pixels, batches
+
+    def _collate(self, rows: list[dict[str, Any]], lesson: int) -> dict[str, Any]:
+        """A batch, padded on the right; the loss is taken of what is to be said, and of the names of places."""
         import numpy as np
         import torch
 
         encoder = self._encoder
-        width = max(len(row["ids"]) for row in rows)
+        width = max(len(row["lessons"][lesson][0]) for row in rows)
         input_ids = torch.full((len(rows), width), encoder.tokenizer.pad_token_id)
         labels = torch.full((len(rows), width), IGNORED)
         for place, row in enumerate(rows):
-            ids, n_told = torch.tensor(row["ids"]), row["n_told"]
+            ids, n_told = torch.tensor(row["lessons"][lesson][0]), row["lessons"][lesson][1]
             input_ids[place, : len(ids)] = ids
             labels[place, len(ids) - n_told : len(ids)] = ids[-n_told:]
+            labels[place, 1 : len(ids)][ids[:-1] == self._picture] = torch.tensor(row["names"])
         inputs: dict[str, Any] = {"input_ids": input_ids, "labels": labels}
-        inputs["pixel_values"] = torch.cat([row["vision"]["pixel_values"] for row in rows])
         inputs |= encoder.family.batch_inputs(encoder.tokenizer, input_ids)
         if "image_grid_thw" in rows[0]["vision"]:
             # positions are reckoned here: the model would go through the pictures one by one
-            grids = torch.cat([row["vision"]["image_grid_thw"] for row in rows])
+            grids = torch.cat([torch.as_tensor(row["vision"]["image_grid_thw"]) for row in rows])
             inputs["image_grid_thw"] = as_frames(grids)
             vision = [{"image_grid_thw": grid[None]} for grid in grids.numpy()]
             positions = [

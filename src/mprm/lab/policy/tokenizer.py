@@ -22,7 +22,7 @@ N_TEXTS = 40
 """Problems of each source whose texts the merges are learnt from."""
 
 
-def lab_tokenizer(family: Family, *, size: int = 900) -> Any:
+def lab_tokenizer(family: Family, *, size: int = 1000) -> Any:
     """A byte-level BPE in which nearly every word of the world, with the space before it, is one token."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

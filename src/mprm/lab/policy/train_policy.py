@@ -11,7 +11,7 @@ from typing import Any
 from mprm.backbones.load import Backbone, resolve_device
 from mprm.backbones.window_attention import look_by_windows
 from mprm.errors import ConfigError
-from mprm.lab.policy.lessons import POOL, Lessons
+from mprm.lab.policy.lessons import LESSONS, POOL, Batch, Lessons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +19,13 @@ class PolicyTraining:
     """How long and how fast."""
 
     n_updates: int = 3000
-    n_pools: int = 250
-    """Of four different batches each, the lessons in turn; the batches come again in another order."""
-    seeing: float = 0.5
+    n_pools: int = 100
+    """Of different problems, four batches of each lesson; all batches come again in another order."""
+    lessons: float = 0.5
     """After this share of the updates, solutions alone come again."""
-    batch_size: int = 256
+    batch_size: int = 128
     learning_rate: float = 1e-3
-    warmup: float = 0.05
+    warmup: float = 0.02
     weight_decay: float = 0.05
     seed: int = 0
     """Different seeds see different problems."""
@@ -78,29 +78,33 @@ def _share_of_rate(update: int, how: PolicyTraining) -> float:
 
 def _batches(policy: Backbone, how: PolicyTraining, device: str) -> Iterator[dict[str, Any]]:
     """Those of the first pass stay on the device, as making one takes longer than learning it."""
+    import torch
     from torch.utils.data import DataLoader
 
-    n_pools = min(math.ceil(how.n_updates / POOL), how.n_pools)
+    n_pools = min(math.ceil(how.n_updates / (POOL * len(LESSONS))), how.n_pools)
     lessons = Lessons(policy, n_pools, batch_size=how.batch_size, seed=how.seed)
     loader: Any = DataLoader(
         lessons,  # type: ignore[arg-type]
         batch_size=POOL * how.batch_size,
-        collate_fn=lessons.batches,
+        collate_fn=lessons.pool,
         num_workers=how.workers,
     )
-    kept, solutions = list[dict[str, Any]](), list[dict[str, Any]]()
-    for pool, batches in enumerate(loader):
-        for batch in batches[: how.n_updates - len(kept)]:
-            inputs = {name: value.to(device) for name, value in batch.items()}
-            if device.startswith("cuda"):  # as the model takes them there, and half as large
-                inputs["pixel_values"] = inputs["pixel_values"].bfloat16()
-            kept.append(inputs)
-            if lessons.is_solving(pool):
-                solutions.append(inputs)
-            yield inputs
-    order, coming = Random(how.seed), list[dict[str, Any]]()
+    order, kept = Random(how.seed), list[tuple[Any, Batch]]()
+    for pixels, batches in loader:
+        # in half the size on a GPU, as the model takes them there
+        pictures = pixels.to(device, dtype=torch.bfloat16 if device.startswith("cuda") else pixels.dtype)
+        for batch in order.sample(batches, len(batches))[: how.n_updates - len(kept)]:
+            kept.append((pictures, batch.on(device)))
+            yield _inputs(*kept[-1])
+    solutions = [entry for entry in kept if entry[1].is_solving]
+    coming = list[tuple[Any, Batch]]()
     for number in range(len(kept), how.n_updates):
         if not coming:
-            is_late = number >= how.seeing * how.n_updates
-            coming = order.sample(solutions, len(solutions)) if is_late else order.sample(kept, len(kept))
-        yield coming.pop()
+            from_now_on = solutions if number >= how.lessons * how.n_updates else kept
+            coming = order.sample(from_now_on, len(from_now_on))
+        yield _inputs(*coming.pop())
+
+
+def _inputs(pictures: Any, batch: Batch) -> dict[str, Any]:
+    """A batch with its pictures, one after the other along the first dimension."""
+    return {**batch.inputs, "pixel_values": pictures[batch.pictures].flatten(0, 1)}

@@ -11,6 +11,7 @@ from mprm.lab.world.description import LOOK, POINT, description
 from mprm.lab.world.drawing import draw
 from mprm.lab.world.images import problem_named, write_images
 from mprm.lab.world.judge import Judgement, judge_chain, judge_step
+from mprm.lab.world.places import places
 from mprm.lab.world.problem import Problem, as_question
 from mprm.lab.world.solution import solution
 from mprm.lab.world.sources import SOURCES, Source, problem
@@ -30,6 +31,7 @@ __all__ = [
     "draw",
     "judge_chain",
     "judge_step",
+    "places",
     "problem",
     "problem_named",
     "solution",

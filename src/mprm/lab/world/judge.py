@@ -37,8 +37,8 @@ def claims_of(sentence: str) -> tuple[tuple[str, str], ...] | None:
 
     Examples
     --------
-    >>> claims_of("Row 2 column 3 is 7, so the total is 19.")
-    (('value row 2 column 3', '7'), ('total row 2 column 3', '19'))
+    >>> claims_of("Cell 7 is 4, so the total is 19.")
+    (('value cell 7', '4'), ('total cell 7', '19'))
     """
     if sentence in NEUTRAL:
         return ()

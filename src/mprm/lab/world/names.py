@@ -9,7 +9,8 @@ from mprm.lab.world.scene import COLOURS, N_LINES, SHAPES
 
 LINES = tuple(f"{kind} {number + 1}" for kind in ("row", "column") for number in range(N_LINES))
 ROWS, COLUMNS = LINES[:N_LINES], LINES[N_LINES:]
-CELLS = tuple(f"{row} {column}" for row in ROWS for column in COLUMNS)
+CELLS = tuple(f"cell {number + 1}" for number in range(N_LINES * N_LINES))
+"""Row by row: one number for a place is far sooner learnt than a row and a column."""
 BARS = tuple(f"bar {letter}" for letter in LETTERS)
 PLURALS = {"circle": "circles", "square": "squares", "triangle": "triangles", "cross": "crosses"}
 DIGIT_THINGS = tuple(f"cells with {digit}" for digit in range(10))
@@ -30,7 +31,7 @@ def cell_name(row: int, column: int) -> str:
     Examples
     --------
     >>> cell_name(1, 2)
-    'row 2 column 3'
+    'cell 7'
     """
     return CELLS[row * N_LINES + column]
 

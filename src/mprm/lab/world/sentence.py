@@ -1,7 +1,7 @@
 r"""Sentences with places for names and numbers, and what they claim.
 
 A form is written as a sentence with slots such as ``<item>``, and claims such as ``total <item> = <total>``. A claim
-says that a fact, here ``total row 2 column 3``, has a value. The same form writes a true sentence, with the values of
+says that a fact, here ``total cell 7``, has a value. The same form writes a true sentence, with the values of
 the facts, and reads a sentence back into its claims.
 """
 

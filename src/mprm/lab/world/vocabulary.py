@@ -66,4 +66,4 @@ def vocabulary() -> tuple[str, ...]:
     ]
     words = {word for text in texts for word in words_of(_SLOT.sub(" ", text))}
     # what stands in a slot can begin a sentence
-    return tuple(sorted(words | {"Row", "Column", "Bar", "From", "Each"}))
+    return tuple(sorted(words | {"Row", "Column", "Cell", "Bar", "From", "Each"}))
