@@ -108,7 +108,7 @@ def kernel_errors(built: Built, inputs: dict[str, Any]) -> dict[str, float]:
     expected.backward(direction)
     pairs = {"output": (found, expected)}
     pairs |= {f"gradient_of_{n}": (h.grad, e.grad) for n, h, e in zip("qkv", half, exact, strict=True)}
-    return {name: float((h.float() - e).norm() / e.norm()) for name, (h, e) in pairs.items()}
+    return {name: float((h.float() - e).detach().norm() / e.detach().norm()) for name, (h, e) in pairs.items()}
 
 
 def measure(built: Built, shape: str, *, tiny: bool, rounds: int) -> list[dict[str, Any]]:

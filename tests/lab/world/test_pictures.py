@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mprm.lab.world import SOURCES, draw, problem, solution
+from mprm.lab.world import SOURCES, draw, places, problem, solution
 from mprm.lab.world.drawing import shape_spans
 from mprm.lab.world.glyphs import GLYPHS, glyph_spans
 from mprm.lab.world.png import palette_png
-from tests.lab.world.picture_reader import read_pixels
+from tests.lab.world.picture_reader import read_bars, read_grid, read_pixels, read_shapes
 
 HASHES = {
     "grid-sum": ("01f3ca861b66f3c2", "0cd7b7b582ee1f68"),
@@ -94,3 +94,17 @@ def test_shapes_stay_within_their_square_and_are_even(shape: str, side: int) -> 
         assert 0 <= first
         assert first + n <= side
         assert abs(first - (side - first - n)) <= 1, "as far from the left as from the right"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_places_are_named_as_the_pictures_show_them(seed: int) -> None:
+    grid, shapes, bars = (problem(name, seed) for name in ("grid-sum", "shapes-count", "bars-total"))
+    assert places(grid) == [(str(digit),) for row in read_grid(draw(grid)) for digit in row]
+    shown = [cell for row in read_shapes(draw(shapes)) for cell in row]
+    assert places(shapes) == [cell[::-1] if cell else ("0",) for cell in shown]
+    heights, named = read_bars(draw(bars)), [words[0] for words in places(bars)]
+    assert [str(heights[letter]) for letter in named[8:]] == named[:8]
+    left_to_right = [letter for pair in zip(named[8:12], named[12:], strict=True) for letter in pair]
+    order = [list(heights).index(letter) for letter in left_to_right]
+    assert order == sorted(order)
+    assert order[0] == 0

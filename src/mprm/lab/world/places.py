@@ -11,16 +11,16 @@ Words = tuple[str, ...]
 
 
 def places(problem: Problem) -> list[Words]:
-    """Row by row: a digit, the colour and the shape, or the letter and the height of a bar; 0 where nothing is.
+    """Row by row: a digit, the colour and the shape, or the height or letter of a bar; 0 where nothing is.
 
-    A chart's bars are about as wide as a place or less: the upper two places of a column are for the bar nearest to
-    the middle of its left half, the lower two for that of its right half.
+    A chart's bars are about as wide as a place or less: the upper two places of a column are for the heights of the
+    bars nearest to the middles of its halves, the lower two for their letters, which stand below.
 
     Examples
     --------
     >>> from mprm.lab.world import problem
     >>> places(problem("bars-total", 3))[:4]
-    [('S', '3'), ('T', '0'), ('F', '7'), ('L', '4')]
+    [('3',), ('0',), ('7',), ('4',)]
     """
     scene = problem.scene
     if isinstance(scene, Bars):
@@ -41,7 +41,7 @@ def _bars(bars: Bars) -> list[Words]:
     middles = bar_middles(len(bars.letters))
     found = list[Words]()
     for row in range(N_LINES):
-        for x in range(CELL // 4 if row < N_LINES // 2 else 3 * CELL // 4, SIZE, CELL):
-            bar = min(range(len(middles)), key=lambda bar: abs(middles[bar] - x))
-            found.append((bars.letters[bar], str(bars.heights[bar])))
+        names = bars.letters if row >= N_LINES // 2 else "".join(map(str, bars.heights))
+        for x in range((1, 3)[row % 2] * CELL // 4, SIZE, CELL):
+            found.append((names[min(range(len(middles)), key=lambda bar: abs(middles[bar] - x))],))
     return found
