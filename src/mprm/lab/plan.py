@@ -38,7 +38,7 @@ def _size(hidden: int, layers: int, vision_hidden: int, vision_layers: int) -> S
 
 
 def _policies() -> dict[str, PolicyPlan]:
-    usual, small = _size(192, 4, 128, 3), _size(128, 3, 96, 2)
+    usual, small = _size(256, 5, 128, 3), _size(128, 3, 96, 2)
     how = PolicyTraining(n_updates=10_000)
 
     def kept(name: str) -> dict[str, float]:

@@ -124,26 +124,26 @@ def test_batches_of_a_pool_hold_every_row_of_every_lesson_once_and_pad_little() 
 
 
 def test_what_is_said_of_a_picture_is_true() -> None:
-    one = problem("grid-sum", 3)
-    digits = [
-        [int(word) for word in line.removesuffix(".").replace(",", "").split()[2:]]
-        for line in seeing(one)[1].split("\n")
-    ]
-    assert tuple(map(tuple, digits)) == one.scene.digits  # type: ignore[union-attr]
-    told = [pointing(problem("grid-sum", 3))[1], pointing(problem("grid-sum", 4))[1]]
-    assert told[0].startswith("cell ") != told[1].startswith("cell ")  # places or numbers
-    points = [fact.rsplit(" ", 1) for text in told[:1] for fact in text.removesuffix(".").split(", ")]
-    assert len(points) == 10
-    for name, value in points:
-        if name.startswith("cell "):
-            row, column = divmod(int(name.split()[1]) - 1, 4)
-            assert int(value) == digits[row][column]
-        else:
-            digit = int(name.split()[2])
-            lines = {"row": digits, "column": list(zip(*digits, strict=True))}
-            cells = [d for row in digits for d in row]
-            kind, _, number = name.partition(f"cells with {digit}")[2].strip().partition(" ")
-            assert int(value) == (lines[kind][int(number) - 1] if kind else cells).count(digit)
+    summed, counted = problem("grid-sum", 3), problem("grid-count", 3)
+    for one in (summed, counted):
+        digits = [
+            [int(word) for word in line.removesuffix(".").replace(",", "").split()[2:]]
+            for line in seeing(one)[1].split("\n")
+        ]
+        assert tuple(map(tuple, digits)) == one.scene.digits  # type: ignore[union-attr]
+        points = [fact.rsplit(" ", 1) for fact in pointing(one)[1].removesuffix(".").split(", ")]
+        assert len(points) == 10
+        for name, value in points:
+            assert name.startswith("cell ") == (one is summed)
+            if one is summed:
+                row, column = divmod(int(name.split()[1]) - 1, 4)
+                assert int(value) == digits[row][column]
+            else:
+                digit = int(name.split()[2])
+                lines = {"row": digits, "column": list(zip(*digits, strict=True))}
+                cells = [d for row in digits for d in row]
+                kind, _, number = name.partition(f"cells with {digit}")[2].strip().partition(" ")
+                assert int(value) == (lines[kind][int(number) - 1] if kind else cells).count(digit)
     chosen = problem("bars-total", 3)
     found = dict(part.split(" is option ") for part in choosing(chosen)[1].removesuffix(".").split(", "))
     assert {letter: option for option, letter in found.items()} == dict(zip("ABCD", chosen.options, strict=True))

@@ -28,7 +28,7 @@ from mprm.lab.world import (
     solution,
 )
 from mprm.lab.world.glyphs import LETTERS
-from mprm.lab.world.names import OPTIONS
+from mprm.lab.world.names import LINES, OPTIONS
 from mprm.lab.world.randomness import draws_for
 from mprm.lab.world.scene import COLOURS, SHAPES
 
@@ -58,9 +58,9 @@ def seeing(one: Problem) -> tuple[str, str]:
 def pointing(one: Problem) -> tuple[str, str]:
     """Say what is at some places, or how many there are of some things: what the steps of solutions look up."""
     draws = draws_for(one.source, one.seed, "solution", 1)
-    values = [name for name in one.facts if name.startswith("value ")]
-    numbers = [name for name in one.facts if name.startswith("number ")]
-    names = draws.shuffled(values if not numbers or (values and draws.chance(0.5)) else numbers)
+    is_counted = one.runs[0].items[0] in LINES
+    values = [name for name in one.facts if name.startswith("value ") and not is_counted]
+    names = draws.shuffled(values or [name for name in one.facts if name.startswith("number ")])
     # most things are in no place: half of what is said is about some that are
     there = [name for name in names if one.facts[name] != "0"][: N_POINTS // 2]
     told = draws.shuffled([*there, *[name for name in names if name not in there][: N_POINTS - len(there)]])

@@ -19,11 +19,11 @@ class PolicyTraining:
     """How long and how fast."""
 
     n_updates: int = 3000
-    n_pools: int = 100
+    n_pools: int = 60
     """Of different problems, four batches of each lesson; all batches come again in another order."""
     lessons: float = 0.5
     """After this share of the updates, solutions alone come again."""
-    batch_size: int = 128
+    batch_size: int = 256
     learning_rate: float = 1e-3
     warmup: float = 0.02
     weight_decay: float = 0.05
