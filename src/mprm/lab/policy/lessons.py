@@ -98,8 +98,8 @@ class Batch:
 class Lessons:
     """A torch data set of problems, each with all lessons on it: the sources in turn, seeds from ``first`` on.
 
-    In every lesson the model also names what is at each place of the picture, at the picture's own tokens: it learns
-    to see a hundred times as fast as from the words of the lessons alone.
+    In every lesson the model also names what is at each place of the picture, at the picture's own tokens: from the
+    words of the lessons alone it learns to see late, if at all.
     """
 
     def __init__(self, policy: Backbone, n_pools: int, *, batch_size: int, seed: int) -> None:
