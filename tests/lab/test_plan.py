@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from mprm.lab.plan import LabPlan
+from pathlib import Path
+
+import pytest
+
+from mprm.errors import ConfigError
+from mprm.lab.make import _questions
+from mprm.lab.plan import LabPlan, PolicyPlan
 from mprm.lab.policy.architecture import new_policy
 from mprm.lab.world import SOURCES
 
@@ -29,3 +35,23 @@ def test_the_lab_has_the_sizes_that_it_promises() -> None:
     for policy in plan.policies.values():
         model = new_policy(policy.kind, size=policy.size).model
         assert 1e6 < sum(weight.numel() for weight in model.parameters()) < 1e7
+
+
+@pytest.mark.parametrize("snapshots", [{"a": 0.0}, {"a": 1.0}, {"a": 0.5, "b": 0.5}, {"a": -0.1}])
+def test_snapshots_that_would_never_be_taken_are_refused(snapshots: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="snapshots must be taken at different updates before the last"):
+        PolicyPlan(kind="internvl", snapshots=snapshots)
+
+
+@pytest.mark.parametrize("sources", [(), ("grid-sum", "grid-sum"), ("maze",)])
+def test_sources_that_are_none_or_come_twice_are_refused(sources: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="sources must be different ones of grid-sum"):
+        LabPlan(sources=sources)
+
+
+def test_a_folder_with_other_questions_is_not_taken_for_this_plan(tmp_path: Path) -> None:
+    plan = LabPlan(sources=("grid-sum", "bars-total"))
+    path = _questions(tmp_path, plan, "corpus", 6)
+    assert _questions(tmp_path, plan, "corpus", 6) == path
+    with pytest.raises(ConfigError, match="holds other questions than this plan asks for"):
+        _questions(tmp_path, LabPlan(sources=("grid-sum",)), "corpus", 6)

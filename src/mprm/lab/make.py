@@ -197,7 +197,12 @@ def _questions(folder: Path, plan: LabPlan, split: str, n: int, *, first: int = 
     problems = problems_of(split, n, first=first, sources=plan.sources)
     write_images(problems, folder / "images")
     path.parent.mkdir(exist_ok=True)
-    if not path.exists():
+    if path.exists():
+        with path.open("rb") as lines:
+            kept = [msgspec.json.decode(line)["id"] for line in lines]
+        if kept != [one.id for one in problems]:
+            raise ConfigError(f"{path} holds other questions than this plan asks for; choose another folder")
+    else:
         write_questions(problems, path)
     return path
 

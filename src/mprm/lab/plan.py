@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from mprm.annotation.samplers.sampler import Decoding
+from mprm.errors import ConfigError
 from mprm.lab.policy.architecture import Size
 from mprm.lab.policy.train_policy import PolicyTraining
 from mprm.lab.world import SOURCES
@@ -24,6 +25,14 @@ class PolicyPlan:
     snapshots: dict[str, float] = field(default_factory=dict)
     """Policies that are kept on the way, each after this share of the updates: they know less, and err more."""
 
+    def __post_init__(self) -> None:
+        n_updates = [round(share * self.training.n_updates) for share in self.snapshots.values()]
+        if len(set(n_updates)) < len(n_updates) or not all(0 < n < self.training.n_updates for n in n_updates):
+            raise ConfigError(
+                f"snapshots must be taken at different updates before the last, got {self.snapshots}"
+                f" of {self.training.n_updates:,}"
+            )
+
 
 def _size(hidden: int, layers: int, vision_hidden: int, vision_layers: int) -> Size:
     return Size(
@@ -35,6 +44,10 @@ def _size(hidden: int, layers: int, vision_hidden: int, vision_layers: int) -> S
         vision_hidden=vision_hidden,
         vision_layers=vision_layers,
     )
+
+
+SNAPSHOTS = (0.3, 0.4, 0.5, 0.6, 0.75)
+"""Shares of the updates after which the two backbones' policies are kept; the benchmark's authors are among them."""
 
 
 def _policies() -> dict[str, PolicyPlan]:
@@ -49,9 +62,6 @@ def _policies() -> dict[str, PolicyPlan]:
         "qwen": PolicyPlan(kind="qwen2_5_vl", size=usual, training=replace(how, seed=1), snapshots=kept("qwen")),
         "small": PolicyPlan(kind="internvl", size=small, training=replace(how, seed=2)),
     }
-
-
-SNAPSHOTS = (0.3, 0.4, 0.5, 0.6, 0.75)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,3 +92,9 @@ class LabPlan:
     shards: int = 6
     """Processes that annotate side by side on one device."""
     device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.sources or len(set(self.sources)) < len(self.sources) or not set(self.sources) <= SOURCES.keys():
+            raise ConfigError(
+                f"sources must be different ones of {', '.join(SOURCES)}; got {', '.join(self.sources)}"
+            )

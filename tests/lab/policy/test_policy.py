@@ -17,7 +17,7 @@ from mprm.errors import ConfigError
 from mprm.inference.load_policy import load_policy
 from mprm.lab.policy.architecture import Size, new_policy, save_policy
 from mprm.lab.policy.lessons import IGNORED, LESSONS, POOL, Lessons, choosing, pointing, seeing
-from mprm.lab.policy.train_policy import PolicyTraining, train_policy
+from mprm.lab.policy.train_policy import PolicyTraining, _batches, train_policy
 from mprm.lab.world import SOURCES, as_question, draw, places, problem, solution, write_images
 
 KINDS = ("qwen2_5_vl", "internvl")
@@ -121,6 +121,18 @@ def test_batches_of_a_pool_hold_every_row_of_every_lesson_once_and_pad_little() 
         assert found == {place: row["lessons"][number][0] for place, row in enumerate(rows)}
         n_padded = sum(batch.inputs["input_ids"].numel() for batch in of_lesson)
         assert n_padded < 0.9 * len(rows) * max(len(row["lessons"][number][0]) for row in rows)
+
+
+def test_all_lessons_come_until_their_share_is_over_and_then_solutions_alone() -> None:
+    policy = new_policy("internvl", size=SMALL)
+    how = PolicyTraining(n_updates=60, n_pools=1, lessons=0.5, batch_size=1, workers=0, device="cpu")
+    texts = [policy.tokenizer.decode(inputs["input_ids"][0]) for inputs in _batches(policy, how, "cpu")]
+    is_solution = ["answer is \\boxed" in text for text in texts]
+    assert len(texts) == 60
+    assert sum(is_solution[:16]) == POOL
+    assert sorted(texts[16:32]) != sorted(texts[:16])  # the second pass is cut off by the end of the lessons
+    assert not all(is_solution[16:30])
+    assert all(is_solution[30:])
 
 
 def test_what_is_said_of_a_picture_is_true() -> None:

@@ -36,6 +36,9 @@ class PolicyTraining:
         for name in ("n_updates", "n_pools", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("lessons", "warmup"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be from 0 to 1, got {getattr(self, name)}")
 
 
 def train_policy(
@@ -97,10 +100,11 @@ def _batches(policy: Backbone, how: PolicyTraining, device: str) -> Iterator[dic
             kept.append((pictures, batch.on(device)))
             yield _inputs(*kept[-1])
     solutions = [entry for entry in kept if entry[1].is_solving]
+    end = max(len(kept), math.ceil(how.lessons * how.n_updates))
     coming = list[tuple[Any, Batch]]()
     for number in range(len(kept), how.n_updates):
-        if not coming:
-            from_now_on = solutions if number >= how.lessons * how.n_updates else kept
+        if not coming or number == end:
+            from_now_on = solutions if number >= end else kept
             coming = order.sample(from_now_on, len(from_now_on))
         yield _inputs(*coming.pop())
 
