@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from mprm.errors import ConfigError
-from mprm.lab.make import _questions
+from mprm.backbones.load import load_backbone
+from mprm.errors import ConfigError, DataError, InputNotFoundError
+from mprm.lab.make import _questions, _train, make_lab
 from mprm.lab.plan import LabPlan, PolicyPlan
-from mprm.lab.policy.architecture import new_policy
+from mprm.lab.policy.architecture import Size, new_policy
+from mprm.lab.policy.train_policy import PolicyTraining, train_policy
+from mprm.lab.reproduce.inputs import FILES, find_inputs
 from mprm.lab.world import SOURCES
 
 
@@ -55,3 +60,50 @@ def test_a_folder_with_other_questions_is_not_taken_for_this_plan(tmp_path: Path
     assert _questions(tmp_path, plan, "corpus", 6) == path
     with pytest.raises(ConfigError, match="holds other questions than this plan asks for"):
         _questions(tmp_path, LabPlan(sources=("grid-sum",)), "corpus", 6)
+
+
+@pytest.mark.parametrize("part", ["corpus", "benchmark", "validation", "candidates"])
+def test_parts_that_need_a_policy_say_so_before_anything_is_drawn(part: str, tmp_path: Path) -> None:
+    with pytest.raises(InputNotFoundError, match="--only policies makes it"):
+        make_lab(tmp_path, only=(part,))
+    assert [path.name for path in tmp_path.iterdir()] == ["plans"]
+
+
+def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
+    for name in FILES:
+        (tmp_path / f"{name}.jsonl").touch()
+    (tmp_path / "images").mkdir()
+    with pytest.raises(DataError, match=r"corpus\.jsonl: no rollouts; remove it"):
+        find_inputs(tmp_path, ())
+
+
+def test_a_part_that_was_begun_with_another_plan_is_not_gone_on_with(tmp_path: Path) -> None:
+    plan = LabPlan()
+    (tmp_path / "corpus.jsonl").touch()
+    make_lab(tmp_path, plan, only=("corpus",))  # it is there
+    with pytest.raises(ConfigError, match="begun with another plan"):
+        make_lab(tmp_path, replace(plan, decoding=replace(plan.decoding, temperature=0.3)), only=("corpus",))
+
+
+def test_policies_of_one_name_or_that_nobody_makes_are_refused() -> None:
+    plan = LabPlan()
+    twice = {**plan.policies, "qwen-40": plan.policies["small"]}
+    for policies in (twice, {**plan.policies, "a/b": plan.policies["small"]}):
+        with pytest.raises(ConfigError, match="different names without a slash"):
+            replace(plan, policies=policies)
+    with pytest.raises(ConfigError, match="no policy nobody is made"):
+        replace(plan, corpus_policy="nobody")
+
+
+def test_a_snapshot_holds_the_weights_after_its_share_of_the_updates(tmp_path: Path) -> None:
+    size = Size(
+        hidden=32, layers=1, heads=2, kv_heads=1, intermediate=32, vision_hidden=16, vision_layers=1, vision_heads=2
+    )
+    how = PolicyTraining(n_updates=4, n_pools=1, batch_size=2, workers=0, device="cpu")
+    _train(tmp_path / "a", PolicyPlan(kind="internvl", size=size, training=how, snapshots={"b": 0.5}), lambda _: None)
+    policy, heads = new_policy("internvl", size=size), []
+    train_policy(policy, how, on_update=lambda *_: heads.append(policy.model.lm_head.weight.detach().bfloat16()))
+    for name, n_updates in (("b", 2), ("a", 4)):
+        kept = load_backbone(tmp_path / name, device="cpu").model.lm_head.weight
+        assert torch.equal(kept.bfloat16(), heads[n_updates - 1])
+    assert not torch.equal(heads[0], heads[1])

@@ -18,7 +18,7 @@ import msgspec
 from mprm.annotation.candidates import read_candidates
 from mprm.annotation.sample import SampleConfig, sample
 from mprm.backbones.load import Backbone, need_torch
-from mprm.errors import ConfigError, MprmError
+from mprm.errors import ConfigError, InputNotFoundError, MprmError
 from mprm.inference.load_policy import load_policy
 from mprm.lab.plan import LabPlan, PolicyPlan
 from mprm.lab.policy.architecture import new_policy, save_policy
@@ -101,10 +101,12 @@ def _save(policy: Backbone, final: Path) -> None:
 def make_corpus(folder: Path, plan: LabPlan, say: Say) -> None:
     """Annotate the corpus's questions, in several processes at once."""
     final = folder / "corpus.jsonl"
+    _settle(folder, plan, "corpus", plan.corpus_policy, plan.corpus_questions, plan.rollouts, plan.continuations)
     if final.exists():
         return
+    _need_policy(folder, plan.corpus_policy)
     questions = _questions(folder, plan, "corpus", plan.corpus_questions)
-    shards = [folder / "shards" / f"corpus-{index}.jsonl" for index in range(1, plan.shards + 1)]
+    shards = [folder / "shards" / f"corpus-{index}-of-{plan.shards}.jsonl" for index in range(1, plan.shards + 1)]
     say(f"corpus: {plan.corpus_questions:,} questions in {plan.shards} processes")
     running = [
         subprocess.Popen(_annotate(folder, plan, questions, index, shard))
@@ -157,8 +159,11 @@ def make_validation(folder: Path, plan: LabPlan, say: Say) -> None:
 def _judged(folder: Path, plan: LabPlan, say: Say, split: str, n: int) -> None:
     """One solution of each policy to each of its ``n`` questions, the steps judged by the world."""
     final = folder / f"{split}.jsonl"
+    _settle(folder, plan, split, *plan.benchmark_policies, n)
     if final.exists():
         return
+    for name in plan.benchmark_policies:
+        _need_policy(folder, name)
     records: list[dict[str, Any]] = []
     for place, name in enumerate(plan.benchmark_policies):
         say(f"{split}: {n:,} solutions by {name}")
@@ -174,8 +179,10 @@ def _judged(folder: Path, plan: LabPlan, say: Say, split: str, n: int) -> None:
 def make_candidates(folder: Path, plan: LabPlan, say: Say) -> None:
     """Candidates for best-of-N."""
     final = folder / "candidates.jsonl"
+    _settle(folder, plan, "candidates", plan.corpus_policy, plan.best_of_n_questions, plan.candidates)
     if final.exists():
         return
+    _need_policy(folder, plan.corpus_policy)
     say(f"best-of-N: {plan.candidates} candidates for {plan.best_of_n_questions:,} questions")
     questions = _questions(folder, plan, "best-of-n", plan.best_of_n_questions)
     _sample(folder, plan, plan.corpus_policy, questions, final, n=plan.candidates)
@@ -189,6 +196,24 @@ PARTS: dict[str, Callable[[Path, LabPlan, Say], None]] = {
     "candidates": make_candidates,
 }
 """In the order in which they need each other."""
+
+
+def _settle(folder: Path, plan: LabPlan, part: str, *details: str | int) -> None:
+    """Write down what a part is made with; stops where the folder has one that is made otherwise."""
+    path = folder / "plans" / f"{part}.json"
+    settled = msgspec.json.encode([*details, plan.decoding, plan.sources])
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        with atomic_write(str(path)) as temporary:
+            temporary.write_bytes(settled)
+    elif path.read_bytes() != settled:
+        raise ConfigError(f"{path}: this part of the lab was begun with another plan; choose another folder")
+
+
+def _need_policy(folder: Path, name: str) -> None:
+    path = folder / "policies" / name
+    if not (path / "config.json").is_file():
+        raise InputNotFoundError(f"{path}: no policy there; mprm lab make {folder} --only policies makes it")
 
 
 def _questions(folder: Path, plan: LabPlan, split: str, n: int, *, first: int = 0) -> Path:

@@ -98,3 +98,10 @@ class LabPlan:
             raise ConfigError(
                 f"sources must be different ones of {', '.join(SOURCES)}; got {', '.join(self.sources)}"
             )
+        made = [*self.policies, *(name for policy in self.policies.values() for name in policy.snapshots)]
+        if len(set(made)) < len(made) or any("/" in name for name in made):
+            raise ConfigError(
+                f"policies and snapshots must have different names without a slash, got {', '.join(made)}"
+            )
+        if unknown := {self.corpus_policy, *self.benchmark_policies} - set(made):
+            raise ConfigError(f"no policy {', '.join(sorted(unknown))} is made; there are {', '.join(made)}")

@@ -17,7 +17,7 @@ from mprm.errors import ConfigError
 from mprm.inference.load_policy import load_policy
 from mprm.lab.policy.architecture import Size, new_policy, save_policy
 from mprm.lab.policy.lessons import IGNORED, LESSONS, POOL, Lessons, choosing, pointing, seeing
-from mprm.lab.policy.train_policy import PolicyTraining, _batches, train_policy
+from mprm.lab.policy.train_policy import PolicyTraining, _batches, _inputs, train_policy
 from mprm.lab.world import SOURCES, as_question, draw, places, problem, solution, write_images
 
 KINDS = ("qwen2_5_vl", "internvl")
@@ -31,6 +31,8 @@ def test_a_policy_has_the_size_of_the_lab_and_reads_a_picture_as_sixteen_tokens(
     policy = new_policy(kind)
     assert 1e6 < sum(weight.numel() for weight in policy.model.parameters()) < 1e7
     assert policy.family.n_image_tokens(policy.image_processor, 112, 112) == 16
+    layer = policy.model.model.language_model.layers[0].mlp.up_proj.weight
+    assert abs(layer.std() * layer.shape[1] ** 0.5 - 1) < 0.05  # not transformers' 0.02
     tokens = step_tokens(policy.tokenizer)  # Yes and No are a token each, <prm> has room
     assert max(tokens.prm, tokens.yes, tokens.no) < policy.model.get_output_embeddings().weight.shape[0]
     for source in SOURCES:
@@ -94,7 +96,7 @@ def test_a_batch_is_read_as_its_rows_are_one_by_one(kind: str) -> None:
     rows = [data[number] for number in range(len(data))]
     pixels, batches = data.pool(rows)
     batch = batches[1]
-    inputs = {**batch.inputs, "pixel_values": pixels[batch.pictures].flatten(0, 1)}
+    inputs = _inputs(pixels, batch)
     together = policy.model(**{k: v for k, v in inputs.items() if k != "labels"}).logits
     look_plainly = new_policy(kind, size=SMALL)
     for place, number in enumerate(batch.pictures.tolist()):

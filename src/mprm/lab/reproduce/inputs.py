@@ -10,7 +10,7 @@ import msgspec
 
 from mprm.annotation.candidates import read_candidates
 from mprm.backbones.fingerprint import fingerprint_of
-from mprm.errors import InputNotFoundError
+from mprm.errors import DataError, InputNotFoundError
 from mprm.reranking.verdicts import judge_candidates
 from mprm.rollouts.atomic_write import atomic_write
 from mprm.rollouts.manifest import hash_file
@@ -56,6 +56,8 @@ def find_inputs(folder: Path, backbones: tuple[str, ...]) -> LabInputs:
         raise InputNotFoundError(f"{', '.join(missing)}: not there; mprm lab make {folder} makes them")
     with (folder / "corpus.jsonl").open("rb") as lines:
         n_rollouts = sum(1 for _ in lines)
+    if not n_rollouts:
+        raise DataError(f"{folder / 'corpus.jsonl'}: no rollouts; remove it, and mprm lab make {folder} makes it")
     hashes = {name: hash_file(str(folder / f"{name}.jsonl")) for name in FILES}
     hashes |= {name: fingerprint_of(folder / "policies" / name) for name in backbones}
     return LabInputs(folder=folder, n_rollouts=n_rollouts, hashes=hashes)

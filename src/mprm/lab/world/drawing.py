@@ -83,27 +83,16 @@ def _paint_bars(draws: Draws, canvas: Canvas, bars: Bars) -> list[Colour]:
     canvas.box(AXIS, top, 1, base - top, 2)
     canvas.box(AXIS - 3, base, SIZE - AXIS + 3, 1, 2)
     inks = draws.shuffled(BAR_INKS)[: draws.between(1, 3)]
-    slot = _slot(len(bars.letters))
+    slot = (SIZE - AXIS - 6) // len(bars.letters)
     width = max(6, slot - draws.between(4, 9))
-    middles = bar_middles(len(bars.letters))
-    for about, letter, height in zip(middles, bars.letters, bars.heights, strict=True):
-        middle = about + (draws.between(-1, 1) if slot > 14 else 0)
+    for place, (letter, height) in enumerate(zip(bars.letters, bars.heights, strict=True)):
+        left = AXIS + 3 + place * slot
+        middle = left + slot // 2 + (draws.between(-1, 1) if slot > 14 else 0)
         ink = draws.between(3, len(inks) + 2)
         canvas.box(middle - width // 2, base - height * unit, width, height * unit, ink)
         canvas.glyph(letter, middle - WIDTH, base + 4, 2, 2, 2)
     axis = near(draws, DARK_INKS[0], 12)
     return [background, _between(background, axis, 7), axis, *(near(draws, ink, REACH) for ink in inks)]
-
-
-def _slot(n_bars: int) -> int:
-    """Pixels from bar to bar."""
-    return (SIZE - AXIS - 6) // n_bars
-
-
-def bar_middles(n_bars: int) -> list[int]:
-    """The columns of pixels that bars stand about."""
-    slot = _slot(n_bars)
-    return [AXIS + 3 + place * slot + slot // 2 for place in range(n_bars)]
 
 
 def _paint_shapes(draws: Draws, canvas: Canvas, shapes: Shapes) -> list[Colour]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from mprm.lab.world.canvas import CELL, SIZE
-from mprm.lab.world.drawing import bar_middles
 from mprm.lab.world.problem import Problem
 from mprm.lab.world.scene import N_LINES, Bars, Grid, Shape, Shapes
 
@@ -13,14 +11,14 @@ Words = tuple[str, ...]
 def places(problem: Problem) -> list[Words]:
     """Row by row: a digit, the colour and the shape, or the height or letter of a bar; 0 where nothing is.
 
-    A chart's bars are about as wide as a place or less: the upper two places of a column are for the heights of the
-    bars nearest to the middles of its halves, the lower two for their letters, which stand below.
+    A chart's bars are shared out in order over the eight half columns: the upper two rows name their heights, in left
+    and in right halves, and the lower two likewise their letters, which stand there.
 
     Examples
     --------
     >>> from mprm.lab.world import problem
     >>> places(problem("bars-total", 3))[:4]
-    [('3',), ('0',), ('7',), ('4',)]
+    [('3',), ('0',), ('7',), ('0',)]
     """
     scene = problem.scene
     if isinstance(scene, Bars):
@@ -38,10 +36,9 @@ def _shapes(scene: Shapes) -> list[Words]:
 
 
 def _bars(bars: Bars) -> list[Words]:
-    middles = bar_middles(len(bars.letters))
+    n_halves = 2 * N_LINES
     found = list[Words]()
-    for row in range(N_LINES):
-        names = bars.letters if row >= N_LINES // 2 else "".join(map(str, bars.heights))
-        for x in range((1, 3)[row % 2] * CELL // 4, SIZE, CELL):
-            found.append((names[min(range(len(middles)), key=lambda bar: abs(middles[bar] - x))],))
+    for names in (list(map(str, bars.heights)), bars.letters):
+        shared_out = [(names[half * len(names) // n_halves],) for half in range(n_halves)]
+        found += shared_out[::2] + shared_out[1::2]
     return found
