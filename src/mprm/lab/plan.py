@@ -46,13 +46,13 @@ def _size(hidden: int, layers: int, vision_hidden: int, vision_layers: int) -> S
     )
 
 
-SNAPSHOTS = (0.3, 0.4, 0.5, 0.6, 0.75)
+SNAPSHOTS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Shares of the updates after which the two backbones' policies are kept; the benchmark's authors are among them."""
 
 
 def _policies() -> dict[str, PolicyPlan]:
     usual, small = _size(256, 5, 128, 3), _size(128, 3, 96, 2)
-    how = PolicyTraining(n_updates=10_000)
+    how = PolicyTraining(n_updates=6000)
 
     def kept(name: str) -> dict[str, float]:
         return {f"{name}-{100 * share:g}": share for share in SNAPSHOTS}

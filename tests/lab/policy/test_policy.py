@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +18,10 @@ from mprm.backbones.window_attention import look_by_windows
 from mprm.errors import ConfigError
 from mprm.inference.load_policy import load_policy
 from mprm.lab.policy.architecture import Size, new_policy, save_policy
-from mprm.lab.policy.lessons import IGNORED, LESSONS, POOL, Lessons, choosing, pointing, seeing
-from mprm.lab.policy.train_policy import PolicyTraining, _batches, _inputs, train_policy
+from mprm.lab.policy.lessons import IGNORED, LESSONS, POOL, Lessons, pointing
+from mprm.lab.policy.train_policy import AGAIN, NAMING, PolicyTraining, _batches, _inputs, _loss, train_policy
 from mprm.lab.world import SOURCES, as_question, draw, places, problem, solution, write_images
+from mprm.lab.world.vocabulary import POINT
 
 KINDS = ("qwen2_5_vl", "internvl")
 SMALL = Size(
@@ -33,6 +36,7 @@ def test_a_policy_has_the_size_of_the_lab_and_reads_a_picture_as_sixteen_tokens(
     assert policy.family.n_image_tokens(policy.image_processor, 112, 112) == 16
     layer = policy.model.model.language_model.layers[0].mlp.up_proj.weight
     assert abs(layer.std() * layer.shape[1] ** 0.5 - 1) < 0.05  # not transformers' 0.02
+    assert abs(policy.model.get_input_embeddings().weight.std() - 1) < 0.05
     tokens = step_tokens(policy.tokenizer)  # Yes and No are a token each, <prm> has room
     assert max(tokens.prm, tokens.yes, tokens.no) < policy.model.get_output_embeddings().weight.shape[0]
     for source in SOURCES:
@@ -128,39 +132,58 @@ def test_batches_of_a_pool_hold_every_row_of_every_lesson_once_and_pad_little() 
 def test_all_lessons_come_until_their_share_is_over_and_then_solutions_alone() -> None:
     policy = new_policy("internvl", size=SMALL)
     how = PolicyTraining(n_updates=60, n_pools=1, lessons=0.5, batch_size=1, workers=0, device="cpu")
-    texts = [policy.tokenizer.decode(inputs["input_ids"][0]) for inputs in _batches(policy, how, "cpu")]
+    found = list(_batches(policy, how, "cpu"))
+    texts = [policy.tokenizer.decode(batch.inputs["input_ids"][0]) for _, batch in found]
     is_solution = ["answer is \\boxed" in text for text in texts]
+    assert is_solution == [batch.is_solving for _, batch in found]
     assert len(texts) == 60
-    assert sum(is_solution[:16]) == POOL
-    assert sorted(texts[16:32]) != sorted(texts[:16])  # the second pass is cut off by the end of the lessons
-    assert not all(is_solution[16:30])
+    n_new = POOL * len(LESSONS)
+    first = texts[: (1 + AGAIN) * n_new]
+    assert len(set(first)) == n_new, "all of the new ones, with older ones among them"
+    assert sorted(first[:n_new]) != sorted(set(first)), "in no order"
+    assert not all(is_solution[len(first) : 30])
     assert all(is_solution[30:])
 
 
+def test_older_batches_come_again_while_new_ones_come() -> None:
+    policy = new_policy("internvl", size=SMALL)
+    how = PolicyTraining(n_updates=48, n_pools=9, batch_size=1, workers=0, device="cpu")
+    seen = [str(batch.inputs["input_ids"].tolist()) for _, batch in _batches(policy, how, "cpu")]
+    n_new, n_pool = POOL * len(LESSONS), (1 + AGAIN) * POOL * len(LESSONS)
+    assert len(seen) == 48
+    for start in range(0, 48, n_pool):
+        assert len(set(seen[start : start + n_pool]) - set(seen[:start])) == n_new
+    assert set(seen[n_pool : 2 * n_pool]) & set(seen[:n_pool])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_enters_the_language_model_names_the_places_in_their_order(kind: str) -> None:
+    policy = new_policy(kind, size=SMALL)
+    data = Lessons(policy, 1, batch_size=2, seed=0)
+    pixels, batches = data.pool([data[number] for number in range(len(data))])
+    batch = batches[0]
+    entered: dict[str, Any] = {}
+    language = policy.model.model.language_model
+    with language.register_forward_pre_hook(lambda _m, _a, named: entered.update(named), with_kwargs=True):
+        loss = _loss(policy, pixels, batch)
+    told = policy.model(**_inputs(pixels, batch)).loss
+    shown = batch.inputs["input_ids"] == policy.tokenizer.convert_tokens_to_ids(policy.family.image_tokens[1])
+    named = policy.model.lm_head(language.norm(entered["inputs_embeds"][shown]))
+    names = batch.inputs["labels"][:, 1:][shown[:, :-1]]  # those that leave it
+    assert torch.equal(names, batch.names.flatten())
+    torch.testing.assert_close(loss, told + NAMING * torch.nn.functional.cross_entropy(named, names))
+
+
 def test_what_is_said_of_a_picture_is_true() -> None:
-    summed, counted = problem("grid-sum", 3), problem("grid-count", 3)
-    for one in (summed, counted):
-        digits = [
-            [int(word) for word in line.removesuffix(".").replace(",", "").split()[2:]]
-            for line in seeing(one)[1].split("\n")
-        ]
-        assert tuple(map(tuple, digits)) == one.scene.digits  # type: ignore[union-attr]
-        points = [fact.rsplit(" ", 1) for fact in pointing(one)[1].removesuffix(".").split(", ")]
-        assert len(points) == 10
-        for name, value in points:
-            assert name.startswith("cell ") == (one is summed)
-            if one is summed:
-                row, column = divmod(int(name.split()[1]) - 1, 4)
-                assert int(value) == digits[row][column]
-            else:
-                digit = int(name.split()[2])
-                lines = {"row": digits, "column": list(zip(*digits, strict=True))}
-                cells = [d for row in digits for d in row]
-                kind, _, number = name.partition(f"cells with {digit}")[2].strip().partition(" ")
-                assert int(value) == (lines[kind][int(number) - 1] if kind else cells).count(digit)
-    chosen = problem("bars-total", 3)
-    found = dict(part.split(" is option ") for part in choosing(chosen)[1].removesuffix(".").split(", "))
-    assert {letter: option for option, letter in found.items()} == dict(zip("ABCD", chosen.options, strict=True))
+    for source, n_items in (("grid-sum", 16), ("bars-total", None), ("shapes-points", 16)):
+        one = problem(source, 3)
+        values = {name[len("value ") :]: value for name, value in one.facts.items() if name.startswith("value ")}
+        assert n_items is None or len(values) == n_items
+        asked, told = pointing(one)
+        assert asked == POINT
+        said = re.findall(r"(cell \d+|bar [A-Z]) ([^,]+)(?:, |\.$)", told)
+        assert len(said) == min(10, len(values))
+        assert dict(said).items() <= values.items()
 
 
 def test_what_makes_no_sense_is_refused() -> None:

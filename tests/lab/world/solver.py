@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from tests.lab.world.picture_reader import read_bars, read_grid, read_shapes
@@ -23,13 +24,13 @@ class Seen:
     result: str = ""
     """What is asked for, before it is looked up among the options."""
     order: list[str] = field(default_factory=list)
-    """Cells, bars, rows or columns in the question's order."""
+    """Cells or bars in the question's order."""
     signs: list[int] = field(default_factory=list)
     begin: int = 0
     level: int = -1
     thing: str = ""
-    sides: list[Any] = field(default_factory=list)
-    """What the two sides of a comparison are: lists of items, or things."""
+    sides: list[list[str]] = field(default_factory=list)
+    """Items of the two sides of a comparison."""
     each: dict[str, int] = field(default_factory=dict)
     """Points for shapes, in the question's order."""
 
@@ -43,20 +44,17 @@ class Seen:
         row, column = map(int, re.findall(r"\d", item))
         return int(self.picture[row - 1][column - 1])
 
-    def line(self, name: str) -> list[Any]:
-        number = int(name[-1]) - 1
-        return list(self.picture[number]) if name.startswith("row") else [row[number] for row in self.picture]
+    def look(self, item: str) -> str:
+        """What is in a cell of a scene, in words."""
+        row, column = map(int, re.findall(r"\d", item))
+        cell = self.picture[row - 1][column - 1]
+        return f"a {cell[1]} {cell[0]}" if cell else "nothing"
 
-    def number(self, thing: str, line: str | None = None) -> int:
-        """How many of a thing are in a line, or anywhere."""
-        cells = self.line(line) if line else [cell for row in self.picture for cell in row]
-        if thing.startswith("cells with"):
-            return cells.count(int(thing[-1])) if self.domain == "grid" else -1
-        if self.domain != "shapes":
-            return -1
-        *colour, kind = thing.split()
-        shapes = [cell for cell in cells if cell is not None]
-        return sum(kind in ("shapes", f"{shape}s", f"{shape}es") and colour in ([], [tint]) for shape, tint in shapes)
+    def fits(self, item: str) -> bool:
+        """Whether a cell holds the thing that is asked for."""
+        *colour, kind = self.thing.split()
+        _, *found = self.look(item).split()
+        return bool(found) and kind in ("shapes", f"{found[1]}s", f"{found[1]}es") and colour in ([], [found[0]])
 
 
 def by_row_and_column(text: str) -> str:
@@ -111,13 +109,10 @@ def _grid(seen: Seen) -> None:
     question = seen.question
     if "digits on the way" in question or question.startswith("Go from"):
         seen.order = _walked(re.findall(CELL, question)[0], re.findall("right|left|down|up", question))
-    elif "many cells" in question:
-        _counted(seen)
-        return
     elif question.startswith("Is "):
-        one, two = re.findall(r"(?:row|column) \d", question)
-        seen.sides = [_straight(f"{line} from {'left' if line[0] == 'r' else 'top'}") for line in (one, two)]
-        seen.result = "Yes" if sum(seen.line(one)) > sum(seen.line(two)) else "No"
+        seen.sides = _two_lines(question)
+        one, two = (sum(map(seen.value, side)) for side in seen.sides)
+        seen.result = "Yes" if one > two else "No"
         return
     else:
         seen.order = _straight(question)
@@ -127,6 +122,10 @@ def _grid(seen: Seen) -> None:
         assert values.count(max(values)) == 1
         seen.result = cell[-1] if "which column" in question.lower() else cell[4]
         return
+    if "many digits" in question:
+        seen.level = int(re.search(r"more than (\d)", question)[1])  # type: ignore[index]
+        seen.result = str(sum(value > seen.level for value in values))
+        return
     seen.signs = [1] * len(values)
     if "subtract" in question:
         seen.begin = int(re.search(r"(?:Begin with|We have) (\d+)", question)[1])  # type: ignore[index]
@@ -134,16 +133,9 @@ def _grid(seen: Seen) -> None:
     seen.result = str(seen.begin + sum(sign * value for sign, value in zip(seen.signs, values, strict=True)))
 
 
-def _counted(seen: Seen) -> None:
-    seen.thing = re.search(r"how many (.+?) are ", seen.question, re.IGNORECASE)[1]  # type: ignore[index]
-    side = re.search(r"(left of|right of|above|below) (row|column) (\d)", seen.question)
-    if side:
-        place = int(side[3])
-        numbers = range(1, place) if side[1] in ("left of", "above") else range(place + 1, 5)
-        seen.order = [f"{side[2]} {number}" for number in numbers]
-    else:
-        seen.order = _between(*re.findall(r"(?:row|column) \d", seen.question))
-    seen.result = str(sum(seen.number(seen.thing, line) for line in seen.order))
+def _two_lines(question: str) -> list[list[str]]:
+    lines = re.findall(r"(?:row|column) \d", question)
+    return [_straight(f"{line} from {'left' if line[0] == 'r' else 'top'}") for line in lines]
 
 
 def _bars(seen: Seen) -> None:
@@ -155,31 +147,34 @@ def _bars(seen: Seen) -> None:
         seen.sides = [named[:2], named[2:]]
         one, two = (sum(heights[bar] for bar in side) for side in seen.sides)
         seen.result = "Yes" if one > two else "No"
-    elif named:
-        seen.order, seen.signs = named, [1] * len(named)
-        seen.result = str(sum(heights[bar] for bar in named))
+        return
+    seen.order = named
+    if "how many" in question.lower():
+        seen.level = int(re.search(r"more than (\d)", question)[1])  # type: ignore[index]
+        seen.result = str(sum(heights[bar] > seen.level for bar in named))
+    elif "shortest" in question:
+        seen.result = str(ranked[-1] - ranked[0])
+    elif "tallest" in question:
+        assert ranked.count(ranked[-2]) == 1
+        seen.result = next(bar for bar in heights if heights[bar] == ranked[-2])
     else:
-        seen.order = list(heights)
-        if "many bars" in question:
-            seen.level = int(re.search(r"more than (\d)", question)[1])  # type: ignore[index]
-            seen.result = str(sum(height > seen.level for height in ranked))
-        elif "shortest" in question:
-            seen.result = str(ranked[-1] - ranked[0])
-        else:
-            assert ranked.count(ranked[-2]) == 1
-            seen.result = next(bar for bar in heights if heights[bar] == ranked[-2])
+        seen.signs = [1] * len(named)
+        seen.result = str(sum(heights[bar] for bar in named))
 
 
 def _shapes(seen: Seen) -> None:
     question = seen.question
     if "worth" in question or "points" in question:
         prices = re.findall(r"[Ee]ach (\w+) (?:is worth|gives) (\d)", question)
-        seen.each = {shape: int(points) for shape, points in prices}
-        seen.result = str(sum(seen.each[cell[0]] for row in seen.picture for cell in row if cell))
-    elif "are there more" in question.lower():
-        one, two = re.search(r"more ([a-z ]+?) than ([a-z ]+?)(?: from|\?)", question).groups()  # type: ignore[union-attr]
-        seen.sides = [one, two]
-        seen.order = _between(*re.findall(r"(?:row|column) \d", question))
-        seen.result = "Yes" if seen.number(one) > seen.number(two) else "No"
+        seen.each = {"nothing": 0} | {shape: int(points) for shape, points in prices}
+        seen.order = _straight(question)
+        seen.result = str(sum(seen.each[seen.look(item).split()[-1]] for item in seen.order))
+    elif question.startswith(("Are there more", "Does")):
+        seen.thing = re.search(r"more (.+?) (?:in|than) ", question)[1]  # type: ignore[index]
+        seen.sides = _two_lines(question)
+        one, two = (sum(map(seen.fits, side)) for side in seen.sides)
+        seen.result = "Yes" if one > two else "No"
     else:
-        _counted(seen)
+        seen.thing = re.search(r"how many (.+?) (?:are|do) ", question, re.IGNORECASE)[1]  # type: ignore[index]
+        seen.order = [*chain(*_two_lines(question))] if " and " in question else _straight(question)
+        seen.result = str(sum(map(seen.fits, seen.order)))

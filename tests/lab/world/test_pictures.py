@@ -16,21 +16,21 @@ from mprm.lab.world.png import palette_png
 from tests.lab.world.picture_reader import read_bars, read_grid, read_pixels, read_shapes
 
 HASHES = {
-    "grid-sum": ("01f3ca861b66f3c2", "0cd7b7b582ee1f68"),
-    "grid-path": ("02d2f592219f0fc7", "fc6174d400c66aa9"),
-    "grid-alternate": ("c07ec3c39c2c6fa3", "dc3fe66ec175422e"),
-    "grid-max": ("b486813e6664e51f", "25c7b9c1ea7d1834"),
-    "grid-count": ("162fd06663abbb45", "7b8e0410a1f14d0c"),
-    "grid-compare": ("ea6cccdc370df24b", "bdf2ae23dfd1b9ed"),
-    "bars-total": ("809ccb7995ce59c6", "0b881f4a43682945"),
-    "bars-range": ("b1f5538d3d4adf04", "eb1d0b6f50c52408"),
-    "bars-above": ("0eded4bd2eedc20b", "fcbbb04f3c18155b"),
-    "bars-compare": ("8741effc633ad359", "e3dd32c7a7d0d473"),
-    "bars-second": ("fff988b1cd0f1227", "ef4236b8b7c6f2c6"),
-    "shapes-count": ("f1940863e61ae14e", "39dc2b5350e37e26"),
-    "shapes-beside": ("b5b2d1521dcb6f72", "6cebc757ace1e96c"),
-    "shapes-compare": ("549202d776ac496f", "c14fe88e45024467"),
-    "shapes-points": ("2894a53643220634", "4e5d5775f636e9d8"),
+    "grid-sum": ("01f3ca861b66f3c2", "3e23c1450204cf6d"),
+    "grid-path": ("02d2f592219f0fc7", "536f60c2182b0470"),
+    "grid-alternate": ("c07ec3c39c2c6fa3", "01e1d862f5dc55d5"),
+    "grid-max": ("b486813e6664e51f", "ccaa43a5bb0cbad2"),
+    "grid-above": ("cf28ebb98c7c50c2", "07e9f65d4e08fc0d"),
+    "grid-compare": ("ea6cccdc370df24b", "634b7ea4d0cdd675"),
+    "bars-total": ("809ccb7995ce59c6", "7bf57a9eda85c4a5"),
+    "bars-range": ("b1f5538d3d4adf04", "823af8c4b6c785ab"),
+    "bars-above": ("b76bea3c9e54245c", "3d53eb045d540ea5"),
+    "bars-compare": ("8741effc633ad359", "38189b770d33975f"),
+    "bars-second": ("fff988b1cd0f1227", "da21d0b7e7a10581"),
+    "shapes-count": ("4adf237d858aaeb6", "324c61dd629b82fa"),
+    "shapes-lines": ("8b448a2c998308bd", "f4f3e93e052cca4c"),
+    "shapes-compare": ("3f51a3542c83b423", "6803307aacf6c0b4"),
+    "shapes-points": ("b9bf48cbbef5496e", "d596c65693a8ab64"),
 }
 """Of the pictures, and of the texts, of the first 20 problems of each source: they must never change."""
 

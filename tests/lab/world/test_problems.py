@@ -101,7 +101,7 @@ def test_seeds_of_different_uses_never_meet() -> None:
     assert all(one.stop <= two.start for one, two in pairwise(splits))
     assert all(len(seeds) >= 10_000_000 for seeds in splits)
     for seeds in splits:
-        assert problem("shapes-beside", seeds[-1]).seed == seeds.stop - 1
+        assert problem("shapes-lines", seeds[-1]).seed == seeds.stop - 1
 
 
 def test_an_unknown_source_or_seed_is_refused_with_what_there_is() -> None:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from tests.lab.world.solver import Seen, by_row_and_column
 
 ITEM = r"((?:row|column) \d column \d|bar [A-Z])"
-LINE = r"((?:row|column) \d)"
-THING = r"(cells with \d|(?:(?:red|green|blue|yellow|purple) )?(?:shapes|circles|squares|triangles|crosses))"
+LOOK = r"(nothing|a (?:red|green|blue|yellow|purple) (?:circle|square|triangle|cross))"
 N = r"(\d+)"
 
 
@@ -22,133 +21,112 @@ def is_true(seen: Seen, sentence: str) -> bool:
     return bool(said) and all(said)
 
 
+def _orders(seen: Seen) -> list[list[str]]:
+    return seen.sides or [seen.order]
+
+
+def _upto(seen: Seen, item: str) -> list[str]:
+    """The items up to one, within the side of the comparison that it is on."""
+    return next((order[: order.index(item) + 1] for order in _orders(seen) if item in order), [])
+
+
+def _worth(seen: Seen, item: str) -> int:
+    return seen.each[seen.look(item).split()[-1]] if seen.each else seen.value(item)
+
+
 def _running(seen: Seen, item: str) -> int | None:
-    """The total up to an item, within the side of the comparison that it is on."""
-    for order in seen.sides if seen.sides and isinstance(seen.sides[0], list) else [seen.order]:
-        if item in order:
-            signs = seen.signs or [1] * len(order)
-            upto = order.index(item) + 1
-            return seen.begin + sum(s * seen.value(i) for s, i in zip(signs[:upto], order[:upto], strict=True))
-    return None
+    """The total up to an item."""
+    upto = _upto(seen, item)
+    signs = seen.signs[: len(upto)] or [1] * len(upto)
+    return seen.begin + sum(s * _worth(seen, i) for s, i in zip(signs, upto, strict=True)) if upto else None
 
 
 def _follow(seen: Seen, names: list[str]) -> bool:
-    """Whether the items or lines follow each other in the question's order."""
-    orders = seen.sides if seen.sides and isinstance(seen.sides[0], list) else [seen.order]
-    return len(names) == 1 or any(names == order[place : place + 2] for order in orders for place in range(9))
+    """Whether the items follow each other in the question's order."""
+    return len(names) == 1 or any(names == order[place : place + 2] for order in _orders(seen) for place in range(9))
 
 
 def _sums_up(seen: Seen) -> bool:
-    return "largest" not in seen.question and "tallest" not in seen.question and seen.level < 0
+    return not re.search("(?i)largest|tallest|many", seen.question) and not seen.thing
 
 
 def _readings(text: str) -> list[tuple[str, str]]:
-    pairs = re.findall(rf"{ITEM} (?:is|shows|with) {N}", text)
-    return pairs + [(item, number) for number, item in re.findall(rf"{N} (?:from|at) {ITEM}", text)]
+    pairs = re.findall(rf"{ITEM} (?:is|shows|with|adds|we add|we see) {N}", text)
+    pairs += re.findall(rf"{ITEM}, (?:add|subtract) {N}", text)
+    return pairs + [(item, number) for number, item in re.findall(rf"height is {N} at {ITEM}", text)]
 
 
 def _items(seen: Seen, text: str) -> list[bool]:
-    return [seen.value(item) == int(number) for item, number in _readings(text)]
+    return [seen.domain != "shapes" and seen.value(item) == int(number) for item, number in _readings(text)]
+
+
+def _looks(seen: Seen, text: str) -> list[bool]:
+    found = re.findall(rf"{ITEM} (?:has|we see) {LOOK}", text)
+    return [seen.domain == "shapes" and seen.look(item) == look for item, look in found]
 
 
 def _last_item(text: str) -> str:
     return str(re.findall(ITEM, text)[-1])
 
 
+def _stated(text: str, after: str) -> list[int]:
+    return [int(number) for number in re.findall(rf"(?:{after}) {N}", text)]
+
+
 def _total(seen: Seen, text: str) -> list[bool]:
-    if not re.search(ITEM, text):
-        return []
-    item = _last_item(text)
-    stated = re.search(rf"(?:total is|get|=) {N}\.", text)
-    ok = [
-        _sums_up(seen),
-        _follow(seen, re.findall(ITEM, text)),
-        stated is not None and _running(seen, item) == int(stated[1]),
-    ]
+    items = re.findall(ITEM, text)
+    if not items or not _sums_up(seen):
+        return [not items]
+    ok = [_stated(text, "total is|get|=|makes|gives") == [_running(seen, item) for item in items]]
+    ok += [_follow(seen, items)]
     shown = re.search(rf"{N} ([+-]) {N} =", text)
     if shown:
         sign = 1 if shown[2] == "+" else -1
-        ok.append(int(shown[1]) + sign * int(shown[3]) == _running(seen, item) and int(shown[3]) == seen.value(item))
-    turn = re.search(r"we (add|subtract)", text)
+        ok.append(int(shown[1]) + sign * int(shown[3]) == _running(seen, items[-1]))
+        ok.append(int(shown[3]) == _worth(seen, items[-1]))
+    turn = re.search(r"(add|subtract)", text)
+    signs = dict(zip(seen.order, seen.signs, strict=False))
     if turn or shown:
-        signs = dict(zip(seen.order, seen.signs, strict=False))
         is_minus = turn[1] == "subtract" if turn else shown is not None and shown[2] == "-"
-        ok.append((signs.get(item, 1) == -1) == is_minus)
-    if re.search(r"^now we|we (add|subtract) it", text):
+        ok += [(signs.get(item, 1) == -1) == is_minus for item in items]
+    if re.search(r"^next we go|so we (add|subtract) it", text):
         ok.append("subtract" in seen.question)
     return ok
 
 
-def _start(seen: Seen, text: str) -> list[bool]:
-    sides = seen.sides if seen.sides and isinstance(seen.sides[0], list) else [seen.order]
-    return [_last_item(text) in [side[0] for side in sides]]
-
-
-def _upto(seen: Seen, text: str) -> list[int]:
+def _points(seen: Seen, text: str) -> list[bool]:
     item = _last_item(text)
-    return [seen.value(other) for other in seen.order[: seen.order.index(item) + 1]] if item in seen.order else []
+    return [bool(seen.each) and _upto(seen, item) != [] and _stated(text, "for|worth") == [_worth(seen, item)]]
+
+
+def _start(seen: Seen, text: str) -> list[bool]:
+    return [_last_item(text) in [order[0] for order in _orders(seen) if order]]
 
 
 def _largest(seen: Seen, text: str) -> list[bool]:
-    stated = int(re.search(rf"so far is {N}\.", text)[1])  # type: ignore[index]
-    follow = _follow(seen, re.findall(ITEM, text))
-    return [not _sums_up(seen) and seen.level < 0, follow, max(_upto(seen, text), default=-1) == stated]
+    upto = [seen.value(item) for item in _upto(seen, _last_item(text))]
+    is_asked = "largest" in seen.question or "tallest" in seen.question
+    return [is_asked, _follow(seen, re.findall(ITEM, text)), _stated(text, "so far is") == [max(upto, default=-1)]]
 
 
 def _count(seen: Seen, text: str) -> list[bool]:
-    stated = int(re.search(rf"the count is {N}\.", text)[1])  # type: ignore[index]
-    follow = _follow(seen, re.findall(ITEM, text))
-    return [seen.level >= 0, follow, sum(value > seen.level for value in _upto(seen, text)) == stated]
+    items = re.findall(ITEM, text)
+    if seen.level < 0 and not seen.thing:
+        return [False]
+
+    def counted(item: str) -> bool:
+        return seen.fits(item) if seen.thing else seen.value(item) > seen.level
+
+    fits = re.findall("(does not count|counts),", text)
+    if any((word == "counts") != counted(item) for word, item in zip(fits, items, strict=False)):
+        return [False]
+    numbers = [sum(map(counted, _upto(seen, item))) if _upto(seen, item) else None for item in items]
+    return [_stated(text, "the count is|the count|it") == numbers, _follow(seen, items)]
 
 
 def _above(seen: Seen, text: str) -> list[bool]:
     relation, level = re.search(r"which is (not more|more) than (\d+)", text).groups()  # type: ignore[union-attr]
     return [int(level) < 10, (seen.value(_last_item(text)) > int(level)) == (relation == "more")]
-
-
-def _number(seen: Seen, text: str) -> list[bool]:
-    thing = re.search(THING, text)[0]  # type: ignore[index]
-    counted = [(line, n) for n, line in re.findall(rf"(\d+) in {LINE}", text) if re.search(r"is \d+ in", text)]
-    counted = counted or re.findall(rf"{LINE} (?:is|adds|we count) {N}", text)
-    lines = [line for line, _ in counted]
-    things = seen.sides or [seen.thing]
-    upto = seen.order[: seen.order.index(lines[-1]) + 1] if lines[-1] in seen.order else []
-    total = sum(seen.number(thing, line) for line in upto) if upto and thing in things else -1
-    stated = re.search(rf"(?:total is|makes|=) {N}\.", text)
-    ok = [seen.number(thing, line) == int(number) for line, number in counted]
-    ok += [_follow(seen, lines), " - " not in text]
-    shown = re.search(rf"{N} \+ {N} =", text)
-    if shown:
-        ok += [int(shown[1]) + int(shown[2]) == total, shown[2] == counted[0][1]]
-    return [*ok, stated is not None and int(stated[1]) == total]
-
-
-def _in_all(seen: Seen, text: str) -> list[bool]:
-    thing, number = re.search(THING, text)[0], re.search(rf"(?:is|count) {N}", text)[1]  # type: ignore[index]
-    return [seen.number(thing) == int(number)]
-
-
-def _points(seen: Seen, text: str) -> list[bool]:
-    thing = re.search(THING, text)[0]  # type: ignore[index]
-    kinds = {f"{shape}es" if shape == "cross" else f"{shape}s": points for shape, points in seen.each.items()}
-    if thing not in kinds:
-        return [False]
-    worth = 0
-    for kind, points in kinds.items():
-        worth += seen.number(kind) * points
-        if kind == thing:
-            break
-    number = seen.number(thing)
-    expected = [number, number, kinds[thing], number * kinds[thing], worth]
-    if " at " in text:
-        expected = [number, kinds[thing], worth]
-    return [[int(n) for n in re.findall(r"\d+", text)] == expected]
-
-
-def _line_sum(seen: Seen, text: str) -> list[bool]:
-    line = re.search(LINE, text)[0]  # type: ignore[index]
-    numbers = [int(n) for n in re.findall(r"\d+", text)][1:]
-    return ["-" not in text, numbers == [*seen.line(line), sum(seen.line(line))]]
 
 
 def _ranked(seen: Seen, text: str) -> list[bool]:
@@ -170,9 +148,7 @@ def _difference(seen: Seen, text: str) -> list[bool]:
 
 
 def _compared(seen: Seen, text: str) -> list[bool]:
-    first, second = (
-        sum(seen.value(item) for item in side) if isinstance(side, list) else seen.number(side) for side in seen.sides
-    )
+    first, second = (sum(map(seen.fits if seen.thing else seen.value, side)) for side in seen.sides)
     ok = [[int(n) for n in re.findall(r"\d+", text)][:2] == [first, second]]
     relation = re.search(r"is (not more|more) than", text)
     return [*ok, relation is None or (relation[1] == "more") == (first > second)]
@@ -183,17 +159,22 @@ def _answer(seen: Seen, text: str) -> list[bool]:
 
 
 def _result(seen: Seen, text: str) -> list[bool]:
-    return [re.search(rf"(?:gives|get|says) (bar [A-Z]|{N})", text)[1] == seen.result]  # type: ignore[index]
+    return [re.search(rf"(?:gives|get) (bar [A-Z]|{N})", text)[1] == seen.result]  # type: ignore[index]
 
 
 def _option(seen: Seen, text: str) -> list[bool]:
-    return [seen.options.get(re.search(r"option ([A-D])", text)[1]) == seen.result]  # type: ignore[index]
+    said = re.findall(r"option ([A-D]) says (bar [A-Z]|\d+)", text)
+    return [seen.options.get(letter) == saying for letter, saying in said]
 
 
 def _largest_digit(seen: Seen, text: str) -> list[bool]:
-    numbers = re.findall(r"\d+", text)
+    values = [seen.value(item) for item in seen.order]
     place = re.search(r"place (\d+)", text)
-    return [int(numbers[0]) == max(map(seen.value, seen.order)), place is None or place[1] == seen.result]
+    return [
+        _stated(text, "largest digit|largest digit is") == [max(values)],
+        _last_item(text) == seen.order[values.index(max(values))],
+        place is None or place[1] == seen.result,
+    ]
 
 
 def _begin(seen: Seen, text: str) -> list[bool]:
@@ -202,21 +183,19 @@ def _begin(seen: Seen, text: str) -> list[bool]:
 
 Check = Callable[[Seen, str], list[bool]]
 CHECKS: list[tuple[str, Check]] = [
-    (rf"{ITEM} (?:is|shows|with) \d|\d (?:from|at) {ITEM}", _items),
-    (rf"{ITEM}.*(?:total is|get|=) \d+\.", _total),
+    (rf"{ITEM} (?:is|shows|with|adds|we add|we see) \d|{ITEM}, (?:add|subtract) \d|height is", _items),
+    (rf"{ITEM} (?:has|we see) {LOOK}", _looks),
+    (rf"{ITEM}.*(?:total is|get|=|makes|gives) \d+\.", _total),
+    (r"worth|for \d", _points),
     (r"^we start|^the first one", _start),
     (r"so far", _largest),
-    (r"the count is", _count),
+    (r"the count", _count),
     (r"which is (?:not )?more than", _above),
-    (rf"^the number of {THING} (?:in|is \d+ in) |^in {LINE} we count|^{LINE} adds", _number),
-    (rf"^the number of {THING} is \d+\.|^in all", _in_all),
-    (r"times|\d for \w.* at \d", _points),
-    (r"^the sum of|its sum is", _line_sum),
     (r"^the (?:next )?(?:tallest|shortest)|height is|^after it", _ranked),
     (r"^the difference", _difference),
     (r"^we see that|^we compare", _compared),
     (r"boxed", _answer),
-    (r"^this gives|^we get|^option [A-D] says", _result),
+    (r"^this gives|^we get", _result),
     (r"option", _option),
     (r"largest digit", _largest_digit),
     (r"^we begin|^at first", _begin),

@@ -52,7 +52,7 @@ def new_policy(kind: str, *, size: Size | None = None, seed: int = 0) -> Backbon
 
 
 def _spread(model: Any) -> None:
-    """Draw the weights anew, as wide as the inputs of each layer ask for, and places of patches apart.
+    """Draw the weights anew, as wide as the inputs of each layer ask for, and words and places of patches apart.
 
     transformers' 0.02 is for widths of thousands, and published towers learnt their places long ago. From such
     weights small models attend to all alike for thousands of updates, and learn to look things up late or never.
@@ -62,7 +62,9 @@ def _spread(model: Any) -> None:
     for name, weight in model.named_parameters():
         if name.endswith("position_embeddings"):
             torch.nn.init.normal_(weight, std=0.5)
-        elif weight.dim() > 1 and not name.endswith(("embed_tokens.weight", "lm_head.weight", "cls_token")):
+        elif name.endswith("embed_tokens.weight"):
+            torch.nn.init.normal_(weight)
+        elif weight.dim() > 1 and not name.endswith(("lm_head.weight", "cls_token")):
             torch.nn.init.normal_(weight, std=weight[0].numel() ** -0.5)
 
 

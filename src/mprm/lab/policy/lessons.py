@@ -1,4 +1,4 @@
-"""What a policy is taught: to say what a picture shows, to look things up in it, and to solve problems."""
+"""What a policy is taught: to look things up in a picture, and to solve problems."""
 
 from __future__ import annotations
 
@@ -15,22 +15,19 @@ from mprm.backbones.load import Backbone
 from mprm.backbones.qwen2_5_vl import as_frames
 from mprm.errors import ConfigError
 from mprm.lab.world import (
-    LOOK,
-    POINT,
     SOURCES,
     SPLITS,
     Problem,
     as_question,
-    description,
     draw,
     places,
     problem,
     solution,
 )
 from mprm.lab.world.glyphs import LETTERS
-from mprm.lab.world.names import LINES, OPTIONS
 from mprm.lab.world.randomness import draws_for
 from mprm.lab.world.scene import COLOURS, SHAPES
+from mprm.lab.world.vocabulary import POINT
 
 IGNORED = -100
 N_POINTS = 10
@@ -50,33 +47,14 @@ def solving(one: Problem) -> tuple[str, str]:
     return prompt_of(as_question(one)), JOINT.join(solution(one))
 
 
-def seeing(one: Problem) -> tuple[str, str]:
-    """Say what the picture shows, in order: every place of it is looked at, which a solution does not need."""
-    return LOOK, "\n".join(description(one))
-
-
 def pointing(one: Problem) -> tuple[str, str]:
-    """Say what is at some places, or how many there are of some things: what the steps of solutions look up."""
-    draws = draws_for(one.source, one.seed, "solution", 1)
-    is_counted = one.runs[0].items[0] in LINES
-    values = [name for name in one.facts if name.startswith("value ") and not is_counted]
-    names = draws.shuffled(values or [name for name in one.facts if name.startswith("number ")])
-    # most things are in no place: half of what is said is about some that are
-    there = [name for name in names if one.facts[name] != "0"][: N_POINTS // 2]
-    told = draws.shuffled([*there, *[name for name in names if name not in there][: N_POINTS - len(there)]])
+    """Say what is at some places: what the steps of solutions look up."""
+    values = [name for name in one.facts if name.startswith("value ")]
+    told = draws_for(one.source, one.seed, "solution", 1).shuffled(values)[:N_POINTS]
     return POINT, ", ".join(f"{name.partition(' ')[2]} {one.facts[name]}" for name in told) + "."
 
 
-def choosing(one: Problem) -> tuple[str, str]:
-    """Say which option says what, where there are any: the last step of a solution looks one up."""
-    if not one.options:
-        return pointing(one)
-    lettered = list(zip(one.options, OPTIONS, strict=True))
-    told = draws_for(one.source, one.seed, "solution", 2).shuffled(lettered)
-    return prompt_of(as_question(one)), ", ".join(f"{option} is option {letter}" for option, letter in told) + "."
-
-
-LESSONS: tuple[Lesson, ...] = (solving, seeing, pointing, choosing)
+LESSONS: tuple[Lesson, ...] = (solving, pointing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +65,21 @@ class Batch:
     """What the model takes, but for the pictures."""
     pictures: Any
     """Which of the pool's pictures each row is about, shape (rows,)."""
+    names: Any
+    """A word for what is at each place of each row's picture, shape (rows, places)."""
     is_solving: bool
 
     def on(self, device: str) -> Batch:
         """The same on a device."""
         inputs = {name: value.to(device) for name, value in self.inputs.items()}
-        return Batch(inputs, self.pictures.to(device), self.is_solving)
+        return Batch(inputs, self.pictures.to(device), self.names.to(device), self.is_solving)
 
 
 class Lessons:
     """A torch data set of problems, each with all lessons on it: the sources in turn, seeds from ``first`` on.
 
-    In every lesson the model also names what is at each place of the picture, at the picture's own tokens: from the
-    words of the lessons alone it learns to see late, if at all.
+    In every lesson the picture's own tokens also name what is at each place, as they enter the language model and as
+    they leave it: from the words of the lessons alone a model learns to see late, if at all.
     """
 
     def __init__(self, policy: Backbone, n_pools: int, *, batch_size: int, seed: int) -> None:
@@ -156,7 +136,8 @@ class Lessons:
             for start in range(0, len(order), self._batch_size):
                 chosen = order[start : start + self._batch_size]
                 inputs = self._collate([rows[place] for place in chosen], number)
-                batches.append(Batch(inputs, torch.tensor(chosen), lesson is solving))
+                names = torch.tensor([rows[place]["names"] for place in chosen])
+                batches.append(Batch(inputs, torch.tensor(chosen), names, lesson is solving))
         return pixels, batches
 
     def _collate(self, rows: list[dict[str, Any]], lesson: int) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -13,23 +14,28 @@ from mprm.backbones.window_attention import look_by_windows
 from mprm.errors import ConfigError
 from mprm.lab.policy.lessons import LESSONS, POOL, Batch, Lessons
 
+AGAIN = 1
+"""Older batches for each new one, while new ones come."""
+NAMING = 0.5
+"""Weight of the loss of what a picture's tokens name before the language model has them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyTraining:
     """How long and how fast."""
 
-    n_updates: int = 3000
-    n_pools: int = 60
+    n_updates: int = 4000
+    n_pools: int = 120
     """Of different problems, four batches of each lesson; all batches come again in another order."""
     lessons: float = 0.5
     """After this share of the updates, solutions alone come again."""
-    batch_size: int = 256
+    batch_size: int = 128
     learning_rate: float = 1e-3
     warmup: float = 0.02
     weight_decay: float = 0.05
     seed: int = 0
     """Different seeds see different problems."""
-    workers: int = 8
+    workers: int = 5
     device: str = "auto"
 
     def __post_init__(self) -> None:
@@ -56,9 +62,9 @@ def train_policy(
     optimizer = torch.optim.AdamW(groups, lr=how.learning_rate, betas=(0.9, 0.98), fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: _share_of_rate(update, how))
     losses = []
-    for number, inputs in enumerate(_batches(policy, how, device)):
+    for number, (pictures, batch) in enumerate(_batches(policy, how, device)):
         with torch.autocast(device.split(":")[0], dtype=torch.bfloat16, enabled=device.startswith("cuda")):
-            loss = model(**inputs).loss
+            loss = _loss(policy, pictures, batch)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -71,6 +77,18 @@ def train_policy(
     return [float(loss) for loss in losses]
 
 
+def _loss(policy: Backbone, pictures: Any, batch: Batch) -> Any:
+    """Of the lesson's words, and of what the picture's tokens name, by the head that names words."""
+    import torch
+
+    seen = list[Any]()
+    watch = policy.family.projector(policy.model).register_forward_hook(lambda *called: seen.append(called[-1]))
+    with watch:
+        told = policy.model(**_inputs(pictures, batch)).loss
+    named = policy.model.lm_head(policy.model.model.language_model.norm(seen[0]))
+    return told + NAMING * torch.nn.functional.cross_entropy(named.float().flatten(0, -2), batch.names.flatten())
+
+
 def _share_of_rate(update: int, how: PolicyTraining) -> float:
     """Linear warm-up, then a cosine to zero."""
     warm = max(1, math.ceil(how.warmup * how.n_updates))
@@ -79,12 +97,11 @@ def _share_of_rate(update: int, how: PolicyTraining) -> float:
     return 0.5 * (1 + math.cos(math.pi * (update - warm) / max(1, how.n_updates - warm)))
 
 
-def _batches(policy: Backbone, how: PolicyTraining, device: str) -> Iterator[dict[str, Any]]:
-    """Those of the first pass stay on the device, as making one takes longer than learning it."""
-    import torch
+def _batches(policy: Backbone, how: PolicyTraining, device: str) -> Iterator[tuple[Any, Batch]]:
+    """What is learnt from, update by update: pictures, and a batch about them."""
     from torch.utils.data import DataLoader
 
-    n_pools = min(math.ceil(how.n_updates / (POOL * len(LESSONS))), how.n_pools)
+    n_pools = min(math.ceil(how.n_updates / ((1 + AGAIN) * POOL * len(LESSONS))), how.n_pools)
     lessons = Lessons(policy, n_pools, batch_size=how.batch_size, seed=how.seed)
     loader: Any = DataLoader(
         lessons,  # type: ignore[arg-type]
@@ -92,21 +109,37 @@ def _batches(policy: Backbone, how: PolicyTraining, device: str) -> Iterator[dic
         collate_fn=lessons.pool,
         num_workers=how.workers,
     )
-    order, kept = Random(how.seed), list[tuple[Any, Batch]]()
-    for pixels, batches in loader:
+    return islice(_entries(loader, how, device), how.n_updates)
+
+
+def _entries(
+    pools: Iterable[tuple[Any, list[Batch]]], how: PolicyTraining, device: str
+) -> Iterator[tuple[Any, Batch]]:
+    """Batches with the pictures of their pools, without end.
+
+    All stay on the device, as making one takes longer than learning it: while new pools come, older batches come
+    again among theirs.
+    """
+    import torch
+
+    order, kept, n = Random(how.seed), list[tuple[Any, Batch]](), 0
+    for pixels, batches in pools:
         # in half the size on a GPU, as the model takes them there
         pictures = pixels.to(device, dtype=torch.bfloat16 if device.startswith("cuda") else pixels.dtype)
-        for batch in order.sample(batches, len(batches))[: how.n_updates - len(kept)]:
-            kept.append((pictures, batch.on(device)))
-            yield _inputs(*kept[-1])
+        new = [(pictures, batch.on(device)) for batch in batches]
+        kept += new
+        coming = [*new, *order.choices(kept, k=AGAIN * len(new))]
+        yield from order.sample(coming, len(coming))
+        n += len(coming)
     solutions = [entry for entry in kept if entry[1].is_solving]
-    end = max(len(kept), math.ceil(how.lessons * how.n_updates))
-    coming = list[tuple[Any, Batch]]()
-    for number in range(len(kept), how.n_updates):
-        if not coming or number == end:
-            from_now_on = solutions if number >= end else kept
-            coming = order.sample(from_now_on, len(from_now_on))
-        yield _inputs(*coming.pop())
+    end = max(n, math.ceil(how.lessons * how.n_updates))
+    while True:
+        coming = kept if n < end else solutions
+        for entry in order.sample(coming, len(coming)):
+            yield entry
+            n += 1
+            if n == end:
+                break
 
 
 def _inputs(pictures: Any, batch: Batch) -> dict[str, Any]:

@@ -7,7 +7,6 @@ r"""A small visual world: problems are drawn and solved by program, and the trut
 True
 """
 
-from mprm.lab.world.description import LOOK, POINT, description
 from mprm.lab.world.drawing import draw
 from mprm.lab.world.images import problem_named, write_images
 from mprm.lab.world.judge import Judgement, judge_chain, judge_step
@@ -19,15 +18,12 @@ from mprm.lab.world.splits import SPLITS
 from mprm.lab.world.vocabulary import vocabulary, words_of
 
 __all__ = [
-    "LOOK",
-    "POINT",
     "SOURCES",
     "SPLITS",
     "Judgement",
     "Problem",
     "Source",
     "as_question",
-    "description",
     "draw",
     "judge_chain",
     "judge_step",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from mprm.lab.draws import Draws
 from mprm.lab.world.names import LARGEST, MORE
@@ -26,23 +27,30 @@ class Asked:
 
 
 def totals(
-    prefix: str, items: Sequence[str], values: Sequence[int], *, begin: int = 0, signs: Sequence[str] = ()
+    items: Sequence[str], values: Sequence[int], *, begin: int = 0, signs: Sequence[str] = ()
 ) -> dict[str, str]:
     """Facts on the total before each item and after it, and whether the item is added or subtracted.
 
     Examples
     --------
-    >>> totals("", ["bar K"], [2], begin=5, signs="-")
+    >>> totals(["bar K"], [2], begin=5, signs="-")
     {'before bar K': '5', 'sign bar K': '-', 'total bar K': '3'}
     """
     facts = {}
     total = begin
     for item, value, sign in zip(items, values, signs or "+" * len(items), strict=True):
-        facts[f"before {prefix}{item}"] = str(total)
-        facts[f"sign {prefix}{item}"] = sign
+        facts[f"before {item}"] = str(total)
+        facts[f"sign {item}"] = sign
         total += value if sign == "+" else -value
-        facts[f"total {prefix}{item}"] = str(total)
+        facts[f"total {item}"] = str(total)
     return facts
+
+
+def above(items: Sequence[str], values: Sequence[int], level: int) -> tuple[dict[str, str], str]:
+    """Facts on how many values are more than a level, up to each item; and how many are in all."""
+    counts = [str(count) for count in accumulate(int(value > level) for value in values)]
+    facts = {f"count {item}": count for item, count in zip(items, counts, strict=True)}
+    return facts | {"level": str(level)}, counts[-1]
 
 
 def compared(first: int, second: int) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from mprm.lab.draws import Draws
-from mprm.lab.world.asked import Asked, compared, totals, yes_no
+from mprm.lab.world.asked import Asked, above, compared, totals, yes_no
 from mprm.lab.world.glyphs import LETTERS
 from mprm.lab.world.names import listed
 from mprm.lab.world.picture_facts import bar_facts, heights_of
@@ -18,20 +18,20 @@ HIGHEST = 9
 
 TOTAL = ("What is the total of <bars>?", "Add <bars>. What is the sum?")
 RANGE = (
-    "From left to right, what is the difference of the tallest bar and the shortest bar?",
-    "Read the bars from left to right. How much more is the tallest than the shortest?",
+    "Of <bars>, what is the difference of the tallest and the shortest?",
+    "There are <bars>. How much more is the tallest than the shortest?",
 )
 ABOVE = (
-    "From left to right, how many bars are more than <level>?",
-    "How many bars from left to right are more than <level>?",
+    "Of <bars>, how many are more than <level>?",
+    "There are <bars>. How many are more than <level>?",
 )
 COMPARE = (
     "Is the total of <item> and <item2> more than the total of <item3> and <item4>?",
     "Is <item> + <item2> more than <item3> + <item4>?",
 )
 SECOND = (
-    "From left to right, which bar is the next tallest after the tallest bar?",
-    "Read the bars from left to right. Which one is second when the tallest is first?",
+    "Of <bars>, which is the next tallest after the tallest?",
+    "There are <bars>. Which one is second when the tallest is first?",
 )
 
 
@@ -47,7 +47,7 @@ def ask_total(draws: Draws) -> Asked:
         question=filled(draws.pick(TOTAL), {"bars": listed(items)}),
         result=str(sum(values)),
         runs=(Run("", items),),
-        facts=bar_facts(bars) | totals("", items, values),
+        facts=bar_facts(bars) | totals(items, values),
     )
 
 
@@ -61,7 +61,7 @@ def ask_range(draws: Draws) -> Asked:
     heights = heights_of(bars)
     return Asked(
         scene=bars,
-        question=draws.pick(RANGE),
+        question=filled(draws.pick(RANGE), {"bars": listed(heights)}),
         result=str(max(bars.heights) - min(bars.heights)),
         runs=(Run("", tuple(heights)),),
         facts=bar_facts(bars) | _largest(heights),
@@ -70,17 +70,16 @@ def ask_range(draws: Draws) -> Asked:
 
 def ask_above(draws: Draws) -> Asked:
     """How many bars are higher than a level."""
-    bars = _bars(draws, draws.between(4, 8))
+    bars = _bars(draws, draws.between(3, 7))
     heights = heights_of(bars)
     level = draws.between(2, 7)
-    counts = [str(count) for count in accumulate(int(height > level) for height in heights.values())]
-    facts = bar_facts(bars) | {f"count {item}": count for item, count in zip(heights, counts, strict=True)}
+    facts, result = above(list(heights), list(heights.values()), level)
     return Asked(
         scene=bars,
-        question=filled(draws.pick(ABOVE), {"level": str(level)}),
-        result=counts[-1],
+        question=filled(draws.pick(ABOVE), {"bars": listed(heights), "level": str(level)}),
+        result=result,
         runs=(Run("", tuple(heights)),),
-        facts=facts | {"level": str(level)},
+        facts=bar_facts(bars) | facts,
     )
 
 
@@ -97,7 +96,7 @@ def ask_compare(draws: Draws) -> Asked:
         bars = Bars(bars.letters, _draw_heights(draws, len(bars.letters)))
     runs = (Run("", tuple(items[:2])), Run("", tuple(items[2:])))
     facts = bar_facts(bars) | compared(one + two, three + four)
-    facts |= totals("", items[:2], (one, two)) | totals("", items[2:], (three, four))
+    facts |= totals(items[:2], (one, two)) | totals(items[2:], (three, four))
     return Asked(
         scene=bars,
         question=filled(draws.pick(COMPARE), dict(zip(("item", "item2", "item3", "item4"), items, strict=True))),
@@ -119,7 +118,7 @@ def ask_second(draws: Draws) -> Asked:
     *others, third, second, first = sorted(heights, key=heights.__getitem__)
     return Asked(
         scene=bars,
-        question=draws.pick(SECOND),
+        question=filled(draws.pick(SECOND), {"bars": listed(heights)}),
         result=second,
         runs=(Run("", tuple(heights)),),
         facts=bar_facts(bars) | _largest(heights),

@@ -2,25 +2,26 @@ r"""Every sentence that a solution can be made of, and what it claims.
 
 The facts that claims name:
 
-- ``value ITEM``: the digit of a cell, the height of a bar; ``start ITEM`` is ``yes`` for the first item in the
-  question's order; ``next ITEM``: the item that follows it there.
+- ``value ITEM``: the digit of a cell, the height of a bar, what a cell of a scene holds; ``start ITEM`` is ``yes``
+  for the first item in the question's order; ``next ITEM``: the item that follows it there.
 - ``total ITEM``, ``before ITEM``, ``count ITEM``, ``largest ITEM``: the running total, the total before the item,
   the running count, the running maximum, each in the question's order up to the item.
 - ``turn ITEM``, ``sign ITEM``: whether the item is added or subtracted; ``begin``: what the total begins with.
-- ``number THING LINE``, ``total THING LINE``, ``before THING LINE``: how many things a row or column holds, and
-  running totals; ``number THING``: how many there are.
-- ``digit PLACE LINE``, ``sum LINE``: digits of a row or column, from the left or the top, and their sum.
-- ``relation ITEM LEVEL``: whether a bar is higher than a level from 0 to 9.
-- ``each THING``, ``worth THING``, ``points THING``: points of one, of all, and running totals by kind of shape.
+- ``relation ITEM LEVEL``: whether a digit or bar is more than a level from 0 to 9.
+- ``fits ITEM``: whether the shape in a cell is one that is asked for; ``each ITEM``: its points.
 - ``tallest``, ``next tallest``, ``shortest``: bars; ``high``, ``low``: heights of the tallest and the shortest.
 - ``first``, ``second``, ``relation``: the two sides of a comparison, and whether the first is more.
-- ``largest``, ``place``: the largest digit, and the column or row it is in.
+- ``largest``, ``at``, ``place``: the largest digit, its cell, and the column or row that is in.
 - ``result``, ``option LETTER``: what the question asks for; what an option says. ``answer TEXT`` is ``right`` for
   the texts that answer the question.
+
+A sentence names a place before what is there, and takes one number after the other into a total: a small policy finds
+each next number in one look or one addition.
 """
 
 from __future__ import annotations
 
+from mprm.lab.world.names import OPTIONS
 from mprm.lab.world.sentence import Form, form
 
 _ANSWER = r"the answer is \boxed{<answer>}."
@@ -28,10 +29,11 @@ _RIGHT = "answer <answer> = right"
 _ITEM = "value <item> = <value>"
 _ITEMS = (_ITEM, "value <item2> = <value2>")
 _IN_A_ROW = (*_ITEMS, "next <item> = <item2>")
-_NUMBER = "number <thing> <line> = <number>"
+_TOTALS = ("total <item> = <total>", "total <item2> = <total2>")
+_COUNTS = ("count <item> = <count>", "count <item2> = <count2>")
+_LOOK = "value <item> = <look>"
+_SEEN = (_LOOK, "fits <item> = <fits>", "count <item> = <count>")
 _COMPARED = ("first = <first>", "second = <second>")
-_POINTS = ("number <thing> = <number>", "each <thing> = <each>", "points <thing> = <total>")
-_CHOSEN = ("result = <result>", "option <letter> = <result>", _RIGHT)
 _SHOWN = form(
     "<Item> shows <value>, and <before> <sign> <value> = <total>.",
     _ITEM,
@@ -39,6 +41,18 @@ _SHOWN = form(
     "sign <item> = <sign>",
     "total <item> = <total>",
 )
+
+
+def _chosen(opening: str, letter: str) -> Form:
+    """The options up to the one that says the result."""
+    others = OPTIONS[: OPTIONS.index(letter)]
+    said = [f"option {other} says <result{number}>" for number, other in enumerate(others, 1)]
+    told = ", ".join([*said, f"option {letter} says <result>"])
+    claims = [f"option {other} = <result{number}>" for number, other in enumerate(others, 1)]
+    return form(
+        f"{opening}, {told}, so {_ANSWER}", "result = <result>", *claims, f"option {letter} = <result>", _RIGHT
+    )
+
 
 FORMS: dict[str, tuple[Form, ...]] = {
     "start": (
@@ -48,20 +62,20 @@ FORMS: dict[str, tuple[Form, ...]] = {
     "total": (
         form("<Item> is <value>, so the total is <total>.", _ITEM, "total <item> = <total>"),
         _SHOWN,
-        form("We add <value> from <item> and get <total>.", _ITEM, "sign <item> = +", "total <item> = <total>"),
+        form("At <item> we add <value> and get <total>.", _ITEM, "sign <item> = +", "total <item> = <total>"),
     ),
     "total of two": (
         form(
-            "<Item> is <value> and <item2> is <value2>, so the total is <total>.",
+            "<Item> is <value>, which makes <total>, and <item2> is <value2>, which makes <total2>.",
             *_IN_A_ROW,
-            "total <item2> = <total>",
+            *_TOTALS,
         ),
         form(
-            "We add <value> from <item> and <value2> from <item2> and get <total>.",
+            "<Item> adds <value> and gives <total>, then <item2> adds <value2> and gives <total2>.",
             *_IN_A_ROW,
             "sign <item> = +",
             "sign <item2> = +",
-            "total <item2> = <total>",
+            *_TOTALS,
         ),
     ),
     "begin": (
@@ -77,7 +91,7 @@ FORMS: dict[str, tuple[Form, ...]] = {
         ),
         _SHOWN,
         form(
-            "Now we <turn> <value> from <item> and get <total>.",
+            "Next we go to <item>, <turn> <value> and get <total>.",
             _ITEM,
             "turn <item> = <turn>",
             "total <item> = <total>",
@@ -85,7 +99,7 @@ FORMS: dict[str, tuple[Form, ...]] = {
     ),
     "largest": (
         form("<Item> is <value>, so the largest so far is <largest>.", _ITEM, "largest <item> = <largest>"),
-        form("We see <value> at <item>, and the largest so far is <largest>.", _ITEM, "largest <item> = <largest>"),
+        form("At <item> we see <value>, and the largest so far is <largest>.", _ITEM, "largest <item> = <largest>"),
     ),
     "largest of two": (
         form(
@@ -96,12 +110,18 @@ FORMS: dict[str, tuple[Form, ...]] = {
     ),
     "largest answer": (
         form(
-            f"The largest digit is <largest> in place <place>, so {_ANSWER}",
+            f"The largest digit is <largest> at <item> in place <place>, so {_ANSWER}",
             "largest = <largest>",
+            "at = <item>",
             "place = <place>",
             _RIGHT,
         ),
-        form(f"We find the largest digit <largest>, and {_ANSWER}", "largest = <largest>", _RIGHT),
+        form(
+            f"We find the largest digit <largest> at <item>, and {_ANSWER}",
+            "largest = <largest>",
+            "at = <item>",
+            _RIGHT,
+        ),
     ),
     "above": (
         form(
@@ -110,61 +130,42 @@ FORMS: dict[str, tuple[Form, ...]] = {
             "relation <item> <level> = <relation>",
             "count <item> = <count>",
         ),
-        form("We see <value> at <item>, and the count is <count>.", _ITEM, "count <item> = <count>"),
+        form("At <item> we see <value>, and the count is <count>.", _ITEM, "count <item> = <count>"),
     ),
     "above of two": (
         form(
-            "<Item> is <value> and <item2> is <value2>, so the count is <count>.",
+            "<Item> is <value>, which makes the count <count>, and <item2> is <value2>, which makes it <count2>.",
             *_IN_A_ROW,
-            "count <item2> = <count>",
+            *_COUNTS,
         ),
     ),
-    "number": (
-        form(
-            "The number of <thing> in <line> is <number>, so the total is <total>.",
-            _NUMBER,
-            "total <thing> <line> = <total>",
-        ),
-        form(
-            "In <line> we count <number> for <thing>, and <before> + <number> = <total>.",
-            _NUMBER,
-            "before <thing> <line> = <before>",
-            "total <thing> <line> = <total>",
-        ),
-        form("<Line> adds <number> to the <thing>, which makes <total>.", _NUMBER, "total <thing> <line> = <total>"),
+    "seen": (
+        form("<Item> has <look>, which <fits>, so the count is <count>.", *_SEEN),
+        form("At <item> we see <look>, which <fits>, and the count is <count>.", *_SEEN),
     ),
-    "number of two": (
+    "seen of two": (
         form(
-            "The number of <thing> is <number> in <line> and <number2> in <line2>, so the total is <total>.",
-            _NUMBER,
-            "number <thing> <line2> = <number2>",
-            "next <line> = <line2>",
-            "total <thing> <line2> = <total>",
-        ),
-    ),
-    "number in all": (
-        form("The number of <thing> is <number>.", "number <thing> = <number>"),
-        form("In all we count <number> for <thing>.", "number <thing> = <number>"),
-    ),
-    "sum": (
-        form(
-            "The sum of <line> is <a> + <b> + <c> + <d> = <sum>.",
-            *(f"digit {place} <line> = <{slot}>" for place, slot in enumerate("abcd", 1)),
-            "sum <line> = <sum>",
-        ),
-        form(
-            "<Line> shows <a>, <b>, <c> and <d>, so its sum is <sum>.",
-            *(f"digit {place} <line> = <{slot}>" for place, slot in enumerate("abcd", 1)),
-            "sum <line> = <sum>",
+            "<Item> has <look>, which makes the count <count>, and <item2> has <look2>, which makes it <count2>.",
+            _LOOK,
+            "value <item2> = <look2>",
+            "next <item> = <item2>",
+            *_COUNTS,
         ),
     ),
     "points": (
         form(
-            "The number of <thing> is <number>, and <number> times <each> is <worth>, so the total is <total>.",
-            *_POINTS,
-            "worth <thing> = <worth>",
+            "<Item> has <look> for <each>, and <before> + <each> = <total>.",
+            _LOOK,
+            "each <item> = <each>",
+            "before <item> = <before>",
+            "total <item> = <total>",
         ),
-        form("We count <number> for <thing> at <each> points, so the total is <total>.", *_POINTS),
+        form(
+            "At <item> we see <look> worth <each>, so the total is <total>.",
+            _LOOK,
+            "each <item> = <each>",
+            "total <item> = <total>",
+        ),
     ),
     "tallest": (
         form("The tallest bar is <item> with <value>.", _ITEM, "tallest = <item>"),
@@ -208,10 +209,10 @@ FORMS: dict[str, tuple[Form, ...]] = {
         form(f"This gives <result>, so {_ANSWER}", "result = <result>", _RIGHT),
         form(f"We get <result> in the end, and {_ANSWER}", "result = <result>", _RIGHT),
     ),
-    "choice answer": (
-        form(f"This gives <result>, which is option <letter>, so {_ANSWER}", *_CHOSEN),
-        form(f"Option <letter> says <result>, so {_ANSWER}", *_CHOSEN),
-    ),
+    **{
+        f"choice answer {letter}": (_chosen("This gives <result>", letter), _chosen("We get <result>", letter))
+        for letter in OPTIONS
+    },
     "plain answer": (form(f"So {_ANSWER}", _RIGHT), form(f"Therefore {_ANSWER}", _RIGHT)),
 }
 """Ways to say one thing, by what is said."""

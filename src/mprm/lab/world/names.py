@@ -13,14 +13,17 @@ CELLS = tuple(f"cell {number + 1}" for number in range(N_LINES * N_LINES))
 """Row by row: one number for a place is far sooner learnt than a row and a column."""
 BARS = tuple(f"bar {letter}" for letter in LETTERS)
 PLURALS = {"circle": "circles", "square": "squares", "triangle": "triangles", "cross": "crosses"}
-DIGIT_THINGS = tuple(f"cells with {digit}" for digit in range(10))
 SHAPE_THINGS = (
     *PLURALS.values(),
     *(f"{colour} shapes" for colour in COLOURS),
     *(f"{colour} {PLURALS[shape]}" for colour in COLOURS for shape in SHAPES),
 )
+NOTHING = "nothing"
+LOOKS = (NOTHING, *(f"a {colour} {shape}" for colour in COLOURS for shape in SHAPES))
+"""What a cell of a scene can hold."""
 OPTIONS = "ABCD"
 MORE = {True: "more than", False: "not more than"}
+FITS = {True: "counts", False: "does not count"}
 LARGEST = 99
 """No number of the world is larger."""
 

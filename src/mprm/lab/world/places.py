@@ -12,7 +12,8 @@ def places(problem: Problem) -> list[Words]:
     """Row by row: a digit, the colour and the shape, or the height or letter of a bar; 0 where nothing is.
 
     A chart's bars are shared out in order over the eight half columns: the upper two rows name their heights, in left
-    and in right halves, and the lower two likewise their letters, which stand there.
+    and in right halves, and the lower two, where the letters stand, the letters and heights: who looks for a letter
+    finds its height at the same place.
 
     Examples
     --------
@@ -37,8 +38,8 @@ def _shapes(scene: Shapes) -> list[Words]:
 
 def _bars(bars: Bars) -> list[Words]:
     n_halves = 2 * N_LINES
-    found = list[Words]()
-    for names in (list(map(str, bars.heights)), bars.letters):
-        shared_out = [(names[half * len(names) // n_halves],) for half in range(n_halves)]
-        found += shared_out[::2] + shared_out[1::2]
-    return found
+    heights = [str(bars.heights[half * len(bars.heights) // n_halves]) for half in range(n_halves)]
+    letters = [bars.letters[half * len(bars.letters) // n_halves] for half in range(n_halves)]
+    upper = [(height,) for height in heights]
+    lower = list(zip(letters, heights, strict=True))
+    return [*upper[::2], *upper[1::2], *lower[::2], *lower[1::2]]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mprm.lab.world.names import BARS, CELLS, DIGIT_THINGS, LARGEST, LINES, MORE, OPTIONS, SHAPE_THINGS
+from mprm.lab.world.names import BARS, CELLS, FITS, LARGEST, LINES, LOOKS, MORE, OPTIONS, SHAPE_THINGS
 
 Facts = Mapping[str, str]
 """What is true: the value of each fact."""
@@ -19,13 +19,14 @@ Facts = Mapping[str, str]
 NUMBERS = tuple(map(str, range(LARGEST + 1)))
 FILLERS: dict[str, tuple[str, ...]] = {
     "answer": (*NUMBERS, *OPTIONS, "Yes", "No"),
+    "fits": tuple(FITS.values()),
     "item": (*CELLS, *BARS),
-    "letter": tuple(OPTIONS),
     "line": LINES,
+    "look": LOOKS,
     "relation": tuple(MORE.values()),
     "result": (*NUMBERS, *BARS),
     "sign": ("+", "-"),
-    "thing": (*DIGIT_THINGS, *SHAPE_THINGS),
+    "thing": SHAPE_THINGS,
     "turn": ("add", "subtract"),
 }
 """What may stand in a slot of this name, or of this name and a digit; all other slots take numbers."""

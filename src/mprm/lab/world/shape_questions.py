@@ -6,118 +6,107 @@ from itertools import accumulate
 
 from mprm.lab.draws import Draws
 from mprm.lab.world.asked import Asked, compared, totals, yes_no
-from mprm.lab.world.grid_questions import COUNT
-from mprm.lab.world.names import COLUMNS, PLURALS, ROWS, listed
+from mprm.lab.world.names import CELLS, FITS, PLURALS, listed
+from mprm.lab.world.paths import WAYS, Cells, line_cells, line_name, straight
 from mprm.lab.world.picture_facts import shape_facts
 from mprm.lab.world.problem import Run
 from mprm.lab.world.scene import COLOURS, N_LINES, SHAPES, Shape, Shapes
 from mprm.lab.world.sentence import filled
 
-BESIDE = ("<Counted>, how many <thing> are <side>?", "How many <thing> are <side>, <counted>?")
-COMPARE = (
-    "From <line> to <line2>, are there more <thing> than <thing2>?",
-    "Are there more <thing> than <thing2> from <line> to <line2>?",
+COUNT = ("How many <thing> are there along <path>?", "Along <path>, how many <thing> do we see?")
+LINES = (
+    "How many <thing> are in <line> and <line2>, from <start> to <end>?",
+    "In <line> and <line2>, from <start> to <end>, how many <thing> are there?",
 )
+COMPARE = ("Are there more <thing> in <line> than in <line2>?", "Does <line> have more <thing> than <line2>?")
 POINTS = (
-    "<Prices>. What are all the shapes worth?",
-    "<Prices>. What is the total of the points?",
+    "<Prices>. What are the shapes along <path> worth?",
+    "<Prices>. What is the total of the points along <path>?",
 )
 PRICE = ("each <shape> is worth <each>", "each <shape> gives <each> points")
-SIDES = {
-    "left of column 3": COLUMNS[:2],
-    "left of column 4": COLUMNS[:3],
-    "right of column 1": COLUMNS[1:],
-    "right of column 2": COLUMNS[2:],
-    "above row 3": ROWS[:2],
-    "above row 4": ROWS[:3],
-    "below row 1": ROWS[1:],
-    "below row 2": ROWS[2:],
-}
-COUNTED = {"column": "from left to right", "row": "from top to bottom"}
 WORTH = (1, 5)
 """Least and most points of a shape."""
 
 
 def ask_count(draws: Draws) -> Asked:
-    """How many shapes of some kind there are."""
-    scene, things = _scene(draws)
-    thing = draws.pick(things)
-    lines = draws.pick((ROWS, ROWS[::-1], COLUMNS, COLUMNS[::-1]))
-    return _counted(draws, scene, thing, lines, COUNT, {"line": lines[0], "line2": lines[-1]})
+    """How many shapes of some kind there are in a row, a column or a diagonal; any number is as likely as others."""
+    path, items = straight(draws)
+    wanted = draws.between(0, len(items))
+    while True:
+        scene, things = _scene(draws)
+        fit = [thing for thing in things if _number(scene, items, thing) == wanted]
+        if fit:
+            break
+    thing = draws.pick(fit)
+    return _counted(draws, scene, thing, items, COUNT, {"path": path})
 
 
-def ask_beside(draws: Draws) -> Asked:
-    """How many shapes of some kind are on one side of a row or column."""
+def ask_lines(draws: Draws) -> Asked:
+    """How many shapes of some kind there are in two rows or two columns."""
+    along = draws.between(0, 1)
+    one, two = draws.shuffled(range(N_LINES))[:2]
     scene, things = _scene(draws)
-    side = draws.pick(list(SIDES))
-    lines = SIDES[side]
-    names = {"side": side, "counted": COUNTED[lines[0].split()[0]]}
-    return _counted(draws, scene, draws.pick(things), lines, BESIDE, names)
+    start, end = WAYS[along]
+    names = {"line": line_name(along, one), "line2": line_name(along, two), "start": start, "end": end}
+    items = line_cells(along, one) + line_cells(along, two)
+    return _counted(draws, scene, draws.pick(things), items, LINES, names)
 
 
 def _counted(
-    draws: Draws,
-    scene: Shapes,
-    thing: str,
-    lines: tuple[str, ...],
-    questions: tuple[str, ...],
-    names: dict[str, str],
+    draws: Draws, scene: Shapes, thing: str, items: Cells, questions: tuple[str, ...], names: dict[str, str]
 ) -> Asked:
-    facts = shape_facts(scene)
-    numbers = [int(facts[f"number {thing} {line}"]) for line in lines]
     return Asked(
         scene=scene,
         question=filled(draws.pick(questions), {"thing": thing} | names),
-        result=str(sum(numbers)),
-        runs=(Run(thing, lines),),
-        facts=facts | totals(f"{thing} ", lines, numbers),
+        result=str(_number(scene, items, thing)),
+        runs=(Run(thing, items),),
+        facts=shape_facts(scene) | _counts(scene, items, thing),
     )
 
 
 def ask_compare(draws: Draws) -> Asked:
-    """Whether there are more shapes of one kind than of another."""
+    """Whether one row or column has more shapes of some kind than another."""
     is_more = draws.chance(0.5)
+    along = draws.between(0, 1)
+    lines = draws.shuffled(range(N_LINES))[:2]
+    one, two = (line_cells(along, line) for line in lines)
     while True:
         scene, things = _scene(draws)
-        one, two = draws.shuffled(things)[:2]
-        facts = shape_facts(scene)
-        first, second = int(facts[f"number {one}"]), int(facts[f"number {two}"])
-        # a circle more than red circles would need no look at the picture
-        if (first > second) == is_more and not set(one.split()) & set(two.split()) - {"shapes"}:
+        thing = draws.pick(things)
+        first, second = _number(scene, one, thing), _number(scene, two, thing)
+        if (first > second) == is_more:
             break
-    lines = draws.pick((ROWS, COLUMNS))
-    for thing in (one, two):
-        facts |= totals(f"{thing} ", lines, [int(facts[f"number {thing} {line}"]) for line in lines])
-    names = {"thing": one, "thing2": two, "line": lines[0], "line2": lines[-1]}
+    names = [line_name(along, line) for line in lines]
     return Asked(
         scene=scene,
-        question=filled(draws.pick(COMPARE), names),
+        question=filled(draws.pick(COMPARE), {"thing": thing, "line": names[0], "line2": names[1]}),
         result=yes_no(is_more),
-        runs=(Run(one, lines), Run(two, lines)),
-        facts=facts | compared(first, second),
+        runs=(Run(names[0], one), Run(names[1], two)),
+        facts=shape_facts(scene) | _counts(scene, one, thing) | _counts(scene, two, thing) | compared(first, second),
     )
 
 
 def ask_points(draws: Draws) -> Asked:
-    """What all shapes are worth, each kind at its price."""
-    scene, _ = _scene(draws)
-    shown = {shape.shape for row in scene.cells for shape in row if shape is not None}
-    shapes = [shape for shape in draws.shuffled(SHAPES) if shape in shown]
-    each = {shape: draws.between(*WORTH) for shape in shapes}
-    facts = shape_facts(scene)
-    items = tuple(PLURALS[shape] for shape in shapes)
-    worth = [int(facts[f"number {PLURALS[shape]}"]) * each[shape] for shape in shapes]
-    for name, value, points in zip(items, worth, accumulate(worth), strict=True):
-        facts[f"worth {name}"], facts[f"points {name}"] = str(value), str(points)
-    facts |= {f"each {PLURALS[shape]}": str(price) for shape, price in each.items()}
+    """What the shapes of a row, a column or a diagonal are worth, each kind at its price."""
+    path, items = straight(draws)
+    while True:
+        scene, _ = _scene(draws)
+        shown = {shape.shape for row in scene.cells for shape in row if shape is not None}
+        if shown:
+            break
+    each = {shape: draws.between(*WORTH) for shape in draws.shuffled(SHAPES) if shape in shown}
+    worth = [each[shape.shape] if shape else 0 for shape in _shapes(scene, items)]
+    running = totals(items, worth)
     price = draws.pick(PRICE)
-    prices = listed(filled(price, {"shape": shape, "each": str(each[shape])}) for shape in shapes)
+    told = [filled(price, {"shape": shape, "each": str(points)}) for shape, points in each.items()]
     return Asked(
         scene=scene,
-        question=filled(draws.pick(POINTS), {"prices": prices}),
-        result=str(sum(worth)),
+        question=filled(draws.pick(POINTS), {"prices": listed(told), "path": path}),
+        result=running[f"total {items[-1]}"],
         runs=(Run("", items),),
-        facts=facts,
+        facts=shape_facts(scene)
+        | running
+        | {f"each {item}": str(points) for item, points in zip(items, worth, strict=True)},
     )
 
 
@@ -127,13 +116,34 @@ def _scene(draws: Draws) -> tuple[Shapes, list[str]]:
     colours = draws.shuffled(COLOURS)[: draws.between(2, 3)]
     full = 0.5 + 0.4 * draws.uniform()
     places = range(N_LINES)
-    while True:
-        cells = tuple(
-            tuple(Shape(draws.pick(shapes), draws.pick(colours)) if draws.chance(full) else None for _ in places)
-            for _ in places
-        )
-        if any(any(row) for row in cells):
-            break
+    cells = tuple(
+        tuple(Shape(draws.pick(shapes), draws.pick(colours)) if draws.chance(full) else None for _ in places)
+        for _ in places
+    )
     things = [PLURALS[shape] for shape in shapes] + [f"{colour} shapes" for colour in colours]
     pairs = [f"{colour} {PLURALS[shape]}" for colour in colours for shape in shapes]
     return Shapes(cells), things + draws.shuffled(pairs)[:2]
+
+
+def _shapes(scene: Shapes, items: Cells) -> list[Shape | None]:
+    shapes = [shape for row in scene.cells for shape in row]
+    return [shapes[CELLS.index(item)] for item in items]
+
+
+def _fits(shape: Shape | None, thing: str) -> bool:
+    """Whether a shape is one of the things, such as ``red shapes``."""
+    if shape is None:
+        return False
+    kind = PLURALS[shape.shape]
+    return thing in (kind, f"{shape.colour} shapes", f"{shape.colour} {kind}")
+
+
+def _number(scene: Shapes, items: Cells, thing: str) -> int:
+    return sum(_fits(shape, thing) for shape in _shapes(scene, items))
+
+
+def _counts(scene: Shapes, items: Cells, thing: str) -> dict[str, str]:
+    """Facts on whether each cell holds one of the things, and how many there are up to it."""
+    fits = [_fits(shape, thing) for shape in _shapes(scene, items)]
+    facts = {f"fits {item}": FITS[is_one] for item, is_one in zip(items, fits, strict=True)}
+    return facts | {f"count {item}": str(int(n)) for item, n in zip(items, accumulate(fits), strict=True)}

@@ -50,7 +50,7 @@ SOURCES: dict[str, Source] = {
         ("path", "open", "sum of a walk of 7 to 9 cells", grid_questions.ask_path, tellings.tell_path),
         ("alternate", "choice", "digits added and subtracted", grid_questions.ask_alternate, tellings.tell_alternate),
         ("max", "open", "place of a line's largest digit", grid_questions.ask_maximum, tellings.tell_maximum),
-        ("count", "open", "cells with a digit", grid_questions.ask_count, tellings.tell_count),
+        ("above", "open", "digits more than another", grid_questions.ask_above, tellings.tell_above),
         ("compare", "yes/no", "sums of two lines", grid_questions.ask_compare, tellings.tell_line_comparison),
     ),
     **_sources(
@@ -63,10 +63,16 @@ SOURCES: dict[str, Source] = {
     ),
     **_sources(
         "shapes",
-        ("count", "open", "shapes of a kind", shape_questions.ask_count, tellings.tell_count),
-        ("beside", "choice", "shapes beside a line", shape_questions.ask_beside, tellings.tell_count),
-        ("compare", "yes/no", "shapes of two kinds", shape_questions.ask_compare, tellings.tell_shape_comparison),
-        ("points", "choice", "points for shapes", shape_questions.ask_points, tellings.tell_points),
+        ("count", "open", "shapes of a kind in a line", shape_questions.ask_count, tellings.tell_count),
+        ("lines", "choice", "shapes of a kind in two lines", shape_questions.ask_lines, tellings.tell_count),
+        (
+            "compare",
+            "yes/no",
+            "shapes in one line and another",
+            shape_questions.ask_compare,
+            tellings.tell_shape_comparison,
+        ),
+        ("points", "choice", "points for the shapes of a line", shape_questions.ask_points, tellings.tell_points),
     ),
 }
 """All sources by name."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from mprm.lab.draws import Draws
-from mprm.lab.world.problem import Problem, Run
+from mprm.lab.world.problem import Problem
 
 Line = tuple[str, dict[str, str]]
 """A key of `mprm.lab.world.forms.FORMS`, and names for its slots."""
+MANY = 8
+"""Items that are mostly told two at once."""
 Telling = Callable[[Draws, Problem], list[Line]]
 
 
@@ -49,8 +51,10 @@ def tell_above(draws: Draws, problem: Problem) -> list[Line]:
 
 
 def tell_count(draws: Draws, problem: Problem) -> list[Line]:
-    """Row after row with the running count, sometimes two at once; then the answer."""
-    return [*_numbers(draws, problem.runs[0], pairs=draws.pick((0.0, 0.0, 0.4))), _answer(problem)]
+    """Cell after cell with the running count, two at once the more often the more there are; then the answer."""
+    items = problem.runs[0].items
+    pairs = draws.pick((0.0, 0.2, 0.6)) if len(items) < MANY else draws.pick((0.8, 1.0))
+    return [*_items(draws, items, "seen", pairs=pairs), _answer(problem)]
 
 
 def tell_range(draws: Draws, problem: Problem) -> list[Line]:
@@ -79,38 +83,32 @@ def _search(draws: Draws, problem: Problem) -> list[Line]:
 
 
 def tell_line_comparison(draws: Draws, problem: Problem) -> list[Line]:
-    """The sums of two rows or columns, each at once or by two cells and two; then the answer."""
-    if draws.chance(0.35):
-        return _comparison(draws, problem, lambda run: [("sum", {"line": run.name})])
-    return _comparison(draws, problem, lambda run: _items(draws, run.items, "total", pairs=1.0))
+    """The sums of two rows or columns, two cells at a time; then the answer."""
+    return _comparison(draws, problem, "total", pairs=1.0)
 
 
 def tell_bar_comparison(draws: Draws, problem: Problem) -> list[Line]:
     """The totals of two bars and two others, each at once or bar by bar; then the answer."""
-    pairs = draws.pick((0.0, 0.5, 1.0))
-    return _comparison(draws, problem, lambda run: _items(draws, run.items, "total", pairs=pairs))
+    return _comparison(draws, problem, "total", pairs=draws.pick((0.0, 0.5, 1.0)))
 
 
 def tell_shape_comparison(draws: Draws, problem: Problem) -> list[Line]:
-    """The numbers of two kinds of shapes, each at once or line by line; then the answer."""
-    if draws.chance(0.35):
-        return _comparison(draws, problem, lambda run: [("number in all", {"thing": run.name})])
-    pairs = draws.pick((0.0, 0.5, 1.0))
-    return _comparison(draws, problem, lambda run: _numbers(draws, run, pairs=pairs))
+    """The numbers of shapes in two rows or columns, two cells at a time; then the answer."""
+    return _comparison(draws, problem, "seen", pairs=1.0)
 
 
-def _comparison(draws: Draws, problem: Problem, tell_side: Callable[[Run], list[Line]]) -> list[Line]:
-    """The two sides in either order, and the answer, sometimes in two steps."""
-    lines = [line for run in draws.shuffled(problem.runs) for line in tell_side(run)]
+def _comparison(draws: Draws, problem: Problem, form: str, *, pairs: float) -> list[Line]:
+    """One side and the other, and the answer, sometimes in two steps."""
+    lines = [line for run in problem.runs for line in _items(draws, run.items, form, pairs=pairs)]
     answer = {"answer": problem.answer}
     if draws.chance(0.4):
         return [*lines, ("compared", {}), ("plain answer", answer)]
     return [*lines, ("compared answer", answer)]
 
 
-def tell_points(draws: Draws, problem: Problem) -> list[Line]:  # noqa: ARG001 - there is one order
-    """Kind after kind with the running total of points; then the answer."""
-    return [*[("points", {"thing": kind}) for kind in problem.runs[0].items], _answer(problem)]
+def tell_points(draws: Draws, problem: Problem) -> list[Line]:
+    """Cell after cell with its points and their running total; then the answer."""
+    return [*_items(draws, problem.runs[0].items, "points", pairs=0.0), _answer(problem)]
 
 
 def _items(draws: Draws, items: Sequence[str], form: str, *, pairs: float) -> list[Line]:
@@ -120,17 +118,6 @@ def _items(draws: Draws, items: Sequence[str], form: str, *, pairs: float) -> li
         if len(portion) == 1
         else (f"{form} of two", {"item": portion[0], "item2": portion[1]})
         for portion in _portions(draws, items, pairs)
-    ]
-
-
-def _numbers(draws: Draws, run: Run, *, pairs: float) -> list[Line]:
-    """Rows or columns, some of them two at once, each with the number of things in it."""
-    thing = {"thing": run.name}
-    return [
-        ("number", thing | {"line": portion[0]})
-        if len(portion) == 1
-        else ("number of two", thing | {"line": portion[0], "line2": portion[1]})
-        for portion in _portions(draws, run.items, pairs)
     ]
 
 
@@ -146,5 +133,5 @@ def _portions(draws: Draws, items: Sequence[str], pairs: float) -> Iterator[Sequ
 def _answer(problem: Problem) -> Line:
     names = {"answer": problem.answer}
     if problem.options:
-        return "choice answer", names | {"letter": problem.answer}
+        return f"choice answer {problem.answer}", names
     return "open answer", names

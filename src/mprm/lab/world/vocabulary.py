@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from mprm.annotation.questions.prompt import CHOICE, OPEN, STEPS
-from mprm.lab.world import bar_questions, grid_questions, shape_questions
-from mprm.lab.world.description import LOOK, NOTHING, POINT
+from mprm.lab.world import bar_questions, grid_questions, paths, shape_questions
 from mprm.lab.world.forms import FORMS, NEUTRAL
 from mprm.lab.world.scene import SHAPES
 from mprm.lab.world.sentence import FILLERS, NUMBERS
@@ -14,21 +13,24 @@ from mprm.lab.world.sentence import FILLERS, NUMBERS
 _WORD = re.compile(r"\n\n|\\boxed|[A-Za-z]+|[0-9]+|[^\sA-Za-z0-9]")
 _SLOT = re.compile(r"<\w+>")
 
+POINT = "What is at each place?"
+"""What is asked of those who learn to look."""
 QUESTIONS = (
-    grid_questions.LINE,
-    grid_questions.DIAGONAL,
+    paths.LINE,
+    paths.DIAGONAL,
     *grid_questions.SUM,
     *grid_questions.PATH,
     *grid_questions.ALTERNATE,
     *grid_questions.MAXIMUM,
-    *grid_questions.COUNT,
+    *grid_questions.ABOVE,
     *grid_questions.COMPARE,
     *bar_questions.TOTAL,
     *bar_questions.RANGE,
     *bar_questions.ABOVE,
     *bar_questions.COMPARE,
     *bar_questions.SECOND,
-    *shape_questions.BESIDE,
+    *shape_questions.COUNT,
+    *shape_questions.LINES,
     *shape_questions.COMPARE,
     *shape_questions.POINTS,
     *shape_questions.PRICE,
@@ -54,16 +56,14 @@ def vocabulary() -> tuple[str, ...]:
         *QUESTIONS,
         *(form.text for forms in FORMS.values() for form in forms),
         *NEUTRAL,
-        *(LOOK, POINT, NOTHING, "Bars"),
+        POINT,
         *(STEPS, OPEN, CHOICE, "\n\n", "Options: (A)", "and"),
-        *grid_questions.MOVES,
-        *(end for ends in grid_questions.WAYS for end in ends),
-        *shape_questions.SIDES,
-        *shape_questions.COUNTED.values(),
+        *paths.MOVES,
+        *(end for ends in paths.WAYS for end in ends),
         *SHAPES,
         *NUMBERS,
         *names,
     ]
     words = {word for text in texts for word in words_of(_SLOT.sub(" ", text))}
     # what stands in a slot can begin a sentence
-    return tuple(sorted(words | {"Row", "Column", "Cell", "Bar", "From", "Each"}))
+    return tuple(sorted(words | {"Cell", "Bar", "Each"}))
