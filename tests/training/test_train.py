@@ -186,7 +186,7 @@ def test_a_model_overfits_64_rollouts(
         learning_rate=3e-3,
         weight_decay=0.0,
         gradient_checkpointing=False,
-        epochs=100,
+        epochs=75,
     )
     trained = train(str(path), config)
     assert trained.n_updates == config.epochs * 4

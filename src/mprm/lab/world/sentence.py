@@ -87,11 +87,11 @@ def form(text: str, *claims: str) -> Form:
 
     Examples
     --------
-    >>> taller = form("Bar <letter> is <value>.", "height <letter> = <value>")
-    >>> taller.write({"letter": "B"}, {"height B": "7"})
-    'Bar B is 7.'
-    >>> taller.read("Bar B is 8.")
-    [('height B', '8')]
+    >>> taller = form("<Item> is <value>.", "height <item> = <value>")
+    >>> taller.write({"item": "bar K"}, {"height bar K": "7"})
+    'Bar K is 7.'
+    >>> taller.read("Bar K is 8.")
+    [('height bar K', '8')]
     """
     pairs = [claim.partition(" = ") for claim in claims]
     return Form(text, tuple((key, value) for key, _, value in pairs), re.compile(_pattern(text)))
