@@ -11,6 +11,7 @@ import pytest
 import mprm
 from mprm.annotation.samplers.sampler import Decoding
 from mprm.errors import ConfigError
+from mprm.evaluation.saved_scores import read_scores
 from mprm.lab.make import make_lab
 from mprm.lab.plan import LabPlan, PolicyPlan
 from mprm.lab.policy.architecture import Size
@@ -35,6 +36,7 @@ def with_snapshot(policy: PolicyPlan, name: str) -> PolicyPlan:
 PLAN = LabPlan(
     policies={"qwen": with_snapshot(small("qwen2_5_vl", 0), "b"), "a": small("internvl", 1)},
     benchmark_policies=("a", "b"),
+    demo_policy="a",
     at_once=2,
     corpus_policy="qwen",
     corpus_questions=6,
@@ -70,6 +72,8 @@ def test_the_lab_is_made_from_nothing_and_what_is_there_is_kept(tmp_path: Path) 
     assert not {record["image"][0] for record in held_apart} & {record["image"][0] for record in records}
     candidates = [json.loads(line) for line in (tmp_path / "candidates.jsonl").read_text().splitlines()]
     assert [len(entry["candidates"]) for entry in candidates] == [3] * 4
+    scores = read_scores(tmp_path / "scores" / "full.jsonl")
+    assert (scores.name, len(scores.solutions)) == ("full", len(records))
     n_said = len(said)
     make_lab(tmp_path, PLAN, say=said.append)
     assert len(said) == n_said  # nothing was left to do

@@ -20,6 +20,8 @@ def made(folder: Path) -> Path:
         (folder / f"{name}.jsonl").parent.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.jsonl").write_text(json.dumps({"image": image[name], "question": "?"}) + "\n")
     (folder / "candidates.jsonl").write_text(json.dumps({"images": [image["candidates"]]}) + "\n")
+    (folder / "scores").mkdir()
+    (folder / shipped.SCORES).write_text("{}\n")
     for name in shipped.POLICIES:
         (folder / "policies" / name).mkdir(parents=True)
         (folder / "policies" / name / "config.json").write_text("{}")

@@ -15,19 +15,26 @@ class LabCommand:
     """The laboratory.
 
     corpus: write the sample corpus that mprm ships, about 3,000 made-up rollouts of eight sources, without images.
+    open: write the lab that mprm ships, as make made it: annotated rollouts of a visual world, benchmarks, candidates
+    and policies; pictures are drawn.
+    demo: open it, choose a tenth by BIS and at random, train on both, measure, choose among candidates, and write the
+    report page; minutes on two cores.
     make: train small policies on the lab's visual world and let them make a corpus with Monte-Carlo scores, two step
     benchmarks and candidates; every part that is there already is kept. Meant for a GPU.
     reproduce: train and measure the paper's experiments on what make wrote, cell by cell; a stopped command goes on
     where it was. Meant for a GPU.
+    pack: compress what make wrote into FOLDER/shipped, as the package ships it.
     """
 
-    what: Annotated[Literal["corpus", "make", "reproduce"], Option("What to do.", is_positional=True)]
+    what: Annotated[
+        Literal["corpus", "open", "demo", "make", "pack", "reproduce"], Option("What to do.", is_positional=True)
+    ]
     folder: Annotated[str, Option("Folder of the lab; made if it is not there.", "DIR", is_positional=True)]
     only: Annotated[
         tuple[str, ...],
         Option(
-            "make: parts to make (policies, corpus, benchmark, validation, candidates); reproduce: a pattern of names"
-            " of cells, such as 'qwen.*-10.*'. All by default.",
+            "make: parts to make (policies, corpus, benchmark, validation, candidates, scores); reproduce: a pattern"
+            " of names of cells, such as 'qwen.*-10.*'. All by default.",
             "NAME",
         ),
     ] = ()
@@ -63,7 +70,39 @@ def run(arguments: list[str]) -> int:
         return 0
     if options.only:
         raise ConfigError("--only is for mprm lab make and mprm lab reproduce")
-    return _write_sample(options)
+    return {"corpus": _write_sample, "open": _open, "demo": _demo, "pack": _pack}[options.what](options)
+
+
+def _open(options: LabCommand) -> int:
+    from mprm.lab.shipped import open_lab
+
+    for path in open_lab(options.folder, force=options.force):
+        print(path)
+    return 0
+
+
+def _demo(options: LabCommand) -> int:
+    from pathlib import Path
+
+    from mprm.cli.lab_demo import demo
+
+    if options.force:
+        raise ConfigError("mprm lab demo removes nothing; choose a folder that is empty")
+    demo(Path(options.folder))
+    return 0
+
+
+def _pack(options: LabCommand) -> int:
+    from pathlib import Path
+
+    from mprm.lab.shipped import pack_lab
+
+    out = Path(options.folder) / "shipped"
+    written = pack_lab(options.folder, out)
+    for name, n_bytes in written.items():
+        print(f"{out / name}: {n_bytes:,} bytes")
+    print(f"{sum(written.values()):,} bytes in all")
+    return 0
 
 
 def _reproduce(options: LabCommand) -> int:

@@ -1,4 +1,4 @@
-"""Make the lab from nothing: policies, corpus, benchmarks, candidates. Each part that is there is kept."""
+"""Make the lab from nothing: policies, corpus, benchmarks, candidates, scores. Each part that is there is kept."""
 
 from __future__ import annotations
 
@@ -188,12 +188,27 @@ def make_candidates(folder: Path, plan: LabPlan, say: Say) -> None:
     _sample(folder, plan, plan.corpus_policy, questions, final, n=plan.candidates)
 
 
+def make_scores(folder: Path, plan: LabPlan, say: Say) -> None:
+    """Step scores of a small reward model that has learnt from all rollouts."""
+    from mprm.lab.full_data import score_with_full_data
+
+    final = folder / "scores" / "full.jsonl"
+    _settle(folder, plan, "scores", plan.demo_policy, str(plan.demo_rate))
+    if final.exists():
+        return
+    _need_policy(folder, plan.demo_policy)
+    say(f"scores: training on all rollouts from {plan.demo_policy}")
+    final.parent.mkdir(exist_ok=True)
+    score_with_full_data(folder, final, policy=plan.demo_policy, learning_rate=plan.demo_rate, device=plan.device)
+
+
 PARTS: dict[str, Callable[[Path, LabPlan, Say], None]] = {
     "policies": make_policies,
     "corpus": make_corpus,
     "benchmark": make_benchmark,
     "validation": make_validation,
     "candidates": make_candidates,
+    "scores": make_scores,
 }
 """In the order in which they need each other."""
 

@@ -75,6 +75,10 @@ class LabPlan:
     """Makes the corpus, and the candidates of best-of-N."""
     benchmark_policies: tuple[str, ...] = ("internvl-40", "internvl-60", "qwen-40", "qwen-60")
     """Make the benchmark; none of them has a part in the corpus."""
+    demo_policy: str = "small"
+    """What reward models begin from where there is no GPU."""
+    demo_rate: float = 1e-3
+    """Their learning rate."""
     sources: tuple[str, ...] = tuple(SOURCES)
     """Of the corpus, the benchmarks and the candidates, in turn."""
     corpus_questions: int = 10_000
@@ -103,5 +107,5 @@ class LabPlan:
             raise ConfigError(
                 f"policies and snapshots must have different names without a slash, got {', '.join(made)}"
             )
-        if unknown := {self.corpus_policy, *self.benchmark_policies} - set(made):
+        if unknown := {self.corpus_policy, self.demo_policy, *self.benchmark_policies} - set(made):
             raise ConfigError(f"no policy {', '.join(sorted(unknown))} is made; there are {', '.join(made)}")

@@ -19,11 +19,14 @@ import zstandard
 from mprm.errors import ConfigError, InputNotFoundError
 from mprm.lab.world import write_images
 from mprm.rollouts.atomic_write import atomic_write, refuse_existing
+from mprm.rollouts.source_ranges import MANIFEST_SUFFIX
 
 RECORDS = ("corpus", "validation", "benchmark", "candidates")
 """Files of the lab, ``NAME.jsonl``."""
-POLICIES = ("internvl", "qwen")
-"""Policies that reward models begin from."""
+POLICIES = ("internvl", "qwen", "small")
+"""Policies that reward models begin from; the small one is for machines without a GPU."""
+SCORES = "scores/full.jsonl"
+"""Step scores on the benchmark of a reward model that began from the small policy and learnt from all rollouts."""
 LEVEL = 19
 """Of compression."""
 WINDOW_LOG = 27
@@ -40,7 +43,8 @@ def shipped_files() -> Traversable:
 def pack_lab(folder: str | Path, out: str | Path) -> dict[str, int]:
     """Pack a lab as `make_lab` leaves it; returns the bytes of each file written to ``out``."""
     source, target = Path(folder), Path(out)
-    wanted = [source / f"{name}.jsonl" for name in RECORDS] + [source / "policies" / name for name in POLICIES]
+    wanted = [source / f"{name}.jsonl" for name in RECORDS] + [source / SCORES]
+    wanted += [source / "policies" / name for name in POLICIES]
     if missing := [str(path) for path in wanted if not path.exists()]:
         raise InputNotFoundError(f"{', '.join(missing)} not there; make the lab first: mprm lab make {folder}")
     target.mkdir(parents=True, exist_ok=True)
@@ -83,6 +87,12 @@ def open_lab(folder: str | Path, *, force: bool = False) -> list[str]:
     for name in POLICIES:
         with as_file(source / f"{name}.tar.zst") as path:
             _untar(path, target / "policies")
+    scores = target / SCORES
+    scores.parent.mkdir(exist_ok=True)
+    with atomic_write(str(scores)) as temporary:
+        temporary.write_bytes(_decompressed((source / f"{scores.name}.zst").read_bytes()))
+    # who reads the scores finds the model's name there
+    Path(f"{scores}{MANIFEST_SUFFIX}").write_bytes(msgspec.json.encode({"config": {"model": scores.stem}}))
     write_images(sorted(images), target / "images")
     return written
 

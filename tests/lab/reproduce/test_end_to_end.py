@@ -31,6 +31,7 @@ LAB = LabPlan(
     policies={"internvl": hasty("internvl", 0), "qwen": hasty("qwen2_5_vl", 1)},
     benchmark_policies=("internvl", "qwen"),
     corpus_policy="qwen",
+    demo_policy="internvl",
     corpus_questions=8,
     rollouts=4,
     continuations=2,

@@ -9,6 +9,9 @@ from mprm.errors import ConfigError
 from mprm.lab.reproduce.cell import Cell
 from mprm.selection.config import StrategyName
 
+TRAINING: dict[str, Any] = {"batch_size": 64, "per_device": 64, "max_length": 1024}
+"""Fields of `mprm.training.config.TrainConfig` that all reward models of the lab share."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReproducePlan:
@@ -33,7 +36,7 @@ class ReproducePlan:
     """Tried on all data, measured on the validation split; the best is used for every cell of the backbone."""
     choice_seed: int = 1000
     """Of the trainings that choose; no other cell has it."""
-    training: dict[str, Any] = field(default_factory=lambda: {"batch_size": 64, "per_device": 64, "max_length": 1024})
+    training: dict[str, Any] = field(default_factory=lambda: dict(TRAINING))
     """Fields of `mprm.training.config.TrainConfig` that all trainings share; the others are its defaults."""
     curves: tuple[str, ...] = ("full", "random-10", "bis-10", "random-25", "bis-25", "random-25-matched")
     """Arms whose first seeds are measured during training too."""
