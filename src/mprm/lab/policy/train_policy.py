@@ -15,7 +15,7 @@ from mprm.errors import ConfigError
 from mprm.lab.policy.lessons import LESSONS, POOL, Batch, Lessons
 
 AGAIN = 1
-"""Older batches for each new one, while new ones come."""
+"""Older batches for each new one, while new ones come; the first ones come again at once."""
 NAMING = 0.5
 """Weight of the loss of what a picture's tokens name before the language model has them."""
 
@@ -101,7 +101,8 @@ def _batches(policy: Backbone, how: PolicyTraining, device: str) -> Iterator[tup
     """What is learnt from, update by update: pictures, and a batch about them."""
     from torch.utils.data import DataLoader
 
-    n_pools = min(math.ceil(how.n_updates / ((1 + AGAIN) * POOL * len(LESSONS))), how.n_pools)
+    n_asked = how.lessons * how.n_updates / ((1 + AGAIN) * POOL * len(LESSONS))
+    n_pools = max(1, min(math.ceil(n_asked), how.n_pools))
     lessons = Lessons(policy, n_pools, batch_size=how.batch_size, seed=how.seed)
     loader: Any = DataLoader(
         lessons,  # type: ignore[arg-type]
@@ -127,8 +128,8 @@ def _entries(
         # in half the size on a GPU, as the model takes them there
         pictures = pixels.to(device, dtype=torch.bfloat16 if device.startswith("cuda") else pixels.dtype)
         new = [(pictures, batch.on(device)) for batch in batches]
+        coming = [*new, *order.choices(kept or new, k=AGAIN * len(new))]
         kept += new
-        coming = [*new, *order.choices(kept, k=AGAIN * len(new))]
         yield from order.sample(coming, len(coming))
         n += len(coming)
     solutions = [entry for entry in kept if entry[1].is_solving]

@@ -11,6 +11,8 @@ from mprm.lab.world.names import LARGEST, MORE
 from mprm.lab.world.problem import Run
 from mprm.lab.world.scene import Scene
 
+TURNS = {"+": "add", "-": "subtract"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -34,13 +36,13 @@ def totals(
     Examples
     --------
     >>> totals(["bar K"], [2], begin=5, signs="-")
-    {'before bar K': '5', 'sign bar K': '-', 'total bar K': '3'}
+    {'before bar K': '5', 'sign bar K': '-', 'turn bar K': 'subtract', 'total bar K': '3'}
     """
     facts = {}
     total = begin
     for item, value, sign in zip(items, values, signs or "+" * len(items), strict=True):
         facts[f"before {item}"] = str(total)
-        facts[f"sign {item}"] = sign
+        facts[f"sign {item}"], facts[f"turn {item}"] = sign, TURNS[sign]
         total += value if sign == "+" else -value
         facts[f"total {item}"] = str(total)
     return facts

@@ -7,11 +7,13 @@ The facts that claims name:
 - ``total ITEM``, ``before ITEM``, ``count ITEM``, ``largest ITEM``: the running total, the total before the item,
   the running count, the running maximum, each in the question's order up to the item.
 - ``turn ITEM``, ``sign ITEM``: whether the item is added or subtracted; ``begin``: what the total begins with.
-- ``relation ITEM LEVEL``: whether a digit or bar is more than a level from 0 to 9.
+- ``level``: what is asked for is more than it; ``relation ITEM LEVEL``: whether a digit or bar is more than a number
+  from 0 to 9.
 - ``fits ITEM``: whether the shape in a cell is one that is asked for; ``each ITEM``: its points.
-- ``tallest``, ``next tallest``, ``shortest``: bars; ``high``, ``low``: heights of the tallest and the shortest.
+- ``tallest``, ``next tallest``, ``shortest``: bars; ``high``, ``low``, ``difference``: heights of
+  the tallest and the shortest, and the one less the other.
 - ``first``, ``second``, ``relation``: the two sides of a comparison, and whether the first is more.
-- ``largest``, ``at``, ``place``: the largest digit, its cell, and the column or row that is in.
+- ``largest``, ``at``, ``in``: the largest digit, its cell, and the column or row that is asked for.
 - ``result``, ``option LETTER``: what the question asks for; what an option says. ``answer TEXT`` is ``right`` for
   the texts that answer the question.
 
@@ -110,10 +112,10 @@ FORMS: dict[str, tuple[Form, ...]] = {
     ),
     "largest answer": (
         form(
-            f"The largest digit is <largest> at <item> in place <place>, so {_ANSWER}",
+            f"The largest digit is <largest> at <item> in <line>, so {_ANSWER}",
             "largest = <largest>",
             "at = <item>",
-            "place = <place>",
+            "in = <line>",
             _RIGHT,
         ),
         form(
@@ -127,6 +129,7 @@ FORMS: dict[str, tuple[Form, ...]] = {
         form(
             "<Item> is <value>, which is <relation> <level>, so the count is <count>.",
             _ITEM,
+            "level = <level>",
             "relation <item> <level> = <relation>",
             "count <item> = <count>",
         ),
@@ -196,7 +199,12 @@ FORMS: dict[str, tuple[Form, ...]] = {
         ),
     ),
     "difference": (
-        form("The difference is <high> - <low> = <result>.", "high = <high>", "low = <low>", "result = <result>"),
+        form(
+            "The difference is <high> - <low> = <difference>.",
+            "high = <high>",
+            "low = <low>",
+            "difference = <difference>",
+        ),
     ),
     "compared": (form("We see that <first> is <relation> <second>.", *_COMPARED, "relation = <relation>"),),
     "compared answer": (

@@ -15,7 +15,6 @@ from mprm.lab.world.sentence import filled
 
 BEGIN = 20
 """What alternating totals begin with, so that they never fall below zero."""
-TURNS = {"+": "add", "-": "subtract"}
 
 SUM = ("What is the sum of <path>?", "Add the digits of <path>. What is the total?")
 PATH = (
@@ -66,7 +65,6 @@ def _total_of(
     facts = grid_facts(grid) | running
     if begin:
         facts["begin"] = str(begin)
-        facts |= {f"turn {item}": TURNS[sign] for item, sign in zip(items, signs, strict=True)}
     return Asked(
         scene=grid,
         question=filled(draws.pick(questions), names),
@@ -96,7 +94,7 @@ def ask_maximum(draws: Draws) -> Asked:
         question=filled(draws.pick(MAXIMUM), names),
         result=place,
         runs=(Run("", items),),
-        facts=facts | {"largest": largest[-1], "at": items[at], "place": place},
+        facts=facts | {"largest": largest[-1], "at": items[at], "in": f"{names['place']} {place}"},
     )
 
 

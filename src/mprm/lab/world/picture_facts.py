@@ -20,7 +20,8 @@ def heights_of(bars: Bars) -> dict[str, int]:
 def bar_facts(bars: Bars) -> dict[str, str]:
     """Every height, how it stands to every level, and the tallest and shortest bars where no others are as high."""
     heights = heights_of(bars)
-    facts = _measures(heights) | {"high": str(max(bars.heights)), "low": str(min(bars.heights))}
+    high, low = max(bars.heights), min(bars.heights)
+    facts = _measures(heights) | {"high": str(high), "low": str(low), "difference": str(high - low)}
     ranked = sorted(heights, key=heights.__getitem__)
     for name, place in (("shortest", 0), ("tallest", -1), ("next tallest", -2)):
         if bars.heights.count(heights[ranked[place]]) == 1:

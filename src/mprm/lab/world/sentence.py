@@ -18,7 +18,7 @@ Facts = Mapping[str, str]
 
 NUMBERS = tuple(map(str, range(LARGEST + 1)))
 FILLERS: dict[str, tuple[str, ...]] = {
-    "answer": (*NUMBERS, *OPTIONS, "Yes", "No"),
+    "answer": (*NUMBERS, *OPTIONS, *BARS, "Yes", "No"),
     "fits": tuple(FITS.values()),
     "item": (*CELLS, *BARS),
     "line": LINES,

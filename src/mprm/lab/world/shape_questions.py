@@ -23,7 +23,7 @@ POINTS = (
     "<Prices>. What are the shapes along <path> worth?",
     "<Prices>. What is the total of the points along <path>?",
 )
-PRICE = ("each <shape> is worth <each>", "each <shape> gives <each> points")
+PRICE = ("each <shape> is worth <each>", "each <shape> scores <each>")
 WORTH = (1, 5)
 """Least and most points of a shape."""
 

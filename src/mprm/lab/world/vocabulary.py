@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from mprm.annotation.questions.prompt import CHOICE, OPEN, STEPS
@@ -67,3 +68,9 @@ def vocabulary() -> tuple[str, ...]:
     words = {word for text in texts for word in words_of(_SLOT.sub(" ", text))}
     # what stands in a slot can begin a sentence
     return tuple(sorted(words | {"Cell", "Bar", "Each"}))
+
+
+def world_version() -> str:
+    """Changes when a question or a sentence is put in other words: who learnt the ones does not know the others."""
+    texts = [*QUESTIONS, *(form.text for forms in FORMS.values() for form in forms), *NEUTRAL]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
