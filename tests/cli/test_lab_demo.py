@@ -18,7 +18,6 @@ from tests.lab.reproduce.test_end_to_end import LAB, hasty
 def test_the_demo_runs_on_a_packed_lab_to_its_last_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("altair")
     made = tmp_path / "made"
     plan = replace(LAB, policies={**LAB.policies, "small": hasty("internvl", 2)}, demo_policy="small")
     make_lab(made, plan, say=lambda _: None)
@@ -33,7 +32,7 @@ def test_the_demo_runs_on_a_packed_lab_to_its_last_table(
     for name in ("random-0.1", "bis-0.1", "full"):
         assert name in last
     assert run(["lab", "demo", str(folder)]) == 1
-    assert "is not empty; choose another folder, or remove it" in capsys.readouterr().err
+    assert "is there already; choose another folder, or remove it" in capsys.readouterr().err
     assert run(["lab", "demo", str(folder), "--force"]) == 2
     assert "removes nothing" in capsys.readouterr().err
 

@@ -107,3 +107,26 @@ def test_a_snapshot_holds_the_weights_after_its_share_of_the_updates(tmp_path: P
         kept = load_backbone(tmp_path / name, device="cpu").model.lm_head.weight
         assert torch.equal(kept.bfloat16(), heads[n_updates - 1])
     assert not torch.equal(heads[0], heads[1])
+
+
+def test_a_policy_that_was_made_otherwise_or_stands_without_its_snapshots_is_refused(tmp_path: Path) -> None:
+    policy = LabPlan().policies["internvl"]
+    plan = replace(
+        LabPlan(),
+        policies={"one": replace(policy, snapshots={"early": 0.5})},
+        corpus_policy="one",
+        demo_policy="one",
+        benchmark_policies=("early",),
+    )
+    (tmp_path / "policies" / "one").mkdir(parents=True)
+    (tmp_path / "policies" / "one" / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="one is there without its snapshots"):
+        make_lab(tmp_path, plan, only=("policies",))
+    (tmp_path / "policies" / "early").mkdir()
+    (tmp_path / "policies" / "early" / "config.json").write_text("{}")
+    make_lab(tmp_path, plan, only=("policies",))  # all is there
+    elsewhere = replace(policy, snapshots={"early": 0.5}, training=replace(policy.training, device="cpu", workers=1))
+    make_lab(tmp_path, replace(plan, policies={"one": elsewhere}), only=("policies",))
+    longer = replace(elsewhere, training=replace(policy.training, n_updates=9000))
+    with pytest.raises(ConfigError, match=r"policy-one\.json: this part of the lab was begun with another plan"):
+        make_lab(tmp_path, replace(plan, policies={"one": longer}), only=("policies",))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mprm.errors import ConfigError, InputNotFoundError, OutputExistsError
+from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
 from mprm.lab import shipped
 from mprm.lab.shipped import open_lab, pack_lab
 from mprm.lab.world import draw, problem
@@ -67,3 +67,41 @@ def test_an_installation_without_a_lab_says_how_to_make_one(tmp_path: Path, monk
     monkeypatch.setattr(shipped, "shipped_files", lambda: tmp_path)
     with pytest.raises(InputNotFoundError, match="mprm lab make DIR"):
         open_lab(tmp_path / "lab")
+
+
+def test_nothing_that_is_there_is_replaced_unasked_and_nothing_stale_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack_lab(made(tmp_path / "lab"), tmp_path / "packed")
+    monkeypatch.setattr(shipped, "shipped_files", lambda: tmp_path / "packed")
+    for path in ("policies/small/config.json", shipped.SCORES):
+        other = tmp_path / path.replace("/", "-")
+        (other / path).parent.mkdir(parents=True)
+        (other / path).write_text("mine")
+        with pytest.raises(OutputExistsError, match=Path(path).name):
+            open_lab(other)
+        assert [entry for entry in other.rglob("*") if entry.is_file()] == [other / path]
+    stale = other / "images" / "bars-total" / "0.png"
+    stale.parent.mkdir(parents=True)
+    stale.write_bytes(b"of another version")
+    (other / "policies" / "small").mkdir(parents=True)
+    (other / "policies" / "small" / "extra.bin").write_bytes(b"")
+    open_lab(other, force=True)
+    assert stale.read_bytes() == draw(problem("bars-total", 0))
+    assert not (other / "policies" / "small" / "extra.bin").exists()
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl.zst", "small.tar.zst", "full.jsonl.zst"])
+def test_a_damaged_or_missing_file_is_named_before_anything_is_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = tmp_path / "packed"
+    pack_lab(made(tmp_path / "lab"), packed)
+    monkeypatch.setattr(shipped, "shipped_files", lambda: packed)
+    (packed / name).write_bytes(b"version https://git-lfs")
+    with pytest.raises(DataError, match=f"{name} is damaged .*install mprm anew"):
+        open_lab(tmp_path / "opened")
+    (packed / name).unlink()
+    with pytest.raises(InputNotFoundError, match="ships no lab"):
+        open_lab(tmp_path / "opened")
+    assert not (tmp_path / "opened").exists()

@@ -88,7 +88,7 @@ def _demo(options: LabCommand) -> int:
 
     if options.force:
         raise ConfigError("mprm lab demo removes nothing; choose a folder that is empty")
-    demo(Path(options.folder))
+    demo(Path(options.folder).expanduser())
     return 0
 
 
@@ -97,6 +97,8 @@ def _pack(options: LabCommand) -> int:
 
     from mprm.lab.shipped import pack_lab
 
+    if options.force:
+        raise ConfigError("mprm lab pack replaces what it packed before, and needs no --force")
     out = Path(options.folder) / "shipped"
     written = pack_lab(options.folder, out)
     for name, n_bytes in written.items():

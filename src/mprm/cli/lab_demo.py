@@ -9,6 +9,7 @@ from time import monotonic
 
 from mprm.errors import MprmError, OutputExistsError
 
+INTERRUPTED = 130
 N_PROBLEMS = 150
 """Of best-of-N."""
 
@@ -69,7 +70,7 @@ def demo(folder: Path) -> None:
     from mprm.cli.main import run
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OutputExistsError(f"{folder} is not empty; choose another folder, or remove it")
+        raise OutputExistsError(f"{folder} is there already; choose another folder, or remove it")
     plan, began = stages(folder), monotonic()
     for number, stage in enumerate(plan, 1):
         rest = sum(later.seconds for later in plan[number - 1 :])
@@ -82,6 +83,8 @@ def demo(folder: Path) -> None:
             lines = (folder / "lab" / "candidates.jsonl").read_bytes().splitlines(keepends=True)
             (folder / "candidates.jsonl").write_bytes(b"".join(lines[:N_PROBLEMS]))
         code = run(list(stage.words))
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
         if code and not (stage.words[0] == "check" and code == 3):  # 3: there is something to look at
             raise MprmError(f"the demo stopped: mprm {stage.words[0]} ended with exit code {code}")
     print(f"\nDone in {monotonic() - began:.0f} s. The page is {folder / 'report.html'}.")

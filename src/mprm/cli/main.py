@@ -27,7 +27,7 @@ COMMANDS = {
     "lab": "the sample corpus that mprm ships; a small visual world, and the paper's experiments on it",
 }
 
-CONTINUE = ("annotate", "sample", "rerank", "lab")
+CONTINUE = ("annotate", "sample", "rerank", "lab make", "lab reproduce")
 """Commands that save their work as it is done."""
 
 HELP = f"""mprm {__version__}: multimodal process reward models, from annotated rollouts to the best of N.
@@ -76,7 +76,7 @@ def run(arguments: list[str]) -> int:
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         print(f"mprm {name}: interrupted; nothing half-written was left under a final name", file=sys.stderr)
-        if name in CONTINUE:
+        if name in CONTINUE or " ".join(arguments[:2]) in CONTINUE:
             print("What is done is kept; the same command continues there.", file=sys.stderr)
         return 130
     except BrokenPipeError:

@@ -22,10 +22,11 @@ from mprm.errors import ConfigError, InputNotFoundError, MprmError
 from mprm.inference.load_policy import load_policy
 from mprm.lab.plan import LabPlan, PolicyPlan
 from mprm.lab.policy.architecture import new_policy, save_policy
-from mprm.lab.policy.train_policy import train_policy
+from mprm.lab.policy.train_policy import PolicyTraining, train_policy
 from mprm.lab.questions import problems_of, write_questions
 from mprm.lab.step_benchmark import judged_solutions
 from mprm.lab.world import write_images
+from mprm.lab.world.vocabulary import world_version
 from mprm.rollouts.atomic_write import atomic_write
 
 Say = Callable[[str], None]
@@ -51,11 +52,16 @@ def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, .
 
 def make_policies(folder: Path, plan: LabPlan, say: Say) -> None:
     """Train the policies, several at once; a folder without ``config.json`` is not finished."""
+    for name, wanted in plan.policies.items():
+        _settle(folder, f"policy-{name}", wanted.kind, wanted.size, wanted.snapshots, _of_the_result(wanted.training))
     missing = {
         name: replace(wanted, training=replace(wanted.training, device=plan.device))
         for name, wanted in plan.policies.items()
         if not all((folder / "policies" / made / "config.json").is_file() for made in (name, *wanted.snapshots))
     }
+    for name in missing:
+        if (there := folder / "policies" / name / "config.json").is_file():  # it comes last, after its snapshots
+            raise ConfigError(f"{there.parent} is there without its snapshots; choose another folder, or remove it")
     if plan.at_once == 1 or len(missing) < 2:
         for name, wanted in missing.items():
             _train(folder / "policies" / name, wanted, say)
@@ -68,6 +74,11 @@ def make_policies(folder: Path, plan: LabPlan, say: Say) -> None:
         }
         for done in as_completed(training):
             done.result()
+
+
+def _of_the_result(how: PolicyTraining) -> PolicyTraining:
+    """What decides what training makes: neither where nor by how many."""
+    return replace(how, workers=0, device="auto")
 
 
 def _train(final: Path, wanted: PolicyPlan, say: Say) -> None:
@@ -101,7 +112,16 @@ def _save(policy: Backbone, final: Path) -> None:
 def make_corpus(folder: Path, plan: LabPlan, say: Say) -> None:
     """Annotate the corpus's questions, in several processes at once."""
     final = folder / "corpus.jsonl"
-    _settle(folder, plan, "corpus", plan.corpus_policy, plan.corpus_questions, plan.rollouts, plan.continuations)
+    _settle(
+        folder,
+        "corpus",
+        plan.corpus_policy,
+        plan.corpus_questions,
+        plan.rollouts,
+        plan.continuations,
+        plan.decoding,
+        plan.sources,
+    )
     if final.exists():
         return
     _need_policy(folder, plan.corpus_policy)
@@ -159,7 +179,7 @@ def make_validation(folder: Path, plan: LabPlan, say: Say) -> None:
 def _judged(folder: Path, plan: LabPlan, say: Say, split: str, n: int) -> None:
     """One solution of each policy to each of its ``n`` questions, the steps judged by the world."""
     final = folder / f"{split}.jsonl"
-    _settle(folder, plan, split, *plan.benchmark_policies, n)
+    _settle(folder, split, *plan.benchmark_policies, n, plan.decoding, plan.sources)
     if final.exists():
         return
     for name in plan.benchmark_policies:
@@ -179,7 +199,15 @@ def _judged(folder: Path, plan: LabPlan, say: Say, split: str, n: int) -> None:
 def make_candidates(folder: Path, plan: LabPlan, say: Say) -> None:
     """Candidates for best-of-N."""
     final = folder / "candidates.jsonl"
-    _settle(folder, plan, "candidates", plan.corpus_policy, plan.best_of_n_questions, plan.candidates)
+    _settle(
+        folder,
+        "candidates",
+        plan.corpus_policy,
+        plan.best_of_n_questions,
+        plan.candidates,
+        plan.decoding,
+        plan.sources,
+    )
     if final.exists():
         return
     _need_policy(folder, plan.corpus_policy)
@@ -193,7 +221,7 @@ def make_scores(folder: Path, plan: LabPlan, say: Say) -> None:
     from mprm.lab.full_data import score_with_full_data
 
     final = folder / "scores" / "full.jsonl"
-    _settle(folder, plan, "scores", plan.demo_policy, str(plan.demo_rate))
+    _settle(folder, "scores", plan.demo_policy, plan.demo_rate)
     if final.exists():
         return
     _need_policy(folder, plan.demo_policy)
@@ -213,10 +241,10 @@ PARTS: dict[str, Callable[[Path, LabPlan, Say], None]] = {
 """In the order in which they need each other."""
 
 
-def _settle(folder: Path, plan: LabPlan, part: str, *details: str | int) -> None:
+def _settle(folder: Path, part: str, *details: object) -> None:
     """Write down what a part is made with; stops where the folder has one that is made otherwise."""
     path = folder / "plans" / f"{part}.json"
-    settled = msgspec.json.encode([*details, plan.decoding, plan.sources])
+    settled = msgspec.json.encode([world_version(), *details])
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         with atomic_write(str(path)) as temporary:

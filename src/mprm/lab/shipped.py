@@ -7,16 +7,17 @@ is opened.
 from __future__ import annotations
 
 import io
+import shutil
 import tarfile
 from collections.abc import Iterator
-from importlib.resources import as_file, files
+from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import msgspec
 import zstandard
 
-from mprm.errors import ConfigError, InputNotFoundError
+from mprm.errors import ConfigError, DataError, InputNotFoundError
 from mprm.lab.world import write_images
 from mprm.rollouts.atomic_write import atomic_write, refuse_existing
 from mprm.rollouts.source_ranges import MANIFEST_SUFFIX
@@ -42,23 +43,22 @@ def shipped_files() -> Traversable:
 
 def pack_lab(folder: str | Path, out: str | Path) -> dict[str, int]:
     """Pack a lab as `make_lab` leaves it; returns the bytes of each file written to ``out``."""
-    source, target = Path(folder), Path(out)
+    source, target = Path(folder).expanduser(), Path(out).expanduser()
     wanted = [source / f"{name}.jsonl" for name in RECORDS] + [source / SCORES]
     wanted += [source / "policies" / name for name in POLICIES]
     if missing := [str(path) for path in wanted if not path.exists()]:
         raise InputNotFoundError(f"{', '.join(missing)} not there; make the lab first: mprm lab make {folder}")
-    target.mkdir(parents=True, exist_ok=True)
-    written = {}
+    packed = {}
     for path in wanted:
-        data = path.read_bytes() if path.is_file() else _tar(path)
-        packed = _compressed(data)
-        final = target / f"{path.name}{'.zst' if path.is_file() else '.tar.zst'}"
-        with atomic_write(str(final)) as temporary:
-            temporary.write_bytes(packed)
-        written[final.name] = len(packed)
-    if (n_bytes := sum(written.values())) > MOST_BYTES:
+        data, ending = (path.read_bytes(), ".zst") if path.is_file() else (_tar(path), ".tar.zst")
+        packed[path.name + ending] = _compressed(data)
+    if (n_bytes := sum(map(len, packed.values()))) > MOST_BYTES:
         raise ConfigError(f"the lab takes {n_bytes:,} bytes; {MOST_BYTES:,} may be shipped")
-    return written
+    target.mkdir(parents=True, exist_ok=True)
+    for name, data in packed.items():
+        with atomic_write(str(target / name)) as temporary:
+            temporary.write_bytes(data)
+    return {name: len(data) for name, data in packed.items()}
 
 
 def open_lab(folder: str | Path, *, force: bool = False) -> list[str]:
@@ -68,33 +68,31 @@ def open_lab(folder: str | Path, *, force: bool = False) -> list[str]:
     -------
     The files of records.
     """
-    target, source = Path(folder), shipped_files()
-    packed = {name: source / f"{name}.jsonl.zst" for name in RECORDS}
-    if not all(entry.is_file() for entry in packed.values()):
+    target, source = Path(folder).expanduser(), shipped_files()
+    records = {f"{name}.jsonl": f"{name}.jsonl.zst" for name in RECORDS} | {SCORES: f"{Path(SCORES).name}.zst"}
+    policies = {name: f"{name}.tar.zst" for name in POLICIES}
+    if not all((source / packed).is_file() for packed in [*records.values(), *policies.values()]):
         raise InputNotFoundError("this installation ships no lab; make one on a GPU: mprm lab make DIR")
-    for name in RECORDS:
-        refuse_existing(str(target / f"{name}.jsonl"), force=force)
-    images: set[str] = set()
-    written = []
-    for name, entry in packed.items():
-        data = _decompressed(entry.read_bytes())
-        images.update(_images_of(data))
-        final = target / f"{name}.jsonl"
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(str(final)) as temporary:
-            temporary.write_bytes(data)
-        written.append(str(final))
-    for name in POLICIES:
-        with as_file(source / f"{name}.tar.zst") as path:
-            _untar(path, target / "policies")
-    scores = target / SCORES
-    scores.parent.mkdir(exist_ok=True)
-    with atomic_write(str(scores)) as temporary:
-        temporary.write_bytes(_decompressed((source / f"{scores.name}.zst").read_bytes()))
+    for path in [*records, *(f"policies/{name}/config.json" for name in policies)]:
+        refuse_existing(str(target / path), force=force)
+    unpacked = {path: _decompressed(source / packed) for path, packed in (records | policies).items()}
+    images = {image for path in records if path != SCORES for image in _images_of(unpacked[path])}
+    for path in records:
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(str(target / path)) as temporary:
+            temporary.write_bytes(unpacked[path])
     # who reads the scores finds the model's name there
-    Path(f"{scores}{MANIFEST_SUFFIX}").write_bytes(msgspec.json.encode({"config": {"model": scores.stem}}))
+    Path(f"{target / SCORES}{MANIFEST_SUFFIX}").write_bytes(
+        msgspec.json.encode({"config": {"model": Path(SCORES).stem}})
+    )
+    for name in policies:
+        shutil.rmtree(target / "policies" / name, ignore_errors=True)
+        _untar(unpacked[name], target / "policies")
+    if force:  # they may be of another version's problems
+        for image in images:
+            (target / "images" / image).unlink(missing_ok=True)
     write_images(sorted(images), target / "images")
-    return written
+    return [str(target / path) for path in records if path != SCORES]
 
 
 def _images_of(lines: bytes) -> Iterator[str]:
@@ -109,8 +107,11 @@ def _compressed(data: bytes) -> bytes:
     return zstandard.ZstdCompressor(compression_params=settings).compress(data)
 
 
-def _decompressed(data: bytes) -> bytes:
-    return zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG).decompress(data)
+def _decompressed(packed: Traversable) -> bytes:
+    try:
+        return zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG).decompress(packed.read_bytes())
+    except zstandard.ZstdError as error:
+        raise DataError(f"{packed} is damaged ({error}); install mprm anew") from error
 
 
 def _tar(folder: Path) -> bytes:
@@ -125,7 +126,7 @@ def _tar(folder: Path) -> bytes:
     return out.getvalue()
 
 
-def _untar(path: Path, folder: Path) -> None:
+def _untar(data: bytes, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(_decompressed(path.read_bytes()))) as bundle:
+    with tarfile.open(fileobj=io.BytesIO(data)) as bundle:
         bundle.extractall(folder, filter="data")
