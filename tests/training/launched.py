@@ -16,6 +16,7 @@ import torch
 from transformers import TrainerCallback
 
 from mprm.training.config import TrainConfig
+from mprm.training.leave_group import leave_group
 from mprm.training.train import train
 from mprm.training.trainer import StepTrainer
 
@@ -73,3 +74,4 @@ if __name__ == "__main__":
     root, destination, size, *kinds = sys.argv[1:]
     for each in kinds:
         updates(each, Path(root), Path(destination) / each, int(size))
+    leave_group()

@@ -101,6 +101,7 @@ def run(arguments: list[str]) -> int:
     )
     from mprm.cli.progress import counting
     from mprm.training.config import TrainConfig
+    from mprm.training.leave_group import leave_group
     from mprm.training.train import train
 
     values = {field.name: getattr(options, field.name) for field in fields(options)}
@@ -112,6 +113,7 @@ def run(arguments: list[str]) -> int:
     )
     with counting("preparing rollouts", None) as on_rollouts:
         trained = train(options.paths, config, resume=options.resume, force=options.force, on_rollouts=on_rollouts)
+    leave_group()
     if not trained.is_first:
         return 0
     if options.json:
