@@ -18,7 +18,7 @@ class LabCommand:
     open: write the lab that mprm ships, as make made it: annotated rollouts of a visual world, benchmarks, candidates
     and policies; pictures are drawn.
     demo: open it, choose a tenth by BIS and at random, train on both, measure, choose among candidates, and write the
-    report page; minutes on two cores.
+    report page; without a GPU.
     make: train small policies on the lab's visual world and let them make a corpus with Monte-Carlo scores, two step
     benchmarks and candidates; every part that is there already is kept. Meant for a GPU.
     reproduce: train and measure the paper's experiments on what make wrote, cell by cell; a stopped command goes on
