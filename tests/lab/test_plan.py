@@ -37,6 +37,7 @@ def test_the_lab_has_the_sizes_that_it_promises() -> None:
     assert (plan.best_of_n_questions >= 500, plan.candidates) == (True, 16)
     assert set(plan.sources) <= set(SOURCES)
     assert len(plan.sources) >= 8
+    assert set(plan.corpus_sources) == set(plan.sources)
     for policy in plan.policies.values():
         model = new_policy(policy.kind, size=policy.size).model
         assert 1e6 < sum(weight.numel() for weight in model.parameters()) < 1e7
@@ -54,12 +55,18 @@ def test_sources_that_are_none_or_come_twice_are_refused(sources: tuple[str, ...
         LabPlan(sources=sources)
 
 
+@pytest.mark.parametrize("sources", [(), ("maze",)])
+def test_sources_of_the_corpus_that_are_not_there_are_refused(sources: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="corpus_sources must be some of grid-sum"):
+        LabPlan(corpus_sources=sources)
+
+
 def test_a_folder_with_other_questions_is_not_taken_for_this_plan(tmp_path: Path) -> None:
-    plan = LabPlan(sources=("grid-sum", "bars-total"))
-    path = _questions(tmp_path, plan, "corpus", 6)
-    assert _questions(tmp_path, plan, "corpus", 6) == path
+    sources = ("grid-sum", "bars-total")
+    path = _questions(tmp_path, sources, "corpus", 6)
+    assert _questions(tmp_path, sources, "corpus", 6) == path
     with pytest.raises(ConfigError, match="holds other questions than this plan asks for"):
-        _questions(tmp_path, LabPlan(sources=("grid-sum",)), "corpus", 6)
+        _questions(tmp_path, ("grid-sum",), "corpus", 6)
 
 
 @pytest.mark.parametrize("part", ["corpus", "benchmark", "validation", "candidates"])

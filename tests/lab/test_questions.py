@@ -28,6 +28,18 @@ def test_a_file_of_questions_asks_what_the_world_asks(tmp_path: Path) -> None:
     assert problems_of("corpus", 3, first=20) == problems[20:23]
 
 
+def test_a_source_that_comes_up_more_often_has_more_problems_and_none_twice() -> None:
+    sources = ("grid-sum", "grid-max", "grid-max", "bars-total")
+    found = problems_of("corpus", 10, sources=sources)
+    assert [one.source for one in found] == [*sources, *sources, "grid-sum", "grid-max"]
+    assert len({one.id for one in found}) == 10
+    for source in sources:  # the first ones of each, as if it were alone
+        assert [one for one in found if one.source == source] == problems_of(
+            "corpus", sum(one.source == source for one in found), sources=(source,)
+        )
+    assert problems_of("corpus", 5, first=3, sources=sources) == found[3:8]
+
+
 def test_splits_and_numbers_that_are_not_there_are_refused() -> None:
     with pytest.raises(ConfigError, match="no split 'test' in the lab"):
         problems_of("test", 1)

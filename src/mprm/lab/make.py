@@ -120,12 +120,12 @@ def make_corpus(folder: Path, plan: LabPlan, say: Say) -> None:
         plan.rollouts,
         plan.continuations,
         plan.decoding,
-        plan.sources,
+        plan.corpus_sources,
     )
     if final.exists():
         return
     _need_policy(folder, plan.corpus_policy)
-    questions = _questions(folder, plan, "corpus", plan.corpus_questions)
+    questions = _questions(folder, plan.corpus_sources, "corpus", plan.corpus_questions)
     shards = [folder / "shards" / f"corpus-{index}-of-{plan.shards}.jsonl" for index in range(1, plan.shards + 1)]
     say(f"corpus: {plan.corpus_questions:,} questions in {plan.shards} processes")
     running = [
@@ -187,7 +187,7 @@ def _judged(folder: Path, plan: LabPlan, say: Say, split: str, n: int) -> None:
     records: list[dict[str, Any]] = []
     for place, name in enumerate(plan.benchmark_policies):
         say(f"{split}: {n:,} solutions by {name}")
-        questions = _questions(folder, plan, split, n, first=place * n)
+        questions = _questions(folder, plan.sources, split, n, first=place * n)
         out = folder / "shards" / f"{split}-{name}.jsonl"
         _sample(folder, plan, name, questions, out, n=1)
         records += judged_solutions(read_candidates(str(out)), policy=name)
@@ -212,7 +212,7 @@ def make_candidates(folder: Path, plan: LabPlan, say: Say) -> None:
         return
     _need_policy(folder, plan.corpus_policy)
     say(f"best-of-N: {plan.candidates} candidates for {plan.best_of_n_questions:,} questions")
-    questions = _questions(folder, plan, "best-of-n", plan.best_of_n_questions)
+    questions = _questions(folder, plan.sources, "best-of-n", plan.best_of_n_questions)
     _sample(folder, plan, plan.corpus_policy, questions, final, n=plan.candidates)
 
 
@@ -259,10 +259,10 @@ def _need_policy(folder: Path, name: str) -> None:
         raise InputNotFoundError(f"{path}: no policy there; mprm lab make {folder} --only policies makes it")
 
 
-def _questions(folder: Path, plan: LabPlan, split: str, n: int, *, first: int = 0) -> Path:
+def _questions(folder: Path, sources: tuple[str, ...], split: str, n: int, *, first: int = 0) -> Path:
     """A file of questions, with its images."""
     path = folder / "questions" / f"{split}-{first}-{n}.jsonl"
-    problems = problems_of(split, n, first=first, sources=plan.sources)
+    problems = problems_of(split, n, first=first, sources=sources)
     write_images(problems, folder / "images")
     path.parent.mkdir(exist_ok=True)
     if path.exists():

@@ -46,13 +46,13 @@ def _size(hidden: int, layers: int, vision_hidden: int, vision_layers: int) -> S
     )
 
 
-SNAPSHOTS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+SNAPSHOTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Shares of the updates after which the two backbones' policies are kept; the benchmark's authors are among them."""
 
 
 def _policies() -> dict[str, PolicyPlan]:
     usual, small = _size(256, 5, 128, 3), _size(128, 3, 96, 2)
-    how = PolicyTraining(n_updates=6000)
+    how = PolicyTraining(n_updates=8000)
 
     def kept(name: str) -> dict[str, float]:
         return {f"{name}-{100 * share:g}": share for share in SNAPSHOTS}
@@ -64,6 +64,12 @@ def _policies() -> dict[str, PolicyPlan]:
     }
 
 
+_LARGER = {"grid-max": 6, "bars-second": 6, "grid-path": 4, "shapes-points": 3}
+CORPUS_SOURCES = tuple(source for source in SOURCES for _ in range(_LARGER.get(source, 1)))
+"""Sources of a collected corpus differ in size: here the ones that the policy finds hard are the large ones, which
+brings the corpus's share of error steps and of mixed rollouts near the paper's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabPlan:
     """The whole lab; the defaults are its real size, for one H200."""
@@ -71,16 +77,18 @@ class LabPlan:
     policies: dict[str, PolicyPlan] = field(default_factory=_policies)
     at_once: int = 3
     """Policies that are trained side by side on one device."""
-    corpus_policy: str = "internvl"
+    corpus_policy: str = "internvl-90"
     """Makes the corpus, and the candidates of best-of-N."""
-    benchmark_policies: tuple[str, ...] = ("internvl-40", "internvl-60", "qwen-40", "qwen-60")
+    benchmark_policies: tuple[str, ...] = ("internvl-40", "internvl-50", "qwen-40", "qwen-70")
     """Make the benchmark; none of them has a part in the corpus."""
     demo_policy: str = "small"
     """What reward models begin from where there is no GPU."""
-    demo_rate: float = 1e-3
+    demo_rate: float = 3e-4
     """Their learning rate."""
     sources: tuple[str, ...] = tuple(SOURCES)
-    """Of the corpus, the benchmarks and the candidates, in turn."""
+    """Of the benchmarks and the candidates, in turn."""
+    corpus_sources: tuple[str, ...] = CORPUS_SOURCES
+    """Of the corpus, in turn; some come up more often."""
     corpus_questions: int = 10_000
     rollouts: int = 4
     continuations: int = 16
@@ -101,6 +109,10 @@ class LabPlan:
         if not self.sources or len(set(self.sources)) < len(self.sources) or not set(self.sources) <= SOURCES.keys():
             raise ConfigError(
                 f"sources must be different ones of {', '.join(SOURCES)}; got {', '.join(self.sources)}"
+            )
+        if not self.corpus_sources or not set(self.corpus_sources) <= SOURCES.keys():
+            raise ConfigError(
+                f"corpus_sources must be some of {', '.join(SOURCES)}; got {', '.join(self.corpus_sources)}"
             )
         made = [*self.policies, *(name for policy in self.policies.values() for name in policy.snapshots)]
         if len(set(made)) < len(made) or any("/" in name for name in made):

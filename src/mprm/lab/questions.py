@@ -13,15 +13,20 @@ from mprm.rollouts.atomic_write import atomic_write
 
 
 def problems_of(split: str, n: int, *, first: int = 0, sources: Sequence[str] = tuple(SOURCES)) -> list[Problem]:
-    """``n`` problems of a split from the ``first`` on, the sources in turn; the same numbers give the same ones."""
+    """``n`` problems of a split from the ``first`` on, the sources in turn; the same numbers give the same ones.
+
+    A source that comes up more than once in ``sources`` has so many problems in each turn.
+    """
     if split not in SPLITS:
         raise ConfigError(f"there is no split {split!r} in the lab; choose one of {', '.join(SPLITS)}")
     if n < 1 or first < 0:
         raise ConfigError(f"n must be 1 or more and first 0 or more, got {n} and {first}")
-    seeds = SPLITS[split]
-    return [
-        problem(sources[number % len(sources)], seeds[number // len(sources)]) for number in range(first, first + n)
-    ]
+    seeds, found = SPLITS[split], []
+    for number in range(first, first + n):
+        turn, place = divmod(number, len(sources))
+        source = sources[place]
+        found.append(problem(source, seeds[turn * sources.count(source) + sources[:place].count(source)]))
+    return found
 
 
 def write_questions(problems: Iterable[Problem], path: str | Path) -> None:
