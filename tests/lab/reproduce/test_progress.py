@@ -7,7 +7,7 @@ from mprm.lab.reproduce.workers import Outcome, Task
 def test_a_line_says_what_is_done_what_runs_and_how_long_the_rest_takes() -> None:
     tasks = [Task(name=name, group="g", cost=cost, work=None) for name, cost in (("a", 6.0), ("b", 3.0), ("c", 1.0))]
     progress = Progress("experiments", tasks, n_kept=2, began=100.0)
-    assert progress.first_line() == "experiments: 3 cells to measure, 2 done before"
+    assert progress.first_line() == "experiments: 3 to do, 2 done before"
     for task in tasks:
         progress.start(task)
     # 6 of 10 in 30 s: the other 4 take 20 s

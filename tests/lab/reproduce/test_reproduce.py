@@ -35,7 +35,7 @@ def test_every_cell_is_measured_once_with_the_rate_that_was_chosen(tmp_path: Pat
     # of 0.1 and 0.2 the latter came to 0.7, the better value
     rates = {line.split()[1] for line in (tmp_path / "ran").read_text().splitlines() if ".bis-10." in line}
     assert rates == {"0.2"}
-    assert said[0] == "learning rates: 2 cells to measure, 0 done before"
+    assert said[0] == "learning rates: 2 to do, 0 done before"
     assert any(line.startswith("experiments 9/9: internvl.") for line in said)
     assert all(line.endswith(" left") for line in said if "/" in line)
     again = reproduce(tmp_path, TINY, jobs=2, say=said.append, make=measure_nothing)

@@ -26,7 +26,7 @@ class Progress:
 
     def first_line(self) -> str:
         """What there is to do."""
-        return f"{self._title}: {self._n_all - self._n_done} cells to measure, {self._n_done} done before"
+        return f"{self._title}: {self._n_all - self._n_done} to do, {self._n_done} done before"
 
     def line(self, outcome: Outcome, *, now: float) -> str:
         """A line on a task that ended."""

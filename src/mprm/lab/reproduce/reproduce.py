@@ -18,6 +18,7 @@ from mprm.errors import ConfigError, MprmError
 from mprm.lab.reproduce.cell import Cell
 from mprm.lab.reproduce.cell_files import CellFiles
 from mprm.lab.reproduce.choice import choices_of
+from mprm.lab.reproduce.encoded import Part
 from mprm.lab.reproduce.inputs import WORK, LabInputs, find_inputs, judge_once
 from mprm.lab.reproduce.progress import Progress
 from mprm.lab.reproduce.reproduce_plan import ReproducePlan
@@ -74,6 +75,8 @@ def reproduce(
         if any(cell.arm in plan.best_of_n for cell in run.missing(wanted)):
             judge_once(inputs, say)
         if run.missing(wanted):
+            if make is None and n_jobs > 1:
+                run.encode(backbones, max(1, n_jobs // len(backbones)))
             trials = [cell for cell in plan.choices() if cell.backbone in backbones]
             run.measure("learning rates", trials, {cell.name: cell.learning_rate for cell in trials})
             if run.failed:
@@ -81,6 +84,7 @@ def reproduce(
         chosen = {name: one["learning_rate"] for name, one in choices_of(run.files, plan, backbones).items()}
         n_kept = len(wanted) - len(run.missing(wanted))
         run.measure("experiments", wanted, {cell.name: chosen[cell.backbone] for cell in wanted})
+        shutil.rmtree(folder / WORK, ignore_errors=True)
     return Reproduced(n_cells=len(wanted), n_kept=n_kept, failed=run.failed)
 
 
@@ -104,11 +108,14 @@ def workbench(inputs: LabInputs, plan: ReproducePlan) -> Callable[[Any], Any]:
 
     bench = Workbench(inputs, plan)
 
-    def measure(work: tuple[Cell, dict[str, Any]]) -> float | None:
+    def do(work: Part | tuple[Cell, dict[str, Any]]) -> float | None:
+        if isinstance(work, Part):
+            bench.encode(work)
+            return None
         found: float | None = bench.run(*work)["metrics"]["held_out"]["overall"]
         return found
 
-    return measure
+    return do
 
 
 @contextmanager
@@ -141,6 +148,14 @@ class _Run:
         training = self.plan.train_options(cell, learning_rate or 0.0) if cell.subset != "base" else {}
         return {"training": training, "inputs": {name: self.inputs.hashes[name] for name in names}}
 
+    def encode(self, backbones: tuple[str, ...], count: int) -> None:
+        """Read the corpus as each backbone does, in so many parts."""
+        parts = [Part(backbone, index, count) for backbone in backbones for index in range(count)]
+        tasks = [Task(name=f"{part.backbone}.{part.index}", group=part.backbone, cost=1, work=part) for part in parts]
+        self._do("encoding", tasks)
+        if self.failed:
+            raise MprmError("the corpus cannot be encoded: " + "; ".join(self.failed.values()))
+
     def measure(self, title: str, cells: list[Cell], rates: dict[str, float | None]) -> None:
         """Run those that are not finished; stops before anything is run where one was measured otherwise."""
         settings = {cell.name: self.settings(cell, rates[cell.name]) for cell in cells}
@@ -156,7 +171,10 @@ class _Run:
             )
             for cell in missing
         ]
-        progress = Progress(title, tasks, n_kept=len(cells) - len(missing), began=monotonic())
+        self._do(title, tasks, n_kept=len(cells) - len(missing))
+
+    def _do(self, title: str, tasks: list[Task], n_kept: int = 0) -> None:
+        progress = Progress(title, tasks, n_kept=n_kept, began=monotonic())
         self.say(progress.first_line())
         for outcome in self.workers.run(tasks, on_start=progress.start):
             if outcome.error is not None:

@@ -21,6 +21,7 @@ from mprm.evaluation.benchmark import Benchmark, read_benchmark, refuse_missing_
 from mprm.inference.prm import PRM
 from mprm.lab.reproduce.cell import Cell
 from mprm.lab.reproduce.cell_files import CellFiles
+from mprm.lab.reproduce.encoded import Part, encode, recalled
 from mprm.lab.reproduce.inputs import WORK, LabInputs
 from mprm.lab.reproduce.measure_cell import best_of_n_accuracies, scored_table, step_metrics
 from mprm.lab.reproduce.reproduce_plan import ReproducePlan
@@ -51,7 +52,9 @@ class Workbench:
         """Train, measure and keep one cell; returns its record."""
         began = monotonic()
         if cell.backbone != self._backbone:
-            self._backbone, self._memory = cell.backbone, Memory()  # room for one at a time
+            self._memory = Memory()  # room for one at a time
+            self._backbone, self._memory = cell.backbone, recalled(self.inputs.folder, cell.backbone)
+            gc.freeze()
         folder = self.inputs.folder / WORK / f"{cell.name}.{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)
         try:
@@ -80,6 +83,10 @@ class Workbench:
             gc.collect()
             gc.freeze()  # what is remembered is not looked through again when a trainer clears up
         return record
+
+    def encode(self, part: Part) -> None:
+        """Encode a part of the corpus for all workers."""
+        encode(part, self.inputs, max_length=self.plan.training["max_length"])
 
     def _trained(self, cell: Cell, folder: Path, settings: dict[str, Any]) -> Trained:
         config = TrainConfig(
