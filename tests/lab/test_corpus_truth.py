@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import betabinom
 
 from mprm.errors import DataError
 from mprm.lab.corpus_truth import corpus_truth
@@ -34,6 +35,21 @@ def test_steps_are_counted_by_their_successes_and_their_truth(tmp_path: Path) ->
     assert told == [(0, 1, 1, 0, 1.0), (1, 2, 2, 0, 1.0), (2, 0, 0, 0, None), (3, 1, 0, 0, 0.0), (4, 2, 0, 1, 0.0)]
     a, b = fit_beta([0, 1, 3, 4], [4] * 4, counts=[1, 2, 1, 2])
     assert [row.eta_eff for row in found.rows] == pytest.approx(eta_eff(range(5), 4, tau=0.5, a=a, b=b).tolist())
+
+
+def test_a_beginning_that_comes_up_twice_is_foretold_by_its_first_count(tmp_path: Path) -> None:
+    records = [
+        record([("a", 3), ("b", 2)]),
+        record([("a", 1), ("c", 0)]),
+        record([("a", 4), ("b", 2)]),  # a third "a" is not used; a second "a", "b" is
+        record([("a", 0)], image="grid-sum/4.png"),  # of another problem
+    ]
+    found = corpus_truth(write_jsonl(tmp_path / "corpus.jsonl", records))
+    # "a" had 3, then 1 of 4, which is below a half; "a", "b" had 2, then 2, which is not
+    assert [(row.k, row.n_again, row.n_below) for row in found.rows if row.n_again] == [(2, 1, 0), (3, 1, 1)]
+    a, b = fit_beta([0, 1, 2, 3, 4], [4] * 5, counts=[2, 1, 2, 1, 1])
+    expected = betabinom.cdf(1, 4, a + 3, b + 1)
+    assert found.rows[3].below == pytest.approx(expected)
 
 
 def test_a_corpus_that_no_prior_fits_has_no_expectation(tmp_path: Path) -> None:

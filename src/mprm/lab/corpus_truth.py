@@ -1,12 +1,19 @@
-"""Monte-Carlo labels against the truth, which the lab knows: how many positive steps are wrong, by their count."""
+"""Monte-Carlo labels against the truth, which the lab knows: how many positive steps are wrong, by their count.
+
+Some beginnings come up word for word in two rollouts of a problem. Each was continued anew, so that the second count
+tells how well the first one foretells it: what the model says of a count is tried on counts that it has not seen.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from mprm.errors import DataError
 from mprm.lab.world import judge_chain, problem_named
@@ -27,6 +34,12 @@ class TruthRow:
     """Of all, the ones that claim nothing."""
     eta_eff: float | None
     """The model's probability that their success rate is below `reliable`, by the corpus's prior, if it has one."""
+    n_again: int
+    """Of all, the ones whose beginning another rollout has too: of each pair, the one that came first."""
+    n_below: int
+    """Of those, the ones whose second count is below `reliable` of N."""
+    below: float | None
+    """The model's probability of that, by the same prior."""
 
     @property
     def wrong_share(self) -> float | None:
@@ -61,23 +74,28 @@ def corpus_truth(
     """
     counts: Counter[tuple[int, str]] = Counter()
     numbers: set[int] = set()
+    found: dict[tuple[str, ...], list[int]] = {}  # counts of each beginning
     for rollout in open_corpus(path):
         if len(rollout.images) != 1:
             raise DataError(f"{path}: a rollout has {len(rollout.images)} images; the lab's have one, named after it")
-        judged = judge_chain(problem_named(rollout.images[0]), [step.text for step in rollout.steps])
-        for step, judgement in zip(rollout.steps, judged, strict=True):
+        texts = [step.text for step in rollout.steps]
+        judged = judge_chain(problem_named(rollout.images[0]), texts)
+        for n, (step, judgement) in enumerate(zip(rollout.steps, judged, strict=True), 1):
             if step.n_total is None or step.n_correct is None:
                 raise DataError(
                     f"{path}: a step of {rollout.images[0]} has no counts; annotate it with mprm annotate"
                 )
             numbers.add(step.n_total)
             counts[step.n_correct, judgement] += 1
+            found.setdefault((rollout.images[0], *texts[:n]), []).append(step.n_correct)
         if on_rollout is not None:
             on_rollout()
     if len(numbers) != 1:
         raise DataError(f"{path}: expected one number of continuations, found {sorted(numbers) or 'no rollout'}")
     n_continuations = numbers.pop()
-    noise = _noise(path, n_continuations, reliable)
+    below_from = math.ceil(reliable * n_continuations)
+    pairs = Counter((first, second < below_from) for first, second, *_ in (one for one in found.values() if one[1:]))
+    noise, below = _expected(path, n_continuations, reliable, below_from)
     rows = [
         TruthRow(
             k=k,
@@ -85,19 +103,29 @@ def corpus_truth(
             n_wrong=counts[k, "incorrect"],
             n_neutral=counts[k, "neutral"],
             eta_eff=noise[k],
+            n_again=pairs[k, True] + pairs[k, False],
+            n_below=pairs[k, True],
+            below=below[k],
         )
         for k in range(n_continuations + 1)
     ]
     return CorpusTruth(N=n_continuations, reliable=reliable, rows=tuple(rows))
 
 
-def _noise(path: str | Path, n: int, reliable: float) -> list[float | None]:
-    """``eta_eff`` of each count by the prior of the whole corpus; None where no prior fits it, as in a tiny one."""
+def _expected(path: str | Path, n: int, reliable: float, below_from: int) -> tuple[list[Any], list[Any]]:
+    """What the prior of the whole corpus says of each count: ``eta_eff``, and that another count is below.
+
+    None where no prior fits the corpus, as in a tiny one.
+    """
     try:
         prior = fit_corpus(str(path), reliable=reliable).total.prior
     except DataError:
         prior = None
     if prior is None:
-        return [None] * (n + 1)
-    found: list[float | None] = eta_eff(range(n + 1), n, tau=reliable, a=prior.a, b=prior.b).tolist()
-    return found
+        return [None] * (n + 1), [None] * (n + 1)
+    from scipy.stats import betabinom
+
+    k = np.arange(n + 1)
+    noise = eta_eff(k, n, tau=reliable, a=prior.a, b=prior.b)
+    below = betabinom.cdf(below_from - 1, n, prior.a + k, prior.b + n - k)
+    return noise.tolist(), below.tolist()

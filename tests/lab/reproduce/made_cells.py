@@ -112,8 +112,10 @@ def made_results(plan: ReproducePlan | None = None) -> dict[str, Any]:
             "N": 1,
             "reliable": 0.5,
             "rows": [
-                {"k": 0, "n_steps": 9_000, "n_wrong": 8_000, "n_neutral": 500, "eta_eff": 0.99},
-                {"k": 1, "n_steps": 215_000, "n_wrong": 1_950, "n_neutral": 20_000, "eta_eff": None},
+                {"k": 0, "n_steps": 9_000, "n_wrong": 8_000, "n_neutral": 500, "eta_eff": 0.99}
+                | {"n_again": 40, "n_below": 38, "below": 0.97},
+                {"k": 1, "n_steps": 215_000, "n_wrong": 1_950, "n_neutral": 20_000, "eta_eff": None}
+                | {"n_again": 0, "n_below": 0, "below": None},
             ],
         },
         "benchmark": {"n_solutions": 2400, "n_correct": 9000, "n_error": 4000, "n_sources": 15},

@@ -15,7 +15,7 @@ from mprm.lab.reproduce.progress import spoken
 
 WIDTH = 118
 COMMANDS = """```console
-$ mprm lab make LAB
+$ mprm lab open LAB    # the lab that mprm ships; mprm lab make LAB makes another, from nothing
 $ mprm lab reproduce LAB --out docs/results --force
 ```"""
 CAPTIONS = {
@@ -111,8 +111,10 @@ def _truth(results: dict[str, Any]) -> str:
     for row in truth["rows"]:
         n_claiming = row["n_steps"] - row["n_neutral"]
         wrong = f"{100 * row['n_wrong'] / n_claiming:.1f}" if n_claiming else ""
-        noise = "" if row["eta_eff"] is None else f"{100 * row['eta_eff']:.1f}"
-        rows.append([str(row["k"]), f"{row['n_steps']:,}", f"{row['n_neutral']:,}", wrong, noise])
+        noise, below = ("" if row[name] is None else f"{100 * row[name]:.1f}" for name in ("eta_eff", "below"))
+        again = f"{100 * row['n_below'] / row['n_again']:.1f}" if row["n_again"] else ""
+        counts_of_row = [f"{row[name]:,}" for name in ("n_steps", "n_neutral")]
+        rows.append([str(row["k"]), *counts_of_row, wrong, noise, f"{row['n_again']:,}", again, below])
     positive = [row for row in truth["rows"] if row["k"] > 0]
     n_positive = sum(row["n_steps"] - row["n_neutral"] for row in positive)
     n_wrong = sum(row["n_wrong"] for row in positive)
@@ -120,9 +122,14 @@ def _truth(results: dict[str, Any]) -> str:
         {n_wrong:,} are wrong ({100 * n_wrong / max(1, n_positive):.2f}%): pseudo-positives. Beside them η_eff(k), the
         probability that a step with k of {truth["N"]} successes has a rate of success below {truth["reliable"]:g}, by
         the Beta prior fitted to the corpus (`mprm theory fit`). The two are not the same thing: a wrong step that the
-        policy mends has a high rate, and a right one before a hard passage a low one."""
-    heads = ["k", "steps", "neutral", "wrong, %", "η_eff, %"]
-    return f"## Labels against the truth\n\n{_filled(told)}\n\n{tables.markdown(heads, rows)}"
+        policy mends has a high rate, and a right one before a hard passage a low one. Both fall as k grows: the fewer
+        successes, the less a positive label is worth."""
+    tried = f"""The last columns try the model on counts that it has not seen. Where two rollouts of a problem begin
+        word for word alike, the beginning was continued twice, {truth["N"]} times each: how often the second count is
+        below {truth["reliable"]:g} of {truth["N"]} when the first was k, and how often it should be by the prior."""
+    heads = ["k", "steps", "neutral", "wrong, %", "η_eff, %", "again", "again below, %", "foretold, %"]
+    paragraphs = "\n\n".join((_filled(told), _filled(tried)))
+    return f"## Labels against the truth\n\n{paragraphs}\n\n{tables.markdown(heads, rows)}"
 
 
 def _backbone(results: dict[str, Any], cells: Cells, backbone: str) -> str:
