@@ -1,4 +1,4 @@
-# make demo    check, describe and select from the sample corpus
+# make demo    select a tenth of the rollouts that mprm ships, train on it, measure, and compare
 # make test    lint, types and tests
 # make slow    the tests that take longer
 # make lint    ruff and mypy alone
@@ -19,14 +19,13 @@ JOBS ?= 2
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: .venv/installed
+.venv/installed-demo: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,annotate]'
+	touch $@
+
+demo: .venv/installed-demo
 	@rm -rf demo
-	$(BIN)/mprm lab corpus demo/annotations
-	$(BIN)/mprm check demo/annotations || test $$? -eq 3
-	$(BIN)/mprm stats demo/annotations
-	$(BIN)/mprm select demo/annotations --strategy bis --rho 0.10 --out demo/bis10.jsonl
-	@echo
-	@echo "The subset is demo/bis10.jsonl; what made it, demo/bis10.jsonl.manifest.json."
+	$(BIN)/mprm lab demo demo
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check src tests benchmarks setup.py

@@ -26,11 +26,12 @@ def test_the_demo_runs_on_a_packed_lab_to_its_last_table(
     folder = tmp_path / "a demo"
     assert run(["lab", "demo", str(folder)]) == 0
     told = capsys.readouterr().out
-    assert "[1 of 11] unpack the corpus, draw its pictures: about 15 s" in told
+    assert "[1 of 11] unpack the corpus, draw its pictures: about 14 s" in told
     assert (folder / "report.html").is_file()
     last = told.split("[11 of 11]")[1]
-    for name in ("random-0.1", "bis-0.1", "full"):
+    for name in ("a tenth at random", "a tenth by BIS", "all of them (shipped)", "majority vote"):
         assert name in last
+    assert (folder / "compare" / "metrics.md").is_file()
     assert run(["lab", "demo", str(folder)]) == 1
     assert "is there already; choose another folder, or remove it" in capsys.readouterr().err
     assert run(["lab", "demo", str(folder), "--force"]) == 2
