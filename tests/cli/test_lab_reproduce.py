@@ -30,6 +30,27 @@ def test_cells_are_measured_and_counted(lab: Path, capsys: pytest.CaptureFixture
     assert "2 of 2 cells are done, 2 from before." in capsys.readouterr().out
 
 
+def test_the_lab_is_made_before_its_cells_where_that_is_asked_for(
+    lab: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import mprm.lab.make
+
+    made, away = [], lab.with_name("away")
+    lab.rename(away)
+
+    def make(folder: str, **_options: object) -> None:
+        made.append(folder)
+        away.rename(folder)
+
+    monkeypatch.setattr(mprm.lab.make, "make_lab", make)
+    command = ["lab", "reproduce", str(lab), "--only", "internvl.bis-5.*", "--seeds", "1", "--jobs", "1"]
+    assert run(command) == 1
+    assert "mprm lab make" in capsys.readouterr().err
+    assert run([*command, "--make"]) == 0
+    assert made == [str(lab)]
+    assert "1 of 1 cells are done" in capsys.readouterr().out
+
+
 def test_a_failed_cell_is_named_and_the_exit_code_is_1(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (lab / "behaviour.json").write_text(json.dumps({"bis-5": "fail"}))
     assert run(["lab", "reproduce", str(lab), "--only", "internvl.bis-5.*", "--seeds", "1", "--jobs", "1"]) == 1
@@ -44,6 +65,8 @@ def test_a_failed_cell_is_named_and_the_exit_code_is_1(lab: Path, capsys: pytest
         (["--only", "llama.*"], "no cell is called 'llama.*'"),
         (["--seeds", "0"], "seeds must be from 1"),
         (["--only", "internvl.*", "--jobs", "0"], "jobs must be 1 or more"),
+        (["--make", "--dry-run"], "--dry-run makes nothing"),
+        (["--make", "--only", "llama.*"], "no cell is called 'llama.*'"),
     ],
 )
 def test_wrong_use_is_told(lab: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str) -> None:

@@ -17,6 +17,7 @@ from mprm.lab.plan import LabPlan
 from mprm.lab.shipped import MOST_BYTES, POLICIES, RECORDS, SCORES, _decompressed, shipped_files
 from mprm.lab.world import judge_chain, problem_named
 
+ROOT = Path(__file__).parents[2]
 LABELS = {"correct": 1, "neutral": 0, "incorrect": -1}
 
 
@@ -38,6 +39,12 @@ def test_the_corpus_has_the_statistics_that_it_promises(corpus: Path) -> None:
     assert 0.06 < total.mixed_share < 0.12
     assert 0.80 < total.mean_mc < 0.90
     assert 5.4 < total.steps_per_rollout < 5.8
+    results = ROOT / "docs" / "results" / "lab.json"
+    measured_on = msgspec.json.decode(results.read_bytes())["corpus"]
+    assert (measured_on["steps"], measured_on["mean_mc"]) == (total.n_steps, pytest.approx(total.mean_mc, abs=1e-6))
+    told = (ROOT / "docs" / "lab.md").read_text()
+    for number in (f"{total.n_steps:,} steps", f"{100 * total.error_step_ratio:.2f}%", f"{total.mean_mc:.3f}"):
+        assert number in told
 
 
 def test_nothing_is_wrong_with_the_corpus(corpus: Path) -> None:

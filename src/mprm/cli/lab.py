@@ -21,8 +21,8 @@ class LabCommand:
     report page; without a GPU.
     make: train small policies on the lab's visual world and let them make a corpus with Monte-Carlo scores, two step
     benchmarks and candidates; every part that is there already is kept. Meant for a GPU.
-    reproduce: train and measure the paper's experiments on what make wrote, cell by cell; a stopped command goes on
-    where it was. Meant for a GPU.
+    reproduce: train and measure the paper's experiments on what make wrote or open opened, cell by cell; a stopped
+    command goes on where it was. With --make it is the whole, from nothing. Meant for a GPU.
     pack: compress what make wrote into FOLDER/shipped, as the package ships it.
     """
 
@@ -48,10 +48,11 @@ class LabCommand:
     dry_run: Annotated[
         bool, Option("reproduce: list the cells, and how long they will take where that is known.")
     ] = False
+    make: Annotated[bool, Option("reproduce: first make what is missing of the lab, maybe all.")] = False
     force: Force = False
 
 
-OF_REPRODUCE = ("seeds", "jobs", "out", "dry_run")
+OF_REPRODUCE = ("seeds", "jobs", "out", "dry_run", "make")
 
 
 def run(arguments: list[str]) -> int:
@@ -111,7 +112,7 @@ def _reproduce(options: LabCommand) -> int:
     from pathlib import Path
 
     from mprm.lab.reproduce.dry_run import dry_run
-    from mprm.lab.reproduce.reproduce import reproduce
+    from mprm.lab.reproduce.reproduce import reproduce, wanted_cells
     from mprm.lab.reproduce.reproduce_plan import ReproducePlan
     from mprm.lab.reproduce.write_page import write_page
     from mprm.report.figures import need_altair
@@ -123,6 +124,8 @@ def _reproduce(options: LabCommand) -> int:
         raise ConfigError(f"mprm lab reproduce --only takes one pattern, got {' '.join(options.only)}")
     only = options.only[0] if options.only else "*"
     plan = ReproducePlan() if options.seeds is None else ReproducePlan(seeds=options.seeds)
+    if options.dry_run and options.make:
+        raise ConfigError("--dry-run makes nothing, so that --make does not go with it")
     if options.dry_run:
         for line in dry_run(options.folder, plan, only=only):
             print(line)
@@ -130,6 +133,11 @@ def _reproduce(options: LabCommand) -> int:
     if options.out is not None:
         need_altair()  # before minutes of training
         refuse_existing(f"{options.out}/lab.json", force=options.force)
+    if options.make:
+        from mprm.lab.make import make_lab
+
+        wanted_cells(plan, only)  # stops where none is, before minutes of making
+        make_lab(options.folder, say=_say)
     found = reproduce(options.folder, plan, only=only, jobs=options.jobs, say=_say)
     print(f"{found.n_cells - len(found.failed):,} of {found.n_cells:,} cells are done, {found.n_kept:,} from before.")
     if options.out is not None:

@@ -36,6 +36,8 @@ def test_the_page_has_the_papers_numbers_beside_the_labs() -> None:
     best = {row[0]: row for row in rows(internvl, "Best of N")}
     assert best["BIS-25%"][1:5] == ["41.00", "12.67", "40.89", "59.00"]
     assert best["no reward model"][1] == "33.13"
+    place = {row[0]: row for row in rows(internvl, "Whether, or where")}
+    assert place["BIS-10%"][2] == "58.00 [57.00, 59.00]"
     # 8,000 of 8,500 claiming steps are wrong; 38 of 40 repeats are below
     truth = {row[0]: row[1:] for row in rows(text, "Labels against the truth")}
     assert truth["0"] == ["9,000", "500", "94.1", "99.0", "40", "95.0", "97.0"]

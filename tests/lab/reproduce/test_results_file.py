@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,19 @@ def test_bis_less_random_over_problems_is_drawn_from_the_kept_scores(lab: Path) 
     assert found["value"] == pytest.approx(2 / 3)
     assert found["low"] == found["high"] == pytest.approx(2 / 3)
     assert (found["n_draws"], found["n_seeds"]) == (1000, 2)
+
+
+def test_steps_are_told_apart_at_the_same_place_or_not(lab: Path) -> None:
+    # the second place is always correct, and the third never: no place of these has both
+    assert results_of(lab, TINY)["auc_at_same_place"] == {"internvl": {}}
+    lines = (lab / "benchmark.jsonl").read_text().splitlines()
+    turned = [json.loads(line) for line in lines]
+    for record in turned[5:]:
+        record["response"]["process_correctness"] = [1, -1, -1, 1]
+    write_jsonl(lab / "benchmark.jsonl", turned)
+    # at places 1 and 3 five are correct and five are not; every model scores a place alike
+    found = results_of(lab, TINY)["auc_at_same_place"]["internvl"]
+    assert {arm: (one["mean"], one["n"]) for arm, one in found.items()} == {"random-10": (0.5, 2), "bis-10": (0.5, 2)}
 
 
 def test_seeds_without_both_scores_have_no_part_in_it(lab: Path) -> None:

@@ -15,9 +15,12 @@ from mprm.lab.reproduce.progress import spoken
 
 WIDTH = 118
 COMMANDS = """```console
-$ mprm lab open LAB    # the lab that mprm ships; mprm lab make LAB makes another, from nothing
+$ mprm lab open LAB
 $ mprm lab reproduce LAB --out docs/results --force
-```"""
+```
+
+The first command opens the lab that mprm ships. `mprm lab reproduce LAB --make --out RESULTS` in an empty folder is
+the whole from nothing instead: it trains other policies, which make another corpus and another benchmark."""
 CAPTIONS = {
     "scaling": "Overall F1 against the share of the rollouts",
     "random": "Random choice, one pass and as many updates as all data",
@@ -152,11 +155,23 @@ def _backbone(results: dict[str, Any], cells: Cells, backbone: str) -> str:
             tables.matched_table(summary) + figure("random"),
         ),
         ("Best of N", tables.best_of_n_table(summary, backbone) + figure("best_of_n")),
+        ("Whether, or where", _same_place(results["auc_at_same_place"].get(backbone, {}), summary)),
         ("Training dynamics", tables.curve_table(summary) + figure("curves")),
         ("By source", tables.source_table(summary)),
     )
     shown = [f"### {head}\n\n{body}" for head, body in sections if body.strip()]
     return "\n\n".join([f"## {title}", *shown])
+
+
+def _same_place(found: dict[str, Any], summary: dict[str, Any]) -> str:
+    """What is left of the AUC where neither the source nor the place of a step tells anything."""
+    rows = [[tables.label(arm), tables.cell(summary[arm]["auc"]), tables.cell(one)] for arm, one in found.items()]
+    told = """How well correct and incorrect steps are told apart among all steps of the benchmark, and among those
+        of one source at the same place of their solutions. The second is what best-of-N asks for: candidates of one
+        problem have their places in common. A model that has learnt where errors are likely, and little of what they
+        look like, has the first without the second."""
+    table = tables.markdown(["data", "AUC, all steps", "AUC, at the same place"], rows)
+    return f"{_filled(told)}\n\n{table}" if rows else ""
 
 
 def _choice(results: dict[str, Any]) -> str:

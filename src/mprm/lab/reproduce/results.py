@@ -25,6 +25,8 @@ from mprm.lab.reproduce.cell_files import CellFiles
 from mprm.lab.reproduce.choice import choices_of
 from mprm.lab.reproduce.measure_cell import FOLDS, SEED
 from mprm.lab.reproduce.reproduce_plan import ReproducePlan
+from mprm.lab.reproduce.same_place import auc_at_same_place
+from mprm.lab.reproduce.seed_interval import seed_mean
 from mprm.rollouts.atomic_write import atomic_write
 from mprm.scores.statistics import stats
 
@@ -58,6 +60,7 @@ def results_of(lab: Path, plan: ReproducePlan) -> dict[str, Any]:
         "bis_less_random_over_problems": {
             backbone: _over_problems(files, plan, backbone, benchmark) for backbone in backbones
         },
+        "auc_at_same_place": {backbone: _at_same_place(files, plan, backbone, benchmark) for backbone in backbones},
     }
 
 
@@ -109,6 +112,19 @@ def _over_problems(
             apart = np.mean([bis - random for bis, random in pairs], axis=0)
             found[f"{100 * rho:g}"] = {**asdict(estimate(float(apart[0]), apart[1:])), "n_seeds": len(pairs)}
     return found
+
+
+def _at_same_place(
+    files: CellFiles, plan: ReproducePlan, backbone: str, benchmark: Benchmark
+) -> dict[str, dict[str, Any]]:
+    """`auc_at_same_place` of the arms whose step scores are kept, over seeds."""
+    table, found = _table(benchmark), dict[str, list[float]]()
+    for cell in plan.cells():
+        if cell.backbone == backbone and (scores := files.scores(cell)) is not None:
+            value = auc_at_same_place(replace(table, scores=scores))
+            if value is not None:
+                found.setdefault(cell.arm, []).append(value)
+    return {arm: asdict(seed_mean(values)) for arm, values in found.items()}
 
 
 def _cell(backbone: str, how: Any, rho: float, seed: int) -> Cell:

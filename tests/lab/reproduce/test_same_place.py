@@ -1,0 +1,53 @@
+"""AUC among steps that have their source and their place in common."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mprm.evaluation.scored_solution import ScoredSolution
+from mprm.evaluation.step_table import StepTable, step_table
+from mprm.lab.reproduce.same_place import auc_at_same_place
+
+
+def table(*solutions: tuple[str, list[int], list[float]]) -> StepTable:
+    return step_table(
+        [
+            ScoredSolution(
+                id=str(n), source=source, problem=str(n), labels=tuple(labels), first_error=None, scores=tuple(scores)
+            )
+            for n, (source, labels, scores) in enumerate(solutions)
+        ]
+    )
+
+
+def test_a_model_that_knows_places_alone_is_at_chance() -> None:
+    # later steps are wrong more often and score lower; at one place all scores are alike
+    rng = np.random.default_rng(0)
+    solutions = [
+        (
+            "a",
+            [1 if rng.random() > 0.2 * place else -1 for place in range(5)],
+            [1 - 0.2 * place for place in range(5)],
+        )
+        for _ in range(200)
+    ]
+    assert auc_at_same_place(table(*solutions)) == 0.5
+
+
+def test_places_count_by_their_rarer_label() -> None:
+    found = auc_at_same_place(
+        table(
+            ("a", [1, 1], [0.9, 0.4]),
+            ("a", [-1, -1], [0.1, 0.5]),
+            ("a", [-1, 1], [0.2, 0.3]),
+            ("a", [1, 0], [0.8, 0.9]),  # the neutral step does not count
+            ("b", [-1], [0.99]),  # the only one of its source
+        )
+    )
+    # place 0: all told apart, two of each; place 1: one incorrect above both correct ones
+    assert found == pytest.approx((2 * 1.0 + 1 * 0.0) / 3)
+
+
+def test_without_a_place_that_has_both_there_is_none() -> None:
+    assert auc_at_same_place(table(("a", [1, -1], [0.9, 0.1]))) is None
