@@ -24,17 +24,6 @@ class Memory:
     asked_by: Any = None
     """What its encoders have in common."""
 
-    def add(self, other: Memory) -> None:
-        """Know what the other knows, too; both are of encoders of one kind."""
-        for mine, theirs in (
-            (self.measured, other.measured),
-            (self.n_prompt, other.n_prompt),
-            (self.vision, other.vision),
-            (self.broken, other.broken),
-        ):
-            mine.update(theirs)  # type: ignore[arg-type]
-        self.asked_by = other.asked_by
-
 
 class RememberingEncoder(PromptEncoder):
     """`PromptEncoder` that looks into a memory first; the files that it reads must not change meanwhile."""

@@ -43,6 +43,14 @@ def test_every_cell_is_measured_once_with_the_rate_that_was_chosen(tmp_path: Pat
     assert len(ran(tmp_path)) == 11
 
 
+def test_a_rate_that_was_chosen_before_is_not_chosen_again(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    reproduce(tmp_path, TINY, jobs=1, rates={"internvl": 0.05}, say=lambda _: None, make=measure_nothing)
+    assert not any("choose-lr" in name for name in ran(tmp_path))
+    rates = {line.split()[1] for line in (tmp_path / "ran").read_text().splitlines() if ".bis-10." in line}
+    assert rates == {"0.05"}
+
+
 def test_a_failing_cell_is_reported_and_tried_again_by_the_next_command(tmp_path: Path) -> None:
     make_folder(tmp_path)
     (tmp_path / "behaviour.json").write_text(json.dumps({"bis-10": "fail", "full-soft": "die"}))

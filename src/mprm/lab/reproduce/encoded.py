@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import msgspec
+import numpy as np
+
 from mprm.backbones.card import Card
 from mprm.backbones.load import family_of
+from mprm.backbones.prompt import Encoded
 from mprm.backbones.remembering import Memory
 from mprm.backbones.step_model import load_step_model
 from mprm.lab.reproduce.inputs import WORK, LabInputs
 from mprm.rollouts.atomic_write import atomic_write
+from mprm.rollouts.chain import Chain
 from mprm.rollouts.corpus import open_corpus
 from mprm.training.prepare import chain_of
+
+_Chain = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""Question, steps and paths of images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +34,7 @@ class Part:
 
     def path(self, lab: Path) -> Path:
         """Where what was encoded lies while the experiments run."""
-        return lab / WORK / f"encoded-{self.backbone}-{self.index}.pickle"
+        return lab / WORK / f"encoded-{self.backbone}-{self.index}.msgpack"
 
 
 def encode(part: Part, inputs: LabInputs, *, max_length: int) -> None:
@@ -43,15 +50,51 @@ def encode(part: Part, inputs: LabInputs, *, max_length: int) -> None:
             encoder.n_prompt(chain)
     path = part.path(inputs.folder)
     path.parent.mkdir(exist_ok=True)
-    with atomic_write(str(path)) as temporary, temporary.open("wb") as out:
-        pickle.dump(memory, out, protocol=pickle.HIGHEST_PROTOCOL)
+    with atomic_write(str(path)) as temporary:
+        temporary.write_bytes(msgspec.msgpack.encode(_written(memory)))
 
 
 def recalled(lab: Path, backbone: str) -> Memory:
     """What was encoded for the backbone; nothing where nothing was."""
     memory = Memory()
-    for path in sorted((lab / WORK).glob(f"encoded-{backbone}-*.pickle")):
-        with path.open("rb") as found:
-            part: Memory = pickle.load(found)
-        memory.add(part)
+    for path in sorted((lab / WORK).glob(f"encoded-{backbone}-*.msgpack")):
+        _read(msgspec.msgpack.decode(path.read_bytes(), type=_Written), memory)
     return memory
+
+
+class _Written(msgspec.Struct, array_like=True):
+    """A memory in plain numbers and texts."""
+
+    measured: list[tuple[_Chain, list[int], list[int], int, tuple[str, ...]]]
+    n_prompt: list[tuple[_Chain, int]]
+    vision: list[tuple[tuple[str, ...], dict[str, tuple[str, tuple[int, ...], bytes]]]]
+    broken: dict[str, str | None]
+
+
+def _written(memory: Memory) -> _Written:
+    return _Written(
+        [(_parts(chain), one.ids, one.positions, one.n_steps, one.images) for chain, one in memory.measured.items()],
+        [(_parts(chain), n) for chain, n in memory.n_prompt.items()],
+        [
+            (images, {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in arrays.items()})
+            for images, arrays in memory.vision.items()
+        ],
+        memory.broken,
+    )
+
+
+def _read(found: _Written, memory: Memory) -> None:
+    """Add what was written to a memory."""
+    for parts, ids, positions, n_steps, images in found.measured:
+        memory.measured[Chain(*parts)] = Encoded(ids, positions, n_steps, images=images)
+    memory.n_prompt |= {Chain(*parts): n for parts, n in found.n_prompt}
+    for images, arrays in found.vision:
+        memory.vision[images] = {
+            name: np.frombuffer(bytearray(content), kind).reshape(shape)
+            for name, (kind, shape, content) in arrays.items()
+        }
+    memory.broken |= found.broken
+
+
+def _parts(chain: Chain) -> _Chain:
+    return chain.question, chain.steps, chain.images

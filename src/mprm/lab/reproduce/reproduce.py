@@ -45,6 +45,7 @@ def reproduce(
     *,
     only: str = "*",
     jobs: int | None = None,
+    rates: dict[str, float] | None = None,
     say: Say = print,
     make: Make | None = None,
 ) -> Reproduced:
@@ -58,6 +59,8 @@ def reproduce(
         Cells whose names match this pattern, such as ``qwen.*-10.*``; what they need is measured too.
     jobs
         Processes at a time; see `default_jobs`.
+    rates
+        Learning rate of each backbone, where it was chosen before; else it is chosen first.
     make
         What a worker does its cells with, for tests: see `mprm.lab.reproduce.workers.Workers`.
     """
@@ -77,11 +80,9 @@ def reproduce(
         if run.missing(wanted):
             if make is None and n_jobs > 1:
                 run.encode(backbones, max(1, n_jobs // len(backbones)))
-            trials = [cell for cell in plan.choices() if cell.backbone in backbones]
-            run.measure("learning rates", trials, {cell.name: cell.learning_rate for cell in trials})
-            if run.failed:
-                raise MprmError("no learning rate can be chosen: " + "; ".join(run.failed.values()))
-        chosen = {name: one["learning_rate"] for name, one in choices_of(run.files, plan, backbones).items()}
+            if rates is None:
+                run.choose(backbones)
+        chosen = rates or {name: one["learning_rate"] for name, one in choices_of(run.files, plan, backbones).items()}
         n_kept = len(wanted) - len(run.missing(wanted))
         run.measure("experiments", wanted, {cell.name: chosen[cell.backbone] for cell in wanted})
         shutil.rmtree(folder / WORK, ignore_errors=True)
@@ -155,6 +156,13 @@ class _Run:
         self._do("encoding", tasks)
         if self.failed:
             raise MprmError("the corpus cannot be encoded: " + "; ".join(self.failed.values()))
+
+    def choose(self, backbones: tuple[str, ...]) -> None:
+        """Measure what learning rates are chosen by."""
+        trials = [cell for cell in self.plan.choices() if cell.backbone in backbones]
+        self.measure("learning rates", trials, {cell.name: cell.learning_rate for cell in trials})
+        if self.failed:
+            raise MprmError("no learning rate can be chosen: " + "; ".join(self.failed.values()))
 
     def measure(self, title: str, cells: list[Cell], rates: dict[str, float | None]) -> None:
         """Run those that are not finished; stops before anything is run where one was measured otherwise."""

@@ -1,0 +1,101 @@
+"""The lab's tables when training is packed, and when it is not: the same cells both ways, seed by seed.
+
+    mprm lab open LAB
+    python benchmarks/packed_tables.py LAB --out benchmarks/results/packed_tables.json
+
+Packed cells that `mprm lab reproduce LAB` has measured are taken as they are. A stopped command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from mprm.backbones.load import device_name, resolve_device
+from mprm.lab.reproduce.cell_files import CellFiles
+from mprm.lab.reproduce.choice import choices_of
+from mprm.lab.reproduce.inputs import FILES
+from mprm.lab.reproduce.reproduce import reproduce
+from mprm.lab.reproduce.reproduce_plan import TRAINING, ReproducePlan
+from mprm.lab.reproduce.seed_interval import seed_mean
+
+ARMS = ReproducePlan(rhos=(0.10, 0.25), ablated=(), alphas=(), matched=(), tau_counts=(), curves=(), keep=())
+"""All rollouts with hard and soft labels, and a tenth and a quarter of them at random and by BIS."""
+
+
+def plain_folder(lab: Path) -> Path:
+    """The same lab, with room for other cells."""
+    folder = lab / "plain"
+    folder.mkdir(exist_ok=True)
+    for name in (*(f"{name}.jsonl" for name in FILES), "images", "policies"):
+        if not (folder / name).exists():
+            (folder / name).symlink_to(Path("..") / name)
+    return folder
+
+
+def overall(lab: Path, plan: ReproducePlan) -> dict[str, dict[str, dict[int, float]]]:
+    """Of each backbone and arm, by seed."""
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for cell in plan.cells():
+        record = CellFiles(lab).read(cell)
+        if record is not None and cell.subset != "base":
+            value = 100 * record["metrics"]["held_out"]["overall"]
+            found.setdefault(cell.backbone, {}).setdefault(cell.arm, {})[cell.seed] = value
+    return found
+
+
+def compared(packed: dict[int, float], plain: dict[int, float]) -> dict[str, Any]:
+    """Both ways, and packed less plain, in points."""
+    seeds = sorted(packed.keys() & plain.keys())
+    apart = {seed: packed[seed] - plain[seed] for seed in seeds}
+    ways = {"packed": packed, "plain": plain, "packed_less_plain": apart}
+    return {name: asdict(seed_mean([values[seed] for seed in seeds])) for name, values in ways.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lab", type=Path)
+    parser.add_argument("--backbones", nargs="+", default=list(ARMS.backbones))
+    parser.add_argument("--seeds", type=int, default=ARMS.seeds)
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--rate", type=float, help="learning rate; by default the one that reproduce has chosen")
+    parser.add_argument("--only", default="*", help="a pattern of names of cells")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    plan = replace(ARMS, backbones=tuple(options.backbones), seeds=options.seeds)
+    if options.rate is not None:
+        rates = dict.fromkeys(plan.backbones, options.rate)
+    else:
+        chosen = choices_of(CellFiles(options.lab), plan, plan.backbones)
+        rates = {name: one["learning_rate"] for name, one in chosen.items()}
+    padded = replace(plan, training={**TRAINING, "pack": "none"}, best_of_n=())
+    failed: dict[str, str] = {}
+    for folder, way in ((options.lab, plan), (plain_folder(options.lab), padded)):
+        failed |= reproduce(folder, way, only=options.only, jobs=options.jobs, rates=rates).failed
+    packed, plain = overall(options.lab, plan), overall(options.lab / "plain", padded)
+    found = {
+        "device": device_name(resolve_device("auto")),
+        "learning_rates": rates,
+        "overall": {
+            name: {
+                arm: compared(values, plain[name][arm])
+                for arm, values in arms.items()
+                if values.keys() & plain.get(name, {}).get(arm, {}).keys()
+            }
+            for name, arms in packed.items()
+        },
+    }
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
+    for backbone, arms in found["overall"].items():
+        for arm, one in arms.items():
+            told = (f"{way} {one[way]['mean']:.2f} [{one[way]['low']:.2f}, {one[way]['high']:.2f}]" for way in one)
+            print(f"{backbone} {arm}: {', '.join(told)}")
+    if failed:
+        raise SystemExit("\n".join(f"{name} failed: {why}" for name, why in failed.items()))
+
+
+if __name__ == "__main__":
+    main()
