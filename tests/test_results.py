@@ -46,6 +46,14 @@ def test_the_lab_page_is_made_of_its_results(tmp_path: Path) -> None:
     figures = re.findall(r"\((lab_\w+\.svg)\)", text)
     assert figures
     assert all((folder / name).is_file() for name in figures)
+    if folder == RESULTS:
+        told = " ".join((ROOT / "README.md").read_text().split())
+        for backbone in ("internvl", "qwen"):
+            arms = found["summary"][backbone]["arms"]
+            bis, full, random = (
+                f"{100 * arms[arm]['overall']['mean']:.2f}" for arm in ("bis-10", "full", "random-10")
+            )
+            assert f"{bis} against {full} and {random}" in told
 
 
 def test_the_figures_on_shared_prefixes_are_those_of_the_results() -> None:
