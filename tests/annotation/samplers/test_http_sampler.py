@@ -3,6 +3,7 @@ import json
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -358,6 +359,15 @@ def test_what_was_answered_before_an_error_is_handed_out_first() -> None:
             session.wait()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python leaves SIGINT ignored where its parent ignored it, as a shell's background job does."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_wait_can_be_interrupted() -> None:
     before = threading.active_count()
     with chat_server(delay_s=5.0) as server:
