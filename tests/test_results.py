@@ -87,3 +87,10 @@ def test_the_figures_on_shared_prefixes_are_those_of_the_results() -> None:
         for backbone, shape in measured:
             ways = [found[backbone, shape, way] for way in wanted]
             assert shown[names[backbone] + shapes[shape]] == expected(ways)
+
+
+def test_packed_and_plain_cells_are_compared_by_the_seeds_that_both_have() -> None:
+    found = script("packed_tables").compared({0: 58.0, 1: 60.0, 2: 59.0}, {0: 57.0, 1: 60.0, 3: 10.0})
+    assert found["packed"]["mean"] == 59.0
+    assert found["plain"]["mean"] == 58.5
+    assert (found["packed_less_plain"]["mean"], found["packed_less_plain"]["n"]) == (0.5, 2)
