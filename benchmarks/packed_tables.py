@@ -1,6 +1,7 @@
 """The lab's tables when training is packed, and when it is not: the same cells both ways, seed by seed.
 
     mprm lab open LAB
+    mprm lab reproduce LAB --only '*.full.*'        # chooses the learning rates; or give --rate
     python benchmarks/packed_tables.py LAB --out benchmarks/results/packed_tables.json
 
 Packed cells that `mprm lab reproduce LAB` has measured are taken as they are. A stopped command goes on where it was.
@@ -65,6 +66,8 @@ def main() -> None:
     parser.add_argument("--only", default="*", help="a pattern of names of cells")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
+    if not (options.lab / "corpus.jsonl").is_file() or not options.out.parent.is_dir():
+        parser.error(f"{options.lab} must be a lab, and {options.out.parent} a folder")
     plan = replace(ARMS, backbones=tuple(options.backbones), seeds=options.seeds)
     if options.rate is not None:
         rates = dict.fromkeys(plan.backbones, options.rate)

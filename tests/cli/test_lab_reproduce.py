@@ -47,6 +47,7 @@ def test_the_lab_is_made_before_its_cells_where_that_is_asked_for(
     assert run(command) == 1
     assert "mprm lab make" in capsys.readouterr().err
     assert run([*command, "--make"]) == 0
+    assert run([*command, "--make"]) == 0  # now it is there
     assert made == [str(lab)]
     assert "1 of 1 cells are done" in capsys.readouterr().out
 
@@ -67,6 +68,7 @@ def test_a_failed_cell_is_named_and_the_exit_code_is_1(lab: Path, capsys: pytest
         (["--only", "internvl.*", "--jobs", "0"], "jobs must be 1 or more"),
         (["--make", "--dry-run"], "--dry-run makes nothing"),
         (["--make", "--only", "llama.*"], "no cell is called 'llama.*'"),
+        (["--make", "--jobs", "0"], "jobs must be 1 or more"),
     ],
 )
 def test_wrong_use_is_told(lab: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str) -> None:
@@ -86,3 +88,5 @@ def test_options_of_reproduce_are_refused_elsewhere(tmp_path: Path, capsys: pyte
     assert "--dry-run is for mprm lab reproduce" in capsys.readouterr().err
     assert run(["lab", "corpus", str(tmp_path), "--seeds", "3"]) == 2
     assert "--seeds is for mprm lab reproduce" in capsys.readouterr().err
+    assert run(["lab", "open", str(tmp_path), "--jobs", "0"]) == 2
+    assert "--jobs is for mprm lab reproduce" in capsys.readouterr().err

@@ -127,7 +127,7 @@ def test_a_policy_that_was_made_otherwise_or_stands_without_its_snapshots_is_ref
     )
     (tmp_path / "policies" / "one").mkdir(parents=True)
     (tmp_path / "policies" / "one" / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="one is there without its snapshots"):
+    with pytest.raises(ConfigError, match="one is there without its snapshots, as in an opened lab"):
         make_lab(tmp_path, plan, only=("policies",))
     (tmp_path / "policies" / "early").mkdir()
     (tmp_path / "policies" / "early" / "config.json").write_text("{}")

@@ -43,6 +43,8 @@ def test_a_source_that_comes_up_more_often_has_more_problems_and_none_twice() ->
 def test_splits_and_numbers_that_are_not_there_are_refused() -> None:
     with pytest.raises(ConfigError, match="no split 'test' in the lab"):
         problems_of("test", 1)
+    with pytest.raises(ConfigError, match="no sources; name at least one"):
+        problems_of("train", 1, sources=())
     with pytest.raises(ConfigError, match="n must be 1 or more"):
         problems_of("train", 0)
 

@@ -98,9 +98,17 @@ def test_a_damaged_or_missing_file_is_named_before_anything_is_written(
     packed = tmp_path / "packed"
     pack_lab(made(tmp_path / "lab"), packed)
     monkeypatch.setattr(shipped, "shipped_files", lambda: packed)
-    (packed / name).write_bytes(b"version https://git-lfs")
-    with pytest.raises(DataError, match=f"{name} is damaged .*install mprm anew"):
-        open_lab(tmp_path / "opened")
+    whole = (packed / name).read_bytes()
+    for damaged in (b"version https://git-lfs", b"", whole[:-1] + bytes([whole[-1] ^ 1])):
+        (packed / name).write_bytes(damaged)
+        with pytest.raises(DataError, match=f"{name} is damaged .*install mprm anew"):
+            open_lab(tmp_path / "opened")
+    hashes = (packed / shipped.HASHES).read_bytes()
+    for damaged in (b"", b"[]", b"{}"):
+        (packed / shipped.HASHES).write_bytes(damaged)
+        with pytest.raises(DataError, match=f"{shipped.HASHES} is damaged"):
+            open_lab(tmp_path / "opened")
+    (packed / shipped.HASHES).write_bytes(hashes)
     (packed / name).unlink()
     with pytest.raises(InputNotFoundError, match="ships no lab"):
         open_lab(tmp_path / "opened")

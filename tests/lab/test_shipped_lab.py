@@ -14,7 +14,7 @@ import pytest
 import mprm
 from mprm.backbones.load import load_backbone
 from mprm.lab.plan import LabPlan
-from mprm.lab.shipped import MOST_BYTES, POLICIES, RECORDS, SCORES, _decompressed, shipped_files
+from mprm.lab.shipped import HASHES, MOST_BYTES, POLICIES, RECORDS, SCORES, _unpacked, shipped_files
 from mprm.lab.world import judge_chain, problem_named
 
 ROOT = Path(__file__).parents[2]
@@ -24,12 +24,12 @@ LABELS = {"correct": 1, "neutral": 0, "incorrect": -1}
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("lab") / "corpus.jsonl"
-    path.write_bytes(_decompressed(shipped_files() / "corpus.jsonl.zst"))
+    path.write_bytes(_unpacked(shipped_files(), "corpus.jsonl.zst"))
     return path
 
 
 def records(name: str) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(line) for line in _decompressed(shipped_files() / f"{name}.jsonl.zst").splitlines()]
+    return [msgspec.json.decode(line) for line in _unpacked(shipped_files(), f"{name}.jsonl.zst").splitlines()]
 
 
 def test_the_corpus_has_the_statistics_that_it_promises(corpus: Path) -> None:
@@ -89,7 +89,7 @@ def test_no_problem_serves_two_ends() -> None:
 
 def test_the_policies_load_as_the_published_ones_do(tmp_path: Path) -> None:
     for name in POLICIES:
-        with tarfile.open(fileobj=io.BytesIO(_decompressed(shipped_files() / f"{name}.tar.zst"))) as bundle:
+        with tarfile.open(fileobj=io.BytesIO(_unpacked(shipped_files(), f"{name}.tar.zst"))) as bundle:
             bundle.extractall(tmp_path, filter="data")
         model = load_backbone(tmp_path / name, device="cpu").model
         assert 1e6 < sum(weight.numel() for weight in model.parameters()) < 1e7
@@ -101,5 +101,6 @@ def test_all_of_it_is_small() -> None:
         *(f"{name}.jsonl.zst" for name in RECORDS),
         *(f"{name}.tar.zst" for name in POLICIES),
         f"{Path(SCORES).name}.zst",
+        HASHES,
     }
     assert sum(len(path.read_bytes()) for path in files) < MOST_BYTES

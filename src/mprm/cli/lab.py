@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from mprm.cli.arguments import Force, Option, parsed
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, InputNotFoundError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class LabCommand:
     dry_run: Annotated[
         bool, Option("reproduce: list the cells, and how long they will take where that is known.")
     ] = False
-    make: Annotated[bool, Option("reproduce: first make what is missing of the lab, maybe all.")] = False
+    make: Annotated[bool, Option("reproduce: make the lab first, where it is not whole.")] = False
     force: Force = False
 
 
@@ -60,7 +60,7 @@ def run(arguments: list[str]) -> int:
     options = parsed(LabCommand, arguments, command="lab", example="mprm lab corpus demo\n  mprm stats demo")
     if options.what == "reproduce":
         return _reproduce(options)
-    if unfit := [name for name in OF_REPRODUCE if getattr(options, name) not in (None, False)]:
+    if unfit := [name for name in OF_REPRODUCE if not any(getattr(options, name) is no for no in (None, False))]:
         raise ConfigError(f"--{unfit[0].replace('_', '-')} is for mprm lab reproduce")
     if options.what == "make":
         if options.force:
@@ -112,7 +112,8 @@ def _reproduce(options: LabCommand) -> int:
     from pathlib import Path
 
     from mprm.lab.reproduce.dry_run import dry_run
-    from mprm.lab.reproduce.reproduce import reproduce, wanted_cells
+    from mprm.lab.reproduce.inputs import find_inputs
+    from mprm.lab.reproduce.reproduce import refuse_jobs, reproduce, wanted_cells
     from mprm.lab.reproduce.reproduce_plan import ReproducePlan
     from mprm.lab.reproduce.write_page import write_page
     from mprm.report.figures import need_altair
@@ -136,8 +137,13 @@ def _reproduce(options: LabCommand) -> int:
     if options.make:
         from mprm.lab.make import make_lab
 
-        wanted_cells(plan, only)  # stops where none is, before minutes of making
-        make_lab(options.folder, say=_say)
+        backbones = {cell.backbone for cell in wanted_cells(plan, only)}  # stops before minutes of making
+        if options.jobs is not None:
+            refuse_jobs(options.jobs)
+        try:
+            find_inputs(Path(options.folder), tuple(backbones))
+        except InputNotFoundError:
+            make_lab(options.folder, say=_say)
     found = reproduce(options.folder, plan, only=only, jobs=options.jobs, say=_say)
     print(f"{found.n_cells - len(found.failed):,} of {found.n_cells:,} cells are done, {found.n_kept:,} from before.")
     if options.out is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shlex
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ def demo(folder: Path) -> None:
     """Run all stages; each says what it does, and how long it and the rest will take."""
     from mprm.cli.main import run
 
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputExistsError(f"{folder} is there already; choose another folder, or remove it")
     plan, began = stages(folder), monotonic()
     for number, stage in enumerate(plan, 1):

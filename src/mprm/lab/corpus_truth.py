@@ -6,7 +6,6 @@ tells how well the first one foretells it: what the model says of a count is tri
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,7 +92,7 @@ def corpus_truth(
     if len(numbers) != 1:
         raise DataError(f"{path}: expected one number of continuations, found {sorted(numbers) or 'no rollout'}")
     n_continuations = numbers.pop()
-    below_from = math.ceil(reliable * n_continuations)
+    below_from = sum(k / n_continuations < reliable for k in range(n_continuations + 1))
     pairs = Counter((first, second < below_from) for first, second, *_ in (one for one in found.values() if one[1:]))
     noise, below = _expected(path, n_continuations, reliable, below_from)
     rows = [

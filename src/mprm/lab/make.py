@@ -52,8 +52,6 @@ def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, .
 
 def make_policies(folder: Path, plan: LabPlan, say: Say) -> None:
     """Train the policies, several at once; a folder without ``config.json`` is not finished."""
-    for name, wanted in plan.policies.items():
-        _settle(folder, f"policy-{name}", wanted.kind, wanted.size, wanted.snapshots, _of_the_result(wanted.training))
     missing = {
         name: replace(wanted, training=replace(wanted.training, device=plan.device))
         for name, wanted in plan.policies.items()
@@ -61,7 +59,11 @@ def make_policies(folder: Path, plan: LabPlan, say: Say) -> None:
     }
     for name in missing:
         if (there := folder / "policies" / name / "config.json").is_file():  # it comes last, after its snapshots
-            raise ConfigError(f"{there.parent} is there without its snapshots; choose another folder, or remove it")
+            raise ConfigError(
+                f"{there.parent} is there without its snapshots, as in an opened lab; make one in another folder"
+            )
+    for name, wanted in plan.policies.items():
+        _settle(folder, f"policy-{name}", wanted.kind, wanted.size, wanted.snapshots, _of_the_result(wanted.training))
     if plan.at_once == 1 or len(missing) < 2:
         for name, wanted in missing.items():
             _train(folder / "policies" / name, wanted, say)

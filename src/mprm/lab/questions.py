@@ -19,6 +19,8 @@ def problems_of(split: str, n: int, *, first: int = 0, sources: Sequence[str] = 
     """
     if split not in SPLITS:
         raise ConfigError(f"there is no split {split!r} in the lab; choose one of {', '.join(SPLITS)}")
+    if not sources:
+        raise ConfigError("no sources; name at least one")
     if n < 1 or first < 0:
         raise ConfigError(f"n must be 1 or more and first 0 or more, got {n} and {first}")
     seeds, found = SPLITS[split], []

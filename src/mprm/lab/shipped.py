@@ -15,9 +15,10 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import msgspec
+import xxhash
 import zstandard
 
-from mprm.errors import ConfigError, DataError, InputNotFoundError
+from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
 from mprm.lab.world import write_images
 from mprm.rollouts.atomic_write import atomic_write, refuse_existing
 from mprm.rollouts.source_ranges import MANIFEST_SUFFIX
@@ -26,6 +27,8 @@ RECORDS = ("corpus", "validation", "benchmark", "candidates")
 """Files of the lab, ``NAME.jsonl``."""
 POLICIES = ("internvl", "qwen", "small")
 """Policies that reward models begin from; the small one is for machines without a GPU."""
+HASHES = "hashes.json"
+"""XXH3-128 of every other shipped file."""
 SCORES = "scores/full.jsonl"
 """Step scores on the benchmark of a reward model that began from the small policy and learnt from all rollouts."""
 LEVEL = 19
@@ -55,6 +58,8 @@ def pack_lab(folder: str | Path, out: str | Path) -> dict[str, int]:
     if (n_bytes := sum(map(len, packed.values()))) > MOST_BYTES:
         raise ConfigError(f"the lab takes {n_bytes:,} bytes; {MOST_BYTES:,} may be shipped")
     target.mkdir(parents=True, exist_ok=True)
+    hashes = {name: xxhash.xxh3_128_hexdigest(data) for name, data in packed.items()}
+    packed[HASHES] = msgspec.json.format(msgspec.json.encode(hashes), indent=1) + b"\n"
     for name, data in packed.items():
         with atomic_write(str(target / name)) as temporary:
             temporary.write_bytes(data)
@@ -71,13 +76,19 @@ def open_lab(folder: str | Path, *, force: bool = False) -> list[str]:
     target, source = Path(folder).expanduser(), shipped_files()
     records = {f"{name}.jsonl": f"{name}.jsonl.zst" for name in RECORDS} | {SCORES: f"{Path(SCORES).name}.zst"}
     policies = {name: f"{name}.tar.zst" for name in POLICIES}
-    if not all((source / packed).is_file() for packed in [*records.values(), *policies.values()]):
+    if not all((source / packed).is_file() for packed in [HASHES, *records.values(), *policies.values()]):
         raise InputNotFoundError("this installation ships no lab; make one on a GPU: mprm lab make DIR")
     for path in [*records, *(f"policies/{name}/config.json" for name in policies)]:
         refuse_existing(str(target / path), force=force)
-    unpacked = {path: _decompressed(source / packed) for path, packed in (records | policies).items()}
+    unpacked = {path: _unpacked(source, packed) for path, packed in (records | policies).items()}
     images = {image for path in records if path != SCORES for image in _images_of(unpacked[path])}
-    for path in records:
+    if force:  # they may be of another version's problems
+        for image in images:
+            (target / "images" / image).unlink(missing_ok=True)
+    write_images(sorted(images), target / "images")
+    for name in policies:
+        _untar(unpacked[name], target / "policies" / name)
+    for path in records:  # last: without them there is no lab
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(str(target / path)) as temporary:
             temporary.write_bytes(unpacked[path])
@@ -85,13 +96,6 @@ def open_lab(folder: str | Path, *, force: bool = False) -> list[str]:
     Path(f"{target / SCORES}{MANIFEST_SUFFIX}").write_bytes(
         msgspec.json.encode({"config": {"model": Path(SCORES).stem}})
     )
-    for name in policies:
-        shutil.rmtree(target / "policies" / name, ignore_errors=True)
-        _untar(unpacked[name], target / "policies")
-    if force:  # they may be of another version's problems
-        for image in images:
-            (target / "images" / image).unlink(missing_ok=True)
-    write_images(sorted(images), target / "images")
     return [str(target / path) for path in records if path != SCORES]
 
 
@@ -107,11 +111,16 @@ def _compressed(data: bytes) -> bytes:
     return zstandard.ZstdCompressor(compression_params=settings).compress(data)
 
 
-def _decompressed(packed: Traversable) -> bytes:
+def _unpacked(folder: Traversable, name: str) -> bytes:
+    """A shipped file, if it is the one that was packed."""
+    data = (folder / name).read_bytes()
     try:
-        return zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG).decompress(packed.read_bytes())
-    except zstandard.ZstdError as error:
-        raise DataError(f"{packed} is damaged ({error}); install mprm anew") from error
+        is_whole = msgspec.json.decode((folder / HASHES).read_bytes())[name] == xxhash.xxh3_128_hexdigest(data)
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise DataError(f"{folder / HASHES} is damaged ({error}); install mprm anew") from error
+    if not is_whole:
+        raise DataError(f"{folder / name} is damaged (it is not what was packed); install mprm anew")
+    return zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG).decompress(data)
 
 
 def _tar(folder: Path) -> bytes:
@@ -127,6 +136,16 @@ def _tar(folder: Path) -> bytes:
 
 
 def _untar(data: bytes, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(data)) as bundle:
-        bundle.extractall(folder, filter="data")
+    """Write a packed folder, whole or not at all."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as bundle:
+            bundle.extractall(partial, filter="data")
+        shutil.rmtree(folder, ignore_errors=True)
+        (partial / folder.name).replace(folder)
+    except OSError as error:
+        raise MprmError(f"{folder} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

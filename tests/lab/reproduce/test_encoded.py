@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,13 +40,13 @@ def inputs(tmp_path: Path) -> LabInputs:
         ],
     )
     save_policy(new_policy("internvl", size=SIZE), tmp_path / "policies" / "internvl")
-    return LabInputs(folder=tmp_path, n_rollouts=5, hashes={})
+    return LabInputs(folder=tmp_path, n_rollouts=5, hashes={"corpus": "c0", "internvl": "f1"})
 
 
 def test_all_parts_together_know_every_rollout_and_image(inputs: LabInputs) -> None:
     for index in range(2):
         encode(Part("internvl", index, 2), inputs, max_length=512)
-    memory, path = recalled(inputs.folder, "internvl"), inputs.policy("internvl")
+    memory, path = recalled(inputs, "internvl"), inputs.policy("internvl")
     card = Card(image_settings=family_of(path).image_settings, max_length=512)
     chains = [chain_of(rollout) for rollout in open_corpus(inputs.file("corpus"))]
     alone = load_step_model(path, card, device="cpu", image_root=inputs.images, memory=Memory()).encoder
@@ -68,11 +69,18 @@ def test_a_rollout_whose_image_is_broken_is_left_to_training(inputs: LabInputs) 
     image = next(iter(open_corpus(inputs.file("corpus")))).images[0]
     (inputs.images / image).write_bytes(b"no picture")
     encode(Part("internvl", 0, 1), inputs, max_length=512)
-    memory = recalled(inputs.folder, "internvl")
+    memory = recalled(inputs, "internvl")
     assert len(memory.n_prompt) == 4
     assert memory.broken[image] is not None
 
 
 def test_nothing_is_recalled_where_nothing_was_encoded(inputs: LabInputs) -> None:
-    assert not recalled(inputs.folder, "internvl").measured
+    assert not recalled(inputs, "internvl").measured
     assert not (inputs.folder / WORK).exists()
+
+
+def test_what_was_encoded_of_another_corpus_is_not_taken(inputs: LabInputs) -> None:
+    encode(Part("internvl", 0, 1), inputs, max_length=512)
+    other = replace(inputs, hashes={**inputs.hashes, "corpus": "another"})
+    assert not recalled(other, "internvl").measured
+    assert recalled(inputs, "internvl").measured

@@ -49,6 +49,8 @@ def test_a_rate_that_was_chosen_before_is_not_chosen_again(tmp_path: Path) -> No
     assert not any("choose-lr" in name for name in ran(tmp_path))
     rates = {line.split()[1] for line in (tmp_path / "ran").read_text().splitlines() if ".bis-10." in line}
     assert rates == {"0.05"}
+    with pytest.raises(ConfigError, match="rates name no learning rate for internvl"):
+        reproduce(tmp_path, TINY, jobs=1, rates={}, make=measure_nothing)
 
 
 def test_a_failing_cell_is_reported_and_tried_again_by_the_next_command(tmp_path: Path) -> None:

@@ -32,9 +32,14 @@ class Part:
     index: int
     count: int
 
-    def path(self, lab: Path) -> Path:
+    def path(self, inputs: LabInputs) -> Path:
         """Where what was encoded lies while the experiments run."""
-        return lab / WORK / f"encoded-{self.backbone}-{self.index}.msgpack"
+        return inputs.folder / WORK / f"{_stem(inputs, self.backbone)}-{self.index}.msgpack"
+
+
+def _stem(inputs: LabInputs, backbone: str) -> str:
+    """Names the data, too: another corpus's, should it lie there, is not taken for this one's."""
+    return f"encoded-{backbone}-{inputs.hashes['corpus']}-{inputs.hashes[backbone]}"
 
 
 def encode(part: Part, inputs: LabInputs, *, max_length: int) -> None:
@@ -48,16 +53,16 @@ def encode(part: Part, inputs: LabInputs, *, max_length: int) -> None:
         if all(encoder.why_unusable(image) is None for image in chain.images):  # training tells of the others
             encoder.see(chain, encoder.measure(chain))
             encoder.n_prompt(chain)
-    path = part.path(inputs.folder)
+    path = part.path(inputs)
     path.parent.mkdir(exist_ok=True)
     with atomic_write(str(path)) as temporary:
         temporary.write_bytes(msgspec.msgpack.encode(_written(memory)))
 
 
-def recalled(lab: Path, backbone: str) -> Memory:
+def recalled(inputs: LabInputs, backbone: str) -> Memory:
     """What was encoded for the backbone; nothing where nothing was."""
     memory = Memory()
-    for path in sorted((lab / WORK).glob(f"encoded-{backbone}-*.msgpack")):
+    for path in sorted((inputs.folder / WORK).glob(f"{_stem(inputs, backbone)}-*.msgpack")):
         _read(msgspec.msgpack.decode(path.read_bytes(), type=_Written), memory)
     return memory
 

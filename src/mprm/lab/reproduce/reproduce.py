@@ -70,10 +70,14 @@ def reproduce(
     backbones = tuple(dict.fromkeys(cell.backbone for cell in wanted))
     inputs = find_inputs(folder, backbones)
     n_jobs = jobs if jobs is not None else default_jobs(plan.device)
-    if n_jobs < 1:
-        raise ConfigError(f"jobs must be 1 or more, got {n_jobs}")
-    with _alone(folder), Workers(make or workbench, (inputs, plan), jobs=n_jobs, logs=folder / "logs") as workers:
-        shutil.rmtree(folder / WORK, ignore_errors=True)  # of a command that was killed
+    refuse_jobs(n_jobs)
+    if rates is not None and (unknown := set(backbones) - rates.keys()):
+        raise ConfigError(f"rates name no learning rate for {', '.join(sorted(unknown))}")
+    with (
+        _alone(folder),
+        _emptied(folder / WORK),
+        Workers(make or workbench, (inputs, plan), jobs=n_jobs, logs=folder / "logs") as workers,
+    ):
         run = _Run(inputs, plan, workers, say)
         if any(cell.arm in plan.best_of_n for cell in run.missing(wanted)):
             judge_once(inputs, say)
@@ -82,10 +86,10 @@ def reproduce(
                 run.encode(backbones, max(1, n_jobs // len(backbones)))
             if rates is None:
                 run.choose(backbones)
-        chosen = rates or {name: one["learning_rate"] for name, one in choices_of(run.files, plan, backbones).items()}
+        if rates is None:
+            rates = {name: one["learning_rate"] for name, one in choices_of(run.files, plan, backbones).items()}
         n_kept = len(wanted) - len(run.missing(wanted))
-        run.measure("experiments", wanted, {cell.name: chosen[cell.backbone] for cell in wanted})
-        shutil.rmtree(folder / WORK, ignore_errors=True)
+        run.measure("experiments", wanted, {cell.name: rates[cell.backbone] for cell in wanted})
     return Reproduced(n_cells=len(wanted), n_kept=n_kept, failed=run.failed)
 
 
@@ -96,6 +100,12 @@ def wanted_cells(plan: ReproducePlan, only: str = "*") -> list[Cell]:
         names = ", ".join(cell.name for cell in plan.cells()[:3])
         raise ConfigError(f"no cell is called {only!r}; they are called like {names}")
     return wanted
+
+
+def refuse_jobs(n_jobs: int) -> None:
+    """Stop where nobody would work."""
+    if n_jobs < 1:
+        raise ConfigError(f"jobs must be 1 or more, got {n_jobs}")
 
 
 def default_jobs(device: str) -> int:
@@ -128,6 +138,16 @@ def _alone(folder: Path) -> Iterator[None]:
         except OSError as error:
             raise ConfigError(f"another mprm lab reproduce is at work in {folder}; wait for it") from error
         yield
+
+
+@contextmanager
+def _emptied(work: Path) -> Iterator[None]:
+    """Nothing is there before, be it of a command that was killed, and nothing after."""
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 class _Run:

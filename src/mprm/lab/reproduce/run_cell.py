@@ -53,7 +53,7 @@ class Workbench:
         began = monotonic()
         if cell.backbone != self._backbone:
             self._memory = Memory()  # room for one at a time
-            self._backbone, self._memory = cell.backbone, recalled(self.inputs.folder, cell.backbone)
+            self._backbone, self._memory = cell.backbone, recalled(self.inputs, cell.backbone)
             gc.freeze()
         folder = self.inputs.folder / WORK / f"{cell.name}.{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)
