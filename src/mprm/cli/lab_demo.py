@@ -82,9 +82,12 @@ def demo(folder: Path) -> None:
         raise OutputExistsError(f"{folder} is there already; choose another folder, or remove it")
     plan, began = stages(folder), monotonic()
     for number, stage in enumerate(plan, 1):
-        rest = sum(later.seconds for later in plan[number - 1 :])
+        planned = sum(earlier.seconds for earlier in plan[: number - 1])
+        pace = max(1.0, (monotonic() - began) / planned) if planned else 1.0  # slower machines, or busy ones
+        rest = pace * sum(later.seconds for later in plan[number - 1 :])
         print(
-            f"\n[{number} of {len(plan)}] {stage.about}: about {stage.seconds} s, all that is left about {rest} s"
+            f"\n[{number} of {len(plan)}] {stage.about}: about {pace * stage.seconds:.0f} s,"
+            f" all that is left about {rest:.0f} s"
             f"\n$ mprm {shlex.join(stage.words)}",
             flush=True,
         )
@@ -113,15 +116,20 @@ def _last_table(folder: Path) -> Any:
     for model in found["models"]:
         name, values = model["name"], model["metrics"]["all"]
         lead = _points(leads[name], "+") if name in leads else ""
-        rows.append([NAMES[name], f"{n_rollouts[name]:,}", _points(values["overall"]), lead, _points(values["auc"])])
+        rows.append(
+            [NAMES[name], f"{n_rollouts[name]:,}", _points(values["overall"]), lead]
+            + [_points(values[metric]) for metric in ("macro_f1", "auc")]
+        )
     n, accuracy = max(chosen["n"]), chosen["total"]["accuracy"]
     best = ", ".join(f"{_points(accuracy[how][str(n)])} by {words}" for how, words in CHOICES.items())
-    heads = ["trained on", "rollouts", "overall F1", "less random", "AUC"]
+    heads = ["trained on", "rollouts", "overall F1", "minus random", "pooled F1", "AUC"]
     table = rich_table("What a tenth of the rollouts teaches", heads, rows, total_last=False)
     counts = found["models"][0]["counts"]
     table.caption = (
-        f"On {counts['n_solutions']:,} solutions, in points, with 95% intervals over problems.\n"
-        f"Accuracy of one of {n} answers to {chosen['n_questions']} questions: {best}."
+        f"On {counts['n_solutions']:,} solutions, in points, with 95% intervals over problems. Overall F1 is the"
+        " paper's, a mean over sources; pooled F1 is of all steps at once.\n"
+        f"Accuracy of one of {n} answers to {chosen['n_questions']} questions: {best}. Models as small as these do"
+        " not help to choose; docs/lab.md says why."
     )
     table.caption_justify = "left"
     return table

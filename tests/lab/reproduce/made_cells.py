@@ -126,6 +126,7 @@ def made_results(plan: ReproducePlan | None = None) -> dict[str, Any]:
             name: {"10": {"value": 0.03, "low": 0.01, "high": 0.05, "n_draws": 1000, "n_seeds": 3}}
             for name in plan.backbones
         },
+        "place_alone": {"overall": 0.5, "macro_f1": 0.55, "auc": 0.66},
         "auc_at_same_place": {
             name: {"bis-10": {"mean": 0.58, "low": 0.57, "high": 0.59, "n": 3}} for name in plan.backbones
         },

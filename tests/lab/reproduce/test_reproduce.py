@@ -43,6 +43,12 @@ def test_every_cell_is_measured_once_with_the_rate_that_was_chosen(tmp_path: Pat
     assert len(ran(tmp_path)) == 11
 
 
+def test_untrained_weights_need_no_rate(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    found = reproduce(tmp_path, TINY, only="*.base.*", jobs=1, say=lambda _: None, make=measure_nothing)
+    assert (found.n_cells, ran(tmp_path)) == (1, ["internvl.base.seed0"])
+
+
 def test_a_rate_that_was_chosen_before_is_not_chosen_again(tmp_path: Path) -> None:
     make_folder(tmp_path)
     reproduce(tmp_path, TINY, jobs=1, rates={"internvl": 0.05}, say=lambda _: None, make=measure_nothing)

@@ -7,7 +7,7 @@ import pytest
 
 from mprm.evaluation.scored_solution import ScoredSolution
 from mprm.evaluation.step_table import StepTable, step_table
-from mprm.lab.reproduce.same_place import auc_at_same_place
+from mprm.lab.reproduce.same_place import auc_at_same_place, scored_by_place
 
 
 def table(*solutions: tuple[str, list[int], list[float]]) -> StepTable:
@@ -47,6 +47,15 @@ def test_places_count_by_their_rarer_label() -> None:
     )
     # place 0: all told apart, two of each; place 1: one incorrect above both correct ones
     assert found == pytest.approx((2 * 1.0 + 1 * 0.0) / 3)
+
+
+def test_a_score_that_reads_nothing_is_the_share_of_positive_steps_at_the_place() -> None:
+    corpus = [("a", [1.0, 0.5, 0.0]), ("a", [0.25, 0.0]), ("b", [0.0])]
+    found = scored_by_place(
+        table(("a", [1, 1, -1, 1], [0.0] * 4), ("b", [1, 1], [0.0] * 2), ("c", [1], [0.0])), corpus
+    )
+    # a: 2 of 2, 1 of 2, 0 of 1, then 3 of its 5; b: 0 of 1, then 0 of its 1; c: 3 of all 6
+    assert found.scores.tolist() == [1.0, 0.5, 0.0, 0.6, 0.0, 0.0, 0.5]
 
 
 def test_without_a_place_that_has_both_there_is_none() -> None:

@@ -155,7 +155,9 @@ FINDINGS = (
     ),
     Finding(
         words="A reward model improves best-of-N over the policy alone",
-        claims=(Claim(plus=(("full", "best-of-16"),), minus=(("full", "best-of-1"),)),),
+        claims=tuple(
+            Claim(plus=((arm, "best-of-16"),), minus=((arm, "best-of-1"),)) for arm in ("full", "random-25", "bis-25")
+        ),
     ),
     Finding(
         words="BIS improves best-of-N over random choice and over all data",

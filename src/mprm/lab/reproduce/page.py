@@ -7,7 +7,7 @@ from textwrap import fill
 from typing import Any
 
 from mprm.lab.reproduce import page_tables as tables
-from mprm.lab.reproduce.aggregate import Cells
+from mprm.lab.reproduce.aggregate import METRICS, Cells
 from mprm.lab.reproduce.figures import charts_of
 from mprm.lab.reproduce.findings import CLOSE, FINDINGS, MODERATE, counts
 from mprm.lab.reproduce.paper_numbers import BACKBONES
@@ -104,7 +104,26 @@ def _findings(cells: Cells) -> str:
         when the whole interval lies on the other side, else *open*. To reach all data is to be no more than
         {CLOSE:g} point behind, and a moderate gap is at most {MODERATE:g} points: the paper's own largest differences
         of the kind are 0.94 and 1.75."""
-    return f"## Findings\n\n{_filled(whole)}\n\n{_filled(rule)}\n\n{tables.markdown(heads, rows)}"
+    table = tables.markdown(heads, rows)
+    return f"## Findings\n\n{_filled(whole)}\n\n{_filled(rule)}\n\n{table}\n\n{_other_metrics(cells)}"
+
+
+def _other_metrics(cells: Cells) -> str:
+    """The main differences by metrics that do not take the mean over sources."""
+    pairs = [("bis-10", "random-10"), ("bis-25", "random-25"), ("bis-10", "full"), ("bis-25", "full")]
+    kinds = [(backbone, name) for backbone in cells.backbones for name in ("macro_f1", "auc")]
+    rows = [
+        [
+            f"{one} − {other}",
+            *(tables.points_cell(cells.difference(name, one, other, METRICS[kind])) for name, kind in kinds),
+        ]
+        for one, other in pairs
+    ]
+    told = """All findings on training are about the paper's overall value, a mean over sources. The same differences
+        in F1 of all steps pooled, with one threshold for all, and in AUC, in points:"""
+    names = {"macro_f1": "pooled F1", "auc": "AUC"}
+    heads = ["difference", *(f"{name}: {names[kind]}" for name, kind in kinds)]
+    return f"{_filled(told)}\n\n{tables.markdown(heads, rows)}"
 
 
 def _truth(results: dict[str, Any]) -> str:
@@ -127,10 +146,11 @@ def _truth(results: dict[str, Any]) -> str:
         the Beta prior fitted to the corpus (`mprm theory fit`). The two are not the same thing: a wrong step that the
         policy mends has a high rate, and a right one before a hard passage a low one. Both fall as k grows: the fewer
         successes, the less a positive label is worth."""
-    tried = f"""The last columns try the model on counts that it has not seen. Where two rollouts of a problem begin
-        word for word alike, the beginning was continued twice, {truth["N"]} times each: how often the second count is
-        below {truth["reliable"]:g} of {truth["N"]} when the first was k, and how often it should be by the prior."""
-    heads = ["k", "steps", "neutral", "wrong, %", "η_eff, %", "again", "again below, %", "foretold, %"]
+    tried = f"""The last columns try the model on pairs of counts. Where two rollouts of a problem begin word for word
+        alike, the beginning was continued twice, {truth["N"]} times each: in how many pairs the second count is
+        below {truth["reliable"]:g} of {truth["N"]} when the first was k, and in how many it should be by the prior,
+        which is fitted to all counts."""
+    heads = ["k", "steps", "neutral", "wrong, %", "η_eff, %", "pairs", "second is low, %", "by the prior, %"]
     paragraphs = "\n\n".join((_filled(told), _filled(tried)))
     return f"## Labels against the truth\n\n{paragraphs}\n\n{tables.markdown(heads, rows)}"
 
@@ -147,7 +167,7 @@ def _backbone(results: dict[str, Any], cells: Cells, backbone: str) -> str:
     over_problems = results["bis_less_random_over_problems"].get(backbone, {})
     sections: Sequence[tuple[str, str]] = (
         ("Labels and fractions", tables.main_table(summary, backbone) + figure("scaling")),
-        ("BIS less random choice", tables.paired_table(cells, backbone, over_problems)),
+        ("BIS minus random choice", tables.paired_table(cells, backbone, over_problems)),
         ("Ablation at 25%", tables.ablation_table(cells, summary, backbone)),
         ("Sensitivity to α at 25%", tables.alpha_table(summary, backbone)),
         (
@@ -155,7 +175,7 @@ def _backbone(results: dict[str, Any], cells: Cells, backbone: str) -> str:
             tables.matched_table(summary) + figure("random"),
         ),
         ("Best of N", tables.best_of_n_table(summary, backbone) + figure("best_of_n")),
-        ("Whether, or where", _same_place(results["auc_at_same_place"].get(backbone, {}), summary)),
+        ("Whether, or where", _same_place(results, backbone, summary)),
         ("Training dynamics", tables.curve_table(summary) + figure("curves")),
         ("By source", tables.source_table(summary)),
     )
@@ -163,15 +183,24 @@ def _backbone(results: dict[str, Any], cells: Cells, backbone: str) -> str:
     return "\n\n".join([f"## {title}", *shown])
 
 
-def _same_place(found: dict[str, Any], summary: dict[str, Any]) -> str:
+def _same_place(results: dict[str, Any], backbone: str, summary: dict[str, Any]) -> str:
     """What is left of the AUC where neither the source nor the place of a step tells anything."""
+    found, alone = results["auc_at_same_place"].get(backbone, {}), results["place_alone"]
     rows = [[tables.label(arm), tables.cell(summary[arm]["auc"]), tables.cell(one)] for arm, one in found.items()]
     told = """How well correct and incorrect steps are told apart among all steps of the benchmark, and among those
         of one source at the same place of their solutions. The second is what best-of-N asks for: candidates of one
         problem have their places in common. A model that has learnt where errors are likely, and little of what they
         look like, has the first without the second."""
+    told += f""" A score that reads nothing, the share of positive steps in the corpus at the same place of the same
+        source, comes to an overall value of {100 * alone["overall"]:.2f}, a pooled F1 of
+        {100 * alone["macro_f1"]:.2f} and an AUC of {100 * alone["auc"]:.2f}."""
     table = tables.markdown(["data", "AUC, all steps", "AUC, at the same place"], rows)
     return f"{_filled(told)}\n\n{table}" if rows else ""
+
+
+def _is_largest(choice: dict[str, Any]) -> bool:
+    tried = [one["learning_rate"] for one in choice["tried"]]
+    return len(tried) > 1 and choice["learning_rate"] == max(tried)
 
 
 def _choice(results: dict[str, Any]) -> str:
@@ -187,6 +216,9 @@ def _choice(results: dict[str, Any]) -> str:
         for one in choice["tried"]
     ]
     heads = ["backbone", "learning rate", "overall", "AUC", ""]
-    how = """One training for each rate on all data with hard labels and a seed that no other cell has, measured on
-        the validation split, which serves for nothing else. The best overall value decides."""
+    edges = [name for name, choice in results["choice"].items() if _is_largest(choice)]
+    edge = f"For {' and '.join(edges)} it is the largest of them." if edges else ""
+    how = f"""One training for each rate on all data with hard labels and a seed that no other cell has, measured on
+        the validation split, which serves for nothing else. The best overall value decides, however small its lead:
+        of one training each, a difference of a point is no more than chance. {edge}"""
     return f"## Hyperparameters\n\n{_filled(how)}\n\n{tables.markdown(heads, rows)}"

@@ -56,6 +56,11 @@ def difference_cell(found: SeedMean | None) -> str:
     return f"{signed(found.mean)} [{signed(found.low)}, {signed(found.high)}]"
 
 
+def points_cell(found: SeedMean | None) -> str:
+    """A difference of shares, in points with its interval."""
+    return difference_cell(_points(found))
+
+
 def signed(value: float) -> str:
     """With its sign; what rounds to zero has a plus."""
     return f"{round(value, 2) + 0.0:+.2f}"
@@ -96,6 +101,7 @@ def main_table(arms: Arms, backbone: str) -> str:
             _paper(backbone, arm),
             cell(found["overall"]),
             cell(found["overall_test_threshold"]),
+            cell(found["macro_f1"]),
             cell(found["auc"]),
             str(found["n_seeds"]),
         ]
@@ -103,12 +109,12 @@ def main_table(arms: Arms, backbone: str) -> str:
         if _is_main(arm)
     ]
     heads = ["data", "rollouts", "updates", "error steps (%)"]
-    heads += ["paper: overall", "lab: overall", "test threshold", "AUC", "seeds"]
+    heads += ["paper: overall", "lab: overall", "test threshold", "pooled F1", "AUC", "seeds"]
     return markdown(heads, rows)
 
 
 def paired_table(cells: Cells, backbone: str, over_problems: dict[str, Any]) -> str:
-    """BIS less random choice: paired by seed, and with problems drawn anew."""
+    """BIS minus random choice: paired by seed, and with problems drawn anew."""
     rows = []
     for arm in cells.arms(backbone):
         rho = arm.removeprefix("bis-")
@@ -123,7 +129,7 @@ def paired_table(cells: Cells, backbone: str, over_problems: dict[str, Any]) -> 
             if drawn is None or drawn["low"] is None
             else f"{signed(100 * drawn['value'])} [{signed(100 * drawn['low'])}, {signed(100 * drawn['high'])}]"
         )
-        rows.append([f"{rho}%", paper, difference_cell(_points(cells.difference(backbone, arm, other))), by_problem])
+        rows.append([f"{rho}%", paper, points_cell(cells.difference(backbone, arm, other)), by_problem])
     table = markdown(["ρ", "paper", "lab: over seeds", "lab: over problems"], rows)
     note = "Over problems: the seeds' mean difference, its interval by drawing the benchmark's problems, 1,000 draws."
     return f"{table}\n\n{note}" if rows else ""
@@ -141,7 +147,10 @@ def ablation_table(cells: Cells, arms: Arms, backbone: str) -> str:
             row = [label(arm), errors, _paper(backbone, arm), less]
             row += [_error_steps(arms[arm]), cell(arms[arm]["overall"]), difference_cell(found)]
             rows.append(row)
-    heads = ["subset", *(f"{who}: {what}" for who in ("paper", "lab") for what in ("error %", "overall", "less BIS"))]
+    heads = [
+        "subset",
+        *(f"{who}: {what}" for who in ("paper", "lab") for what in ("error %", "overall", "minus BIS")),
+    ]
     return markdown(heads, rows if len(rows) > 2 else [])
 
 
@@ -182,6 +191,10 @@ def best_of_n_table(arms: Arms, backbone: str) -> str:
         paper = BEST_OF_16.get(arm) if backbone == "internvl" and arm != "base" else None
         of_paper = ["" if paper is None else f"{value:.2f}" for value in paper or BEST_OF_16_BENCHMARKS]
         rows.append([label(arm), *of_paper, *(cell(found["prm"][n]) for n in ns)])
+    for arm, found in ranked.items():
+        if "weighted_vote" in found:
+            values = [cell(found["weighted_vote"][n]) for n in ns]
+            rows.append([f"{label(arm)}, weighted vote", *[""] * len(BEST_OF_16_BENCHMARKS), *values])
     any_one = next(iter(ranked.values()))
     blank = [""] * len(BEST_OF_16_BENCHMARKS)
     policy = [f"{value:.2f}" for value in BEST_OF_16["base"]] if backbone == "internvl" else blank

@@ -84,9 +84,13 @@ def reproduce(
         if run.missing(wanted):
             if make is None and n_jobs > 1:
                 run.encode(backbones, max(1, n_jobs // len(backbones)))
-            if rates is None:
+            if resolve_device(plan.device) == "cpu" and inputs.n_rollouts > MANY:
+                say(f"no GPU here: a cell can take hours; {folder / 'logs'} tells how long each will")
+            if rates is None and any(cell.subset != "base" for cell in run.missing(wanted)):
                 run.choose(backbones)
-        if rates is None:
+        if all(cell.subset == "base" for cell in wanted):
+            rates = dict.fromkeys(backbones, 0.0)  # nothing is trained
+        elif rates is None:
             rates = {name: one["learning_rate"] for name, one in choices_of(run.files, plan, backbones).items()}
         n_kept = len(wanted) - len(run.missing(wanted))
         run.measure("experiments", wanted, {cell.name: rates[cell.backbone] for cell in wanted})
@@ -210,6 +214,8 @@ class _Run:
             self.say(progress.line(outcome, now=monotonic()))
 
 
+MANY = 5000
+"""Rollouts that a CPU needs hours to train on."""
 MEASURING = 1500.0
 """Rollouts that could be trained on in the time that a benchmark is scored in."""
 

@@ -23,11 +23,12 @@ from mprm.lab.reproduce.aggregate import summary_of
 from mprm.lab.reproduce.cell import Cell
 from mprm.lab.reproduce.cell_files import CellFiles
 from mprm.lab.reproduce.choice import choices_of
-from mprm.lab.reproduce.measure_cell import FOLDS, SEED
+from mprm.lab.reproduce.measure_cell import FOLDS, SEED, step_metrics
 from mprm.lab.reproduce.reproduce_plan import ReproducePlan
-from mprm.lab.reproduce.same_place import auc_at_same_place
+from mprm.lab.reproduce.same_place import auc_at_same_place, scored_by_place
 from mprm.lab.reproduce.seed_interval import seed_mean
 from mprm.rollouts.atomic_write import atomic_write
+from mprm.rollouts.corpus import open_corpus
 from mprm.scores.statistics import stats
 
 DRAWS = 1000
@@ -60,6 +61,7 @@ def results_of(lab: Path, plan: ReproducePlan) -> dict[str, Any]:
         "bis_less_random_over_problems": {
             backbone: _over_problems(files, plan, backbone, benchmark) for backbone in backbones
         },
+        "place_alone": _place_alone(lab, benchmark),
         "auc_at_same_place": {backbone: _at_same_place(files, plan, backbone, benchmark) for backbone in backbones},
     }
 
@@ -112,6 +114,13 @@ def _over_problems(
             apart = np.mean([bis - random for bis, random in pairs], axis=0)
             found[f"{100 * rho:g}"] = {**asdict(estimate(float(apart[0]), apart[1:])), "n_seeds": len(pairs)}
     return found
+
+
+def _place_alone(lab: Path, benchmark: Benchmark) -> dict[str, Any]:
+    """What a score is worth that reads nothing."""
+    rollouts = ((rollout.source or "", rollout.scores) for rollout in open_corpus(lab / "corpus.jsonl"))
+    found = step_metrics(scored_by_place(_table(benchmark), rollouts))["held_out"]
+    return {name: found[name] for name in ("overall", "macro_f1", "auc")}
 
 
 def _at_same_place(
