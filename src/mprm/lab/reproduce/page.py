@@ -191,9 +191,11 @@ def _same_place(results: dict[str, Any], backbone: str, summary: dict[str, Any])
         of one source at the same place of their solutions. The second is what best-of-N asks for: candidates of one
         problem have their places in common. A model that has learnt where errors are likely, and little of what they
         look like, has the first without the second."""
-    told += f""" A score that reads nothing, the share of positive steps in the corpus at the same place of the same
-        source, comes to an overall value of {100 * alone["overall"]:.2f}, a pooled F1 of
-        {100 * alone["macro_f1"]:.2f} and an AUC of {100 * alone["auc"]:.2f}."""
+    names = {"overall": "an overall value", "macro_f1": "a pooled F1", "auc": "an AUC"}
+    worth = [f"{words} of {100 * alone[name]:.2f}" for name, words in names.items() if alone[name] is not None]
+    if worth:
+        told += f""" A score that reads nothing, the share of positive steps in the corpus at the same place of the
+            same source, has {", ".join(worth)}."""
     table = tables.markdown(["data", "AUC, all steps", "AUC, at the same place"], rows)
     return f"{_filled(told)}\n\n{table}" if rows else ""
 
