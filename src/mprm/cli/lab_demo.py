@@ -128,8 +128,8 @@ def _last_table(folder: Path) -> Any:
     table.caption = (
         f"On {counts['n_solutions']:,} solutions, in points, with 95% intervals over problems. Overall F1 is the"
         " paper's, a mean over sources; pooled F1 is of all steps at once.\n"
-        f"Accuracy of one of {n} answers to {chosen['n_questions']} questions: {best}. Models as small as these do"
-        " not help to choose; docs/lab.md says why."
+        f"Accuracy of one of {n} answers to {chosen['n_questions']} questions: {best}."
+        " docs/lab.md tells what to make of both."
     )
     table.caption_justify = "left"
     return table
