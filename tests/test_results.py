@@ -26,34 +26,33 @@ def test_the_page_on_the_text_model_is_made_of_its_results() -> None:
     assert (RESULTS / "text_prm.md").read_text() == script("text_prm").page(found)
 
 
-def test_the_lab_page_is_made_of_its_results(tmp_path: Path) -> None:
+def test_the_lab_page_is_made_of_its_results() -> None:
     from mprm.lab.reproduce.aggregate import summary_of
     from mprm.lab.reproduce.page import page
-    from mprm.lab.reproduce.results import read_results, write_results
-    from tests.lab.reproduce.made_cells import made_results
+    from mprm.lab.reproduce.results import read_results
 
-    folder = RESULTS
-    if not (RESULTS / "lab.json").is_file():  # nobody has measured it yet: a made-up one goes the same way
-        folder = tmp_path
-        write_results(made_results(), folder / "lab.json")
-        (folder / "lab.md").write_text(page(made_results()))
-        for name in re.findall(r"\((lab_\w+\.svg)\)", page(made_results())):
-            (folder / name).touch()
-    found = read_results(folder / "lab.json")
+    found = read_results(RESULTS / "lab.json")
     assert found["summary"] == summary_of(found["cells"])
-    text = (folder / "lab.md").read_text()
+    text = (RESULTS / "lab.md").read_text()
     assert text == page(found)
     figures = re.findall(r"\((lab_\w+\.svg)\)", text)
     assert figures
-    assert all((folder / name).is_file() for name in figures)
-    if folder == RESULTS:
-        told = " ".join((ROOT / "README.md").read_text().split())
-        for backbone in ("internvl", "qwen"):
-            arms = found["summary"][backbone]["arms"]
-            bis, full, random = (
-                f"{100 * arms[arm]['overall']['mean']:.2f}" for arm in ("bis-10", "full", "random-10")
-            )
-            assert f"{bis} against {full} and {random}" in told
+    assert all((RESULTS / name).is_file() for name in figures)
+    told = " ".join((ROOT / "README.md").read_text().split())
+    for backbone in ("internvl", "qwen"):
+        arms = found["summary"][backbone]["arms"]
+        bis, full, random = (f"{100 * arms[arm]['overall']['mean']:.2f}" for arm in ("bis-10", "full", "random-10"))
+        assert f"{bis} against {full} and {random}" in told
+
+
+def test_the_page_of_the_second_run_is_made_of_both_results() -> None:
+    from mprm.lab.reproduce.aggregate import summary_of
+    from mprm.lab.reproduce.results import read_results
+
+    first, again = (read_results(RESULTS / f"{name}.json") for name in ("lab", "lab_again"))
+    assert again["summary"] == summary_of(again["cells"])
+    assert [again[name] for name in ("corpus", "benchmark")] == [first[name] for name in ("corpus", "benchmark")]
+    assert (RESULTS / "lab_again.md").read_text() == script("lab_again").page(first, again)
 
 
 def test_the_figures_on_shared_prefixes_are_those_of_the_results() -> None:

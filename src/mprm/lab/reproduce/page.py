@@ -20,7 +20,7 @@ $ mprm lab reproduce LAB --out docs/results --force
 ```
 
 The first command opens the lab that mprm ships. `mprm lab reproduce LAB --make --out RESULTS` in an empty folder is
-the whole from nothing instead: it trains other policies, which make another corpus and another benchmark."""
+the whole from nothing instead, policies, corpus and benchmark included."""
 CAPTIONS = {
     "scaling": "Overall F1 against the share of the rollouts",
     "random": "Random choice, one pass and as many updates as all data",
@@ -200,9 +200,18 @@ def _same_place(results: dict[str, Any], backbone: str, summary: dict[str, Any])
     return f"{_filled(told)}\n\n{table}" if rows else ""
 
 
-def _is_largest(choice: dict[str, Any]) -> bool:
-    tried = [one["learning_rate"] for one in choice["tried"]]
-    return len(tried) > 1 and choice["learning_rate"] == max(tried)
+def _at_edge(results: dict[str, Any]) -> str:
+    """Which backbones' chosen rates have nothing tried beyond them."""
+    told = ""
+    for words, edge in (("largest", max), ("smallest", min)):
+        names = [
+            name
+            for name, choice in results["choice"].items()
+            if len(choice["tried"]) > 1
+            and choice["learning_rate"] == edge(one["learning_rate"] for one in choice["tried"])
+        ]
+        told += f" For {' and '.join(names)} it is the {words} of them." if names else ""
+    return told
 
 
 def _choice(results: dict[str, Any]) -> str:
@@ -218,9 +227,7 @@ def _choice(results: dict[str, Any]) -> str:
         for one in choice["tried"]
     ]
     heads = ["backbone", "learning rate", "overall", "AUC", ""]
-    edges = [name for name, choice in results["choice"].items() if _is_largest(choice)]
-    edge = f"For {' and '.join(edges)} it is the largest of them." if edges else ""
     how = f"""One training for each rate on all data with hard labels and a seed that no other cell has, measured on
         the validation split, which serves for nothing else. The best overall value decides, however small its lead:
-        of one training each, a difference of a point is no more than chance. {edge}"""
+        of one training each, a difference of a point is no more than chance.{_at_edge(results)}"""
     return f"## Hyperparameters\n\n{_filled(how)}\n\n{tables.markdown(heads, rows)}"
