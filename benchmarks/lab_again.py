@@ -1,7 +1,7 @@
 """The paper's claims in the lab's first run and in another one, side by side.
 
-    mprm lab reproduce LAB --make --seeds 3 --out AGAIN
-    python benchmarks/lab_again.py docs/results/lab.json AGAIN/lab.json
+mprm lab reproduce LAB --make --seeds 3 --out AGAIN
+python benchmarks/lab_again.py docs/results/lab.json AGAIN/lab.json
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from mprm.lab.reproduce.results import read_results
 
 WORDS = """# The lab's experiments, made a second time
 
-`mprm lab reproduce LAB --make --seeds 3` in an empty folder: policies, corpus, benchmarks, candidates and every cell from
-nothing, on a GPU of the same kind. [What came out the same](../lab.md#from-nothing) is everything but the order of the
-rollouts in the corpus, on which draws and batches depend. So each cell has another random choice and another order of
-training, as other seeds would give; and the learning rate, chosen by the same rule, is another one
+`mprm lab reproduce LAB --make --seeds 3` in an empty folder: policies, corpus, benchmarks, candidates and every
+cell from nothing, on a GPU of the same kind. [What came out the same](../lab.md#from-nothing) is everything but the
+order of the rollouts in the corpus, on which draws and batches depend. So each cell has another random choice and
+another order of training, as other seeds would give; and the learning rate, chosen by the same rule, is another one
 ({rates}).
 All cells are in [lab_again.json](lab_again.json); the first run's are those of [its page](lab.md).
 
-Differences in points, with Student's 95% intervals over {seeds} seeds: of three seeds they are wide. **Bold** where the whole
-interval lies on the claimed side of the bound, *italic* where it lies on the other side.
+Differences in points, with Student's 95% intervals over {seeds} seeds: of three seeds they are wide. **Bold** where
+the whole interval lies on the claimed side of the bound, *italic* where it lies on the other side.
 """
 
 
