@@ -79,6 +79,7 @@ def _open(options: LabCommand) -> int:
 
     for path in open_lab(options.folder, force=options.force):
         print(path)
+    print(f"{options.folder}/policies and {options.folder}/images belong to them.")
     return 0
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import shutil
 import tarfile
-from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -19,6 +18,7 @@ import xxhash
 import zstandard
 
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
+from mprm.lab.pictures import pictures_of
 from mprm.lab.world import write_images
 from mprm.rollouts.atomic_write import atomic_write, refuse_existing
 from mprm.rollouts.source_ranges import MANIFEST_SUFFIX
@@ -81,7 +81,7 @@ def open_lab(folder: str | Path, *, force: bool = False) -> list[str]:
     for path in [*records, *(f"policies/{name}/config.json" for name in policies)]:
         refuse_existing(str(target / path), force=force)
     unpacked = {path: _unpacked(source, packed) for path, packed in (records | policies).items()}
-    images = {image for path in records if path != SCORES for image in _images_of(unpacked[path])}
+    images = {image for path in records if path != SCORES for image in pictures_of(unpacked[path].splitlines(), path)}
     if force:  # they may be of another version's problems
         for image in images:
             (target / "images" / image).unlink(missing_ok=True)
@@ -97,13 +97,6 @@ def open_lab(folder: str | Path, *, force: bool = False) -> list[str]:
         msgspec.json.encode({"config": {"model": Path(SCORES).stem}})
     )
     return [str(target / path) for path in records if path != SCORES]
-
-
-def _images_of(lines: bytes) -> Iterator[str]:
-    for line in lines.splitlines():
-        record = msgspec.json.decode(line)
-        named = record.get("image") or record["images"]
-        yield from [named] if isinstance(named, str) else named
 
 
 def _compressed(data: bytes) -> bytes:

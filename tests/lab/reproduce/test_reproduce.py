@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from mprm.errors import ConfigError, InputNotFoundError, MprmError
+from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
 from mprm.lab.reproduce.dry_run import dry_run
 from mprm.lab.reproduce.reproduce import reproduce
+from mprm.lab.world import problem_named
+from mprm.lab.world.drawing import draw
 from tests.lab.reproduce.made_cells import TINY, make_folder, measure_nothing
 
 pytest.importorskip("torch")
@@ -143,12 +145,45 @@ def test_what_the_lab_lacks_is_named(tmp_path: Path) -> None:
         reproduce(tmp_path, TINY)
 
 
+def test_pictures_that_are_not_there_are_drawn(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    (tmp_path / "images").rmdir()
+    named = {"corpus": {"image": "grid-sum/1.png"}, "benchmark": {"image": ["bars-range/2.png"]},
+             "candidates": {"images": ["grid-sum/1.png"]}}  # fmt: skip
+    for name, record in named.items():
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+    said: list[str] = []
+    reproduce(tmp_path, TINY, jobs=1, say=said.append, make=measure_nothing)
+    assert f"2 pictures were not in {tmp_path / 'images'} and have been drawn" in said
+    assert (tmp_path / "images" / "grid-sum" / "1.png").read_bytes() == draw(problem_named("grid-sum/1"))
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    (tmp_path / "validation.jsonl").write_text('{}\n{"image": 3}\n')
+    with pytest.raises(DataError, match=r"validation\.jsonl:2: not a record of a lab: .*got `int`"):
+        reproduce(tmp_path, TINY, jobs=1, say=lambda _: None, make=measure_nothing)
+
+
+@pytest.mark.parametrize("is_link", [True, False])
+def test_what_stands_where_the_work_goes_is_left_alone(tmp_path: Path, is_link: bool) -> None:
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    make_folder(folder)
+    (tmp_path / "mine").mkdir()
+    (folder / "work").symlink_to(tmp_path / "mine") if is_link else (folder / "work").write_text("mine")
+    with pytest.raises(ConfigError, match="work is in the way"):
+        reproduce(folder, TINY, jobs=1, make=measure_nothing)
+    assert (folder / "work").exists()
+
+
 def test_a_dry_run_lists_cells_and_learns_from_finished_ones_how_long_they_take(tmp_path: Path) -> None:
     make_folder(tmp_path)
     lines = list(dry_run(tmp_path, TINY))
+    assert not (tmp_path / "cells").exists()
     assert lines[0] == "internvl.choose-lr-0.1.seed1000: 1 of all rollouts"
     assert "internvl.bis-10.seed1: 0.1 of all rollouts" in lines
-    assert lines[-1].startswith("11 of 11 cells to do")
+    assert lines[-1].startswith("11 of 11 cells to do (2 of all to choose learning rates)")
     assert lines[-1].endswith("known once some are finished.")
     reproduce(tmp_path, replace(TINY, seeds=1), jobs=1, say=lambda _line: None, make=measure_nothing)
     lines = list(dry_run(tmp_path, TINY))

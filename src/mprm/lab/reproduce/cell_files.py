@@ -19,7 +19,6 @@ class CellFiles:
 
     def __init__(self, lab: Path) -> None:
         self.folder = lab / "cells"
-        self.folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, cell: Cell) -> Path:
         """Where the cell's record lies once it is finished."""
@@ -37,6 +36,7 @@ class CellFiles:
 
     def write(self, cell: Cell, record: dict[str, Any], scores: FloatArray | None = None) -> None:
         """Keep a finished cell; its record comes last, as the sign that all is there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         if scores is not None:
             with atomic_write(str(self._scores(cell))) as temporary, temporary.open("wb") as out:
                 np.savez_compressed(out, scores=scores.astype(np.float32))

@@ -18,7 +18,8 @@ def dry_run(lab: str | Path, plan: ReproducePlan, *, only: str = "*") -> Iterato
     inputs = find_inputs(Path(lab), tuple(dict.fromkeys(cell.backbone for cell in wanted)))
     files = CellFiles(inputs.folder)
     backbones = {cell.backbone for cell in wanted}
-    cells = [cell for cell in plan.choices() if cell.backbone in backbones] + wanted
+    choices = [cell for cell in plan.choices() if cell.backbone in backbones]
+    cells = choices + wanted
     done_cost = done_s = left_cost = n_left = 0.0
     for cell in cells:
         record, cost = files.read(cell), cost_of(cell, plan, inputs.n_rollouts)
@@ -35,4 +36,5 @@ def dry_run(lab: str | Path, plan: ReproducePlan, *, only: str = "*") -> Iterato
         else "how long that takes is known once some are finished"
     )
     work = f"as much work as {passes:.1f} passes over all rollouts"
-    yield f"{n_left:.0f} of {len(cells)} cells to do, {work}; {estimate}."
+    told = f"{n_left:.0f} of {len(cells)} cells to do ({len(choices)} of all to choose learning rates)"
+    yield f"{told}, {work}; {estimate}."

@@ -11,6 +11,7 @@ import msgspec
 from mprm.annotation.candidates import read_candidates
 from mprm.backbones.fingerprint import fingerprint_of
 from mprm.errors import DataError, InputNotFoundError
+from mprm.lab.pictures import draw_missing
 from mprm.reranking.verdicts import judge_candidates
 from mprm.rollouts.atomic_write import atomic_write
 from mprm.rollouts.manifest import hash_file
@@ -50,7 +51,7 @@ class LabInputs:
 
 def find_inputs(folder: Path, backbones: tuple[str, ...]) -> LabInputs:
     """The lab's files; stops where some are missing, and names all of them."""
-    wanted = [folder / f"{name}.jsonl" for name in FILES] + [folder / "images"]
+    wanted = [folder / f"{name}.jsonl" for name in FILES]
     wanted += [folder / "policies" / name / "config.json" for name in backbones]
     if missing := [str(path) for path in wanted if not path.exists()]:
         raise InputNotFoundError(f"{', '.join(missing)}: not there; mprm lab make {folder} makes them")
@@ -61,6 +62,12 @@ def find_inputs(folder: Path, backbones: tuple[str, ...]) -> LabInputs:
     hashes = {name: hash_file(str(folder / f"{name}.jsonl")) for name in FILES}
     hashes |= {name: fingerprint_of(folder / "policies" / name) for name in backbones}
     return LabInputs(folder=folder, n_rollouts=n_rollouts, hashes=hashes)
+
+
+def draw_pictures(inputs: LabInputs, say: Callable[[str], None]) -> None:
+    """Draw the pictures that are not there, be it all of them."""
+    if n_drawn := draw_missing([inputs.file(name) for name in FILES], inputs.images):
+        say(f"{n_drawn:,} pictures were not in {inputs.images} and have been drawn")
 
 
 def judge_once(inputs: LabInputs, say: Callable[[str], None]) -> None:

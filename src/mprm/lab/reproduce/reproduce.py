@@ -19,7 +19,7 @@ from mprm.lab.reproduce.cell import Cell
 from mprm.lab.reproduce.cell_files import CellFiles
 from mprm.lab.reproduce.choice import choices_of
 from mprm.lab.reproduce.encoded import Part
-from mprm.lab.reproduce.inputs import WORK, LabInputs, find_inputs, judge_once
+from mprm.lab.reproduce.inputs import WORK, LabInputs, draw_pictures, find_inputs, judge_once
 from mprm.lab.reproduce.progress import Progress
 from mprm.lab.reproduce.reproduce_plan import ReproducePlan
 from mprm.lab.reproduce.workers import Make, Task, Workers
@@ -82,6 +82,7 @@ def reproduce(
         if any(cell.arm in plan.best_of_n for cell in run.missing(wanted)):
             judge_once(inputs, say)
         if run.missing(wanted):
+            draw_pictures(inputs, say)
             if make is None and n_jobs > 1:
                 run.encode(backbones, max(1, n_jobs // len(backbones)))
             if resolve_device(plan.device) == "cpu" and inputs.n_rollouts > MANY:
@@ -147,6 +148,8 @@ def _alone(folder: Path) -> Iterator[None]:
 @contextmanager
 def _emptied(work: Path) -> Iterator[None]:
     """Nothing is there before, be it of a command that was killed, and nothing after."""
+    if work.is_symlink() or work.is_file():
+        raise ConfigError(f"{work} is in the way: a folder is made there and removed at the end; move it elsewhere")
     shutil.rmtree(work, ignore_errors=True)
     try:
         yield

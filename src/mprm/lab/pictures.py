@@ -1,0 +1,39 @@
+"""The pictures that a lab's records name, drawn where they are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from mprm.errors import DataError
+from mprm.lab.world import write_images
+
+
+class _Record(msgspec.Struct):
+    """A rollout, a solved problem or a question with candidates."""
+
+    image: str | list[str] = []
+    images: list[str] = []
+
+
+def pictures_of(lines: Iterable[bytes], place: str) -> Iterator[str]:
+    """The names in a file of records; ``place`` is the file, for messages."""
+    decoder = msgspec.json.Decoder(_Record)
+    for number, line in enumerate(lines, 1):
+        try:
+            record = decoder.decode(line)
+        except msgspec.DecodeError as error:
+            raise DataError(f"{place}:{number}: not a record of a lab: {error}") from error
+        yield from [record.image] if isinstance(record.image, str) else [*record.image, *record.images]
+
+
+def draw_missing(records: Iterable[Path], images: Path) -> int:
+    """Draw the pictures that the files name and ``images`` has not; returns how many."""
+    named: set[str] = set()
+    for path in records:
+        with path.open("rb") as lines:
+            named.update(pictures_of(lines, str(path)))
+    missing = sorted(name for name in named if not (images / name).exists())
+    return len(write_images(missing, images))
