@@ -164,7 +164,9 @@ def test_sharded_over_two_processes_stopped_and_resumed_gives_the_weights_of_one
     assert read_card(tmp_path / "two").data["rollouts"] == 10
 
 
-@each_backbone
+@pytest.mark.parametrize(
+    "kind", ["text", *(pytest.param(k, marks=pytest.mark.slow) for k in ("internvl", "qwen2_5_vl"))]
+)
 def test_a_model_overfits_64_rollouts(
     kind: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
