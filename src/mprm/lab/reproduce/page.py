@@ -168,6 +168,7 @@ def _backbone(results: dict[str, Any], cells: Cells, backbone: str) -> str:
     sections: Sequence[tuple[str, str]] = (
         ("Labels and fractions", tables.main_table(summary, backbone) + figure("scaling")),
         ("BIS minus random choice", tables.paired_table(cells, backbone, over_problems)),
+        ("One threshold for all sources, or one for each", _own_thresholds(results, cells, backbone)),
         ("Ablation at 25%", tables.ablation_table(cells, summary, backbone)),
         ("Sensitivity to α at 25%", tables.alpha_table(summary, backbone)),
         (
@@ -181,6 +182,16 @@ def _backbone(results: dict[str, Any], cells: Cells, backbone: str) -> str:
     )
     shown = [f"### {head}\n\n{body}" for head, body in sections if body.strip()]
     return "\n\n".join([f"## {title}", *shown])
+
+
+def _own_thresholds(results: dict[str, Any], cells: Cells, backbone: str) -> str:
+    """What is left of a lead where scores of different sources are not compared."""
+    rows = tables.own_threshold_rows(cells, backbone, results["own_thresholds"].get(backbone, {}))
+    told = """The paper cuts all sources at one threshold, for which their scores must lie on one scale. Beside it the
+        same models with a threshold for each source, chosen on its other problems; and BIS less random choice in
+        both, and in AUC within sources, in points."""
+    heads = ["", "BIS", "BIS, one each", "random", "random, one each", "lead", "lead, one each", "lead, AUC"]
+    return f"{_filled(told)}\n\n{tables.markdown(heads, rows)}" if rows else ""
 
 
 def _same_place(results: dict[str, Any], backbone: str, summary: dict[str, Any]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
-from mprm.lab.reproduce.aggregate import Cells
+from mprm.lab.reproduce.aggregate import METRICS, Cells
 from mprm.lab.reproduce.paper_numbers import BEST_OF_16, BEST_OF_16_BENCHMARKS, ERROR_STEPS, OVERALL
-from mprm.lab.reproduce.seed_interval import SeedMean
+from mprm.lab.reproduce.seed_interval import SeedMean, seed_mean
 
 Arms = dict[str, Any]
 """Of one backbone, as `mprm.lab.reproduce.aggregate.summary_of` makes them."""
@@ -133,6 +134,27 @@ def paired_table(cells: Cells, backbone: str, over_problems: dict[str, Any]) -> 
     table = markdown(["ρ", "paper", "lab: over seeds", "lab: over problems"], rows)
     note = "Over problems: the seeds' mean difference, its interval by drawing the benchmark's problems, 1,000 draws."
     return f"{table}\n\n{note}" if rows else ""
+
+
+def own_threshold_rows(cells: Cells, backbone: str, found: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """BIS and random choice at each fraction: with one threshold, with one for each source, and what lies between."""
+    rows = []
+    for arm in found:
+        other = arm.replace("bis-", "random-")
+        if not arm.startswith("bis-") or other not in found:
+            continue
+        row = [arm.replace("bis-", "") + "%"]
+        for name in (arm, other):
+            mean = cells.mean(backbone, name, METRICS["overall"])
+            own = fmean(values["overall"] for values in found[name].values())
+            row += ["" if mean is None else f"{100 * mean.mean:.2f}", f"{100 * own:.2f}"]
+        row.append(points_cell(cells.difference(backbone, arm, other)))
+        seeds = [seed for seed in found[arm] if seed in found[other]]
+        for metric in ("overall", "auc"):
+            apart = [found[arm][seed][metric] - found[other][seed][metric] for seed in seeds]
+            row.append(points_cell(seed_mean(apart) if apart else None))
+        rows.append(row)
+    return rows
 
 
 def ablation_table(cells: Cells, arms: Arms, backbone: str) -> str:

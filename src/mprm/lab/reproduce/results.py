@@ -24,6 +24,7 @@ from mprm.lab.reproduce.cell import Cell
 from mprm.lab.reproduce.cell_files import CellFiles
 from mprm.lab.reproduce.choice import choices_of
 from mprm.lab.reproduce.measure_cell import FOLDS, SEED, step_metrics
+from mprm.lab.reproduce.own_thresholds import own_thresholds
 from mprm.lab.reproduce.reproduce_plan import ReproducePlan
 from mprm.lab.reproduce.same_place import auc_at_same_place, scored_by_place
 from mprm.lab.reproduce.seed_interval import seed_mean
@@ -63,6 +64,7 @@ def results_of(lab: Path, plan: ReproducePlan) -> dict[str, Any]:
         },
         "place_alone": _place_alone(lab, benchmark),
         "auc_at_same_place": {backbone: _at_same_place(files, plan, backbone, benchmark) for backbone in backbones},
+        "own_thresholds": {backbone: _own_thresholds(files, plan, backbone, benchmark) for backbone in backbones},
     }
 
 
@@ -134,6 +136,19 @@ def _at_same_place(
             if value is not None:
                 found.setdefault(cell.arm, []).append(value)
     return {arm: asdict(seed_mean(values)) for arm, values in found.items()}
+
+
+def _own_thresholds(
+    files: CellFiles, plan: ReproducePlan, backbone: str, benchmark: Benchmark
+) -> dict[str, dict[str, dict[str, float]]]:
+    """`own_thresholds` of the arms whose step scores are kept, by seed."""
+    table, found = _table(benchmark), dict[str, dict[str, dict[str, float]]]()
+    for cell in plan.cells():
+        if cell.backbone == backbone and (scores := files.scores(cell)) is not None:
+            values = own_thresholds(replace(table, scores=scores))
+            if values is not None:
+                found.setdefault(cell.arm, {})[str(cell.seed)] = values
+    return found
 
 
 def _cell(backbone: str, how: Any, rho: float, seed: int) -> Cell:
