@@ -69,6 +69,13 @@ def test_every_table_is_rectangular_and_every_figure_is_drawn() -> None:
     assert named == {f"lab_{kind}_{backbone}" for kind in kinds for backbone in ("internvl", "qwen")}
 
 
+def test_leads_are_shown_with_one_threshold_and_with_one_for_each_source() -> None:
+    text = page(made_results())
+    rows = re.findall(r"^\| 10% \| 63.60 \| 63.00 \| 60.60 \| 62.00 \| \+3.00 .* \| \+1.00 .* \| \+1.00", text, re.M)
+    assert len(rows) == 2  # both backbones
+    assert "All rollouts come to 64.00 with one each." in " ".join(text.split())
+
+
 def test_a_page_of_few_cells_leaves_out_what_they_cannot_show() -> None:
     found = made_results(TINY)
     found["n_planned"] += 3

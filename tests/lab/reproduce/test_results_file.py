@@ -64,6 +64,10 @@ def test_the_results_hold_what_was_measured_and_on_what(lab: Path) -> None:
     assert found["choice"]["internvl"]["learning_rate"] == 0.2
     assert len(found["cells"]) == found["n_planned"] == 9
     assert "settings" not in found["cells"][0]
+    own = found["own_thresholds"]["internvl"]
+    assert own["bis-10"]["0"] == {"overall": 1.0, "auc": 1.0}
+    assert own["full"].keys() == own["random-10"].keys() == {"0", "1"}
+    assert own["random-10"]["0"]["auc"] == 0.5
     assert "# The paper's experiments in the lab" in page(found)
 
 
@@ -86,7 +90,8 @@ def test_steps_are_told_apart_at_the_same_place_or_not(lab: Path) -> None:
     write_jsonl(lab / "benchmark.jsonl", turned)
     # at places 1 and 3 five are correct and five are not; every model scores a place alike
     found = results_of(lab, TINY)["auc_at_same_place"]["internvl"]
-    assert {arm: (one["mean"], one["n"]) for arm, one in found.items()} == {"random-10": (0.5, 2), "bis-10": (0.5, 2)}
+    told = {arm: (one["mean"], one["n"]) for arm, one in found.items()}
+    assert told == dict.fromkeys(("full", "random-10", "bis-10"), (0.5, 2))
 
 
 def test_seeds_without_both_scores_have_no_part_in_it(lab: Path) -> None:

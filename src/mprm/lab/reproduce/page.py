@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from textwrap import fill
 from typing import Any
 
@@ -186,10 +187,14 @@ def _backbone(results: dict[str, Any], cells: Cells, backbone: str) -> str:
 
 def _own_thresholds(results: dict[str, Any], cells: Cells, backbone: str) -> str:
     """What is left of a lead where scores of different sources are not compared."""
-    rows = tables.own_threshold_rows(cells, backbone, results["own_thresholds"].get(backbone, {}))
+    found = results["own_thresholds"].get(backbone, {})
+    rows = tables.own_threshold_rows(cells, backbone, found)
     told = """The paper cuts all sources at one threshold, for which their scores must lie on one scale. Beside it the
         same models with a threshold for each source, chosen on its other problems; and BIS less random choice in
         both, and in AUC within sources, in points."""
+    if "full" in found:
+        own = fmean(values["overall"] for values in found["full"].values())
+        told += f" All rollouts come to {100 * own:.2f} with one each."
     heads = ["", "BIS", "BIS, one each", "random", "random, one each", "lead", "lead, one each", "lead, AUC"]
     return f"{_filled(told)}\n\n{tables.markdown(heads, rows)}" if rows else ""
 

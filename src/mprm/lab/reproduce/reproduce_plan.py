@@ -88,8 +88,8 @@ class ReproducePlan:
         return cell.arm in self.curves and cell.seed < self.curve_seeds
 
     def keeps_scores(self, cell: Cell) -> bool:
-        """Whether its step scores are kept: those of BIS and of random choice, for their paired test."""
-        return cell.arm in {f"{how}-{100 * rho:g}" for rho in self.rhos for how in ("bis", "random")}
+        """Whether its step scores are kept: those of all rollouts, of BIS and of random choice, to be compared."""
+        return cell.arm in {"full", *(f"{how}-{100 * rho:g}" for rho in self.rhos for how in ("bis", "random"))}
 
     def keeps_weights(self, cell: Cell) -> bool:
         """Whether the trained model is kept."""

@@ -1,0 +1,38 @@
+"""Saved step scores with one threshold for all sources, and with one for each.
+
+mprm lab demo DEMO
+python benchmarks/own_thresholds.py DEMO/lab/scores/full.jsonl DEMO/eval/*/scores.jsonl --out FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from mprm.evaluation.saved_scores import read_scores
+from mprm.evaluation.step_table import step_table
+from mprm.lab.reproduce.measure_cell import step_metrics
+from mprm.lab.reproduce.own_thresholds import own_thresholds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scores", nargs="+", help="scores.jsonl of mprm evaluate")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    found = {}
+    for path in options.scores:
+        saved = read_scores(path)
+        table = step_table(saved.solutions)
+        single = step_metrics(table)["held_out"]
+        found[saved.name] = {
+            "single": {name: single[name] for name in ("overall", "auc")},
+            "own": own_thresholds(table),
+        }
+        print(saved.name, json.dumps(found[saved.name]))
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
