@@ -139,6 +139,57 @@ def test_what_is_no_chain_is_refused(text: Path) -> None:
     with pytest.raises(DataError, match="a text model cannot see images"):
         prm.score("q", [Image.new("RGB", (5, 5))], ["a"])
     assert len(prm.score("a lone \udfff surrogate", (), ["b"])) == 1
+    for odd in ({"a": 1}, None, b"ab"):
+        with pytest.raises(ConfigError, match="steps and images are lists"):
+            prm.score("q", (), odd)  # type: ignore[arg-type]
+    for odd in (Image.new("RGB", (5, 5)), None, "a.png"):
+        with pytest.raises(ConfigError, match="steps and images are lists"):
+            prm.score("q", odd, ["a"])  # type: ignore[arg-type]
+    for chain in (("q", ("a",)), mprm.Chain("q", "abc"), mprm.Chain("q", ("a",), "b.png")):  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="chain 0: expected Chain"):
+            prm.score_many([chain])  # type: ignore[list-item]
+    assert prm.score_many(mprm.Chain("q", (step,)) for step in "ab") == [  # type: ignore[arg-type]
+        prm.score("q", (), np.array(["a"])),  # type: ignore[arg-type]
+        prm.score("q", (), ["b"]),
+    ]
+    for budget in (0, 1.5, True, "5", math.nan):
+        with pytest.raises(ConfigError, match="tokens_per_batch must be a whole number"):
+            PRM.from_pretrained(text, device="cpu", tokens_per_batch=budget)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["internvl", "qwen2_5_vl"])
+def test_an_image_that_is_read_only_when_it_is_needed_serves_many_batches(kind: str, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    prm = PRM.from_pretrained(saved(kind, tmp_path / kind), device="cpu", tokens_per_batch=50)
+    steps = [[f"s {number}"] for number in range(6)]
+    assert prm.score("q", [Image.open(tmp_path / "a.png")], steps) == prm.score("q", [tmp_path / "a.png"], steps)
+
+
+@pytest.mark.parametrize("kind", ["internvl", "qwen2_5_vl"])
+def test_an_image_that_took_the_place_of_another_is_seen(kind: str, tmp_path: Path) -> None:
+    prm = PRM.from_pretrained(saved(kind, tmp_path / kind), device="cpu")
+    sizes = [(60, 60), (300, 200), (60, 60)]
+    for number, size in enumerate(sizes):
+        pixels = np.random.default_rng(number).integers(0, 256, (*size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "same.png")
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+        assert prm.score("q", [tmp_path / "same.png"], ["a"]) == prm.score("q", [tmp_path / f"{number}.png"], ["a"])
+
+
+def test_images_in_memory_that_cannot_be_used_are_told_of(tmp_path: Path) -> None:
+    prm = PRM.from_pretrained(saved("qwen2_5_vl", tmp_path / "prm"), device="cpu")
+    closed = Image.open(_png(tmp_path / "closed.png"))
+    closed.close()
+    odd = [np.zeros((4, 4, 3)), Image.new("F", (60, 60)), Image.new("RGB", (0, 0)), closed]
+    for image, words in zip(odd, ("expected a path", "floating-point", "no pixels", "cannot be read"), strict=True):
+        with pytest.raises(DataError, match=words):
+            prm.score("q", [image], ["a"])
+
+
+def _png(path: Path) -> Path:
+    Image.new("RGB", (60, 60), "red").save(path)
+    return path
 
 
 def test_weights_are_told_apart_whatever_their_folder_is_called(text: Path, tmp_path: Path) -> None:

@@ -86,10 +86,22 @@ def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
 
 def test_a_part_that_was_begun_with_another_plan_is_not_gone_on_with(tmp_path: Path) -> None:
     plan = LabPlan()
+    with pytest.raises(InputNotFoundError, match="no policy there"):
+        make_lab(tmp_path, plan, only=("corpus",))
     (tmp_path / "corpus.jsonl").touch()
     make_lab(tmp_path, plan, only=("corpus",))  # it is there
     with pytest.raises(ConfigError, match="begun with another plan"):
         make_lab(tmp_path, replace(plan, decoding=replace(plan.decoding, temperature=0.3)), only=("corpus",))
+
+
+@pytest.mark.parametrize("part", ["corpus", "benchmark", "validation", "candidates", "scores"])
+def test_what_an_opened_lab_has_is_not_taken_for_made(tmp_path: Path, part: str) -> None:
+    path = tmp_path / ("scores/full.jsonl" if part == "scores" else f"{part}.jsonl")
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    with pytest.raises(ConfigError, match="is there without its plan, as in an opened lab"):
+        make_lab(tmp_path, LabPlan(), only=(part,))
+    assert not (tmp_path / "plans" / f"{part}.json").exists()
 
 
 def test_policies_of_one_name_or_that_nobody_makes_are_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -38,8 +38,8 @@ class PRM:
         fingerprint: str,
         share_prefixes: bool = True,
     ) -> None:
-        if tokens_per_batch < 1:
-            raise ConfigError(f"tokens_per_batch must be at least 1, got {tokens_per_batch}")
+        if not isinstance(tokens_per_batch, int) or isinstance(tokens_per_batch, bool) or tokens_per_batch < 1:
+            raise ConfigError(f"tokens_per_batch must be a whole number of at least 1, got {tokens_per_batch!r}")
         self.model, self.encoder, self.family = step_model.model, step_model.encoder, step_model.family
         self.card, self.name, self.tokens_per_batch = card, name, tokens_per_batch
         self.fingerprint = fingerprint
@@ -141,11 +141,14 @@ class PRM:
             The chain, in order; each is judged in the light of those before it. Or several chains, a list of
             steps each, which gives a list of scores for each.
         """
-        if isinstance(steps, str) or isinstance(images, str | Path):
-            raise ConfigError("steps and images are lists: steps=['…'], images=['….png']")
-        are_many = bool(steps) and all(isinstance(chain, list | tuple) for chain in steps)
-        some: Any = steps if are_many else [steps]
-        found = self.score_many([Chain(question, tuple(chain), tuple(images)) for chain in some])
+        for given in (steps, images):
+            if isinstance(given, str | bytes | Path | Mapping) or not isinstance(given, Iterable):
+                raise ConfigError(f"steps and images are lists: steps=['…'], images=['….png']; got {given!r:.200}")
+        listed: list[Any] = list(steps)
+        are_many = bool(listed) and all(isinstance(chain, list | tuple) for chain in listed)
+        some = listed if are_many else [listed]
+        shown = tuple(images)
+        found = self.score_many([Chain(question, tuple(chain), shown) for chain in some])
         return found if are_many else found[0]
 
     def score_many(
@@ -154,7 +157,12 @@ class PRM:
         """`score` for many chains, those of a question together; see `StepScorer.score_many`."""
         from mprm.inference.score_chains import score_chains
 
+        chains = list(chains)
         for place, chain in enumerate(chains):
+            if not isinstance(chain, Chain) or isinstance(chain.steps, str) or isinstance(chain.images, str):
+                raise ConfigError(
+                    f"chain {place}: expected Chain(question, (step, …), (image, …)), got {chain!r:.200}"
+                )
             if not all(isinstance(text, str) for text in (chain.question, *chain.steps)):
                 raise ConfigError(f"chain {place}: the question and each step must be text, got {chain!r:.200}")
         scores = score_chains(

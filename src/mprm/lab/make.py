@@ -114,17 +114,17 @@ def _save(policy: Backbone, final: Path) -> None:
 def make_corpus(folder: Path, plan: LabPlan, say: Say) -> None:
     """Annotate the corpus's questions, in several processes at once."""
     final = folder / "corpus.jsonl"
-    _settle(
+    if _is_made(
         folder,
         "corpus",
+        final,
         plan.corpus_policy,
         plan.corpus_questions,
         plan.rollouts,
         plan.continuations,
         plan.decoding,
         plan.corpus_sources,
-    )
-    if final.exists():
+    ):
         return
     _need_policy(folder, plan.corpus_policy)
     questions = _questions(folder, plan.corpus_sources, "corpus", plan.corpus_questions)
@@ -181,8 +181,7 @@ def make_validation(folder: Path, plan: LabPlan, say: Say) -> None:
 def _judged(folder: Path, plan: LabPlan, say: Say, split: str, n: int) -> None:
     """One solution of each policy to each of its ``n`` questions, the steps judged by the world."""
     final = folder / f"{split}.jsonl"
-    _settle(folder, split, *plan.benchmark_policies, n, plan.decoding, plan.sources)
-    if final.exists():
+    if _is_made(folder, split, final, *plan.benchmark_policies, n, plan.decoding, plan.sources):
         return
     for name in plan.benchmark_policies:
         _need_policy(folder, name)
@@ -201,16 +200,8 @@ def _judged(folder: Path, plan: LabPlan, say: Say, split: str, n: int) -> None:
 def make_candidates(folder: Path, plan: LabPlan, say: Say) -> None:
     """Candidates for best-of-N."""
     final = folder / "candidates.jsonl"
-    _settle(
-        folder,
-        "candidates",
-        plan.corpus_policy,
-        plan.best_of_n_questions,
-        plan.candidates,
-        plan.decoding,
-        plan.sources,
-    )
-    if final.exists():
+    details = (plan.corpus_policy, plan.best_of_n_questions, plan.candidates, plan.decoding, plan.sources)
+    if _is_made(folder, "candidates", final, *details):
         return
     _need_policy(folder, plan.corpus_policy)
     say(f"best-of-N: {plan.candidates} candidates for {plan.best_of_n_questions:,} questions")
@@ -223,8 +214,7 @@ def make_scores(folder: Path, plan: LabPlan, say: Say) -> None:
     from mprm.lab.full_data import score_with_full_data
 
     final = folder / "scores" / "full.jsonl"
-    _settle(folder, "scores", plan.demo_policy, plan.demo_rate)
-    if final.exists():
+    if _is_made(folder, "scores", final, plan.demo_policy, plan.demo_rate):
         return
     _need_policy(folder, plan.demo_policy)
     say(f"scores: training on all rollouts from {plan.demo_policy}")
@@ -241,6 +231,14 @@ PARTS: dict[str, Callable[[Path, LabPlan, Say], None]] = {
     "scores": make_scores,
 }
 """In the order in which they need each other."""
+
+
+def _is_made(folder: Path, part: str, final: Path, *details: object) -> bool:
+    """Whether a part's file is there already; what it is made with is written down before."""
+    if final.exists() and not (folder / "plans" / f"{part}.json").exists():
+        raise ConfigError(f"{final} is there without its plan, as in an opened lab; make one in another folder")
+    _settle(folder, part, *details)
+    return final.exists()
 
 
 def _settle(folder: Path, part: str, *details: object) -> None:

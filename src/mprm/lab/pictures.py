@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from mprm.errors import DataError
+from mprm.errors import ConfigError, DataError
 from mprm.lab.world import write_images
 
 
@@ -22,6 +22,8 @@ def pictures_of(lines: Iterable[bytes], place: str) -> Iterator[str]:
     """The names in a file of records; ``place`` is the file, for messages."""
     decoder = msgspec.json.Decoder(_Record)
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             record = decoder.decode(line)
         except msgspec.DecodeError as error:
@@ -29,8 +31,16 @@ def pictures_of(lines: Iterable[bytes], place: str) -> Iterator[str]:
         yield from [record.image] if isinstance(record.image, str) else [*record.image, *record.images]
 
 
+def refuse_no_folder(*folders: Path) -> None:
+    """Stop where something else stands in a folder's place."""
+    for folder in folders:
+        if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
+            raise ConfigError(f"{folder} is in the way: a folder belongs there; move it elsewhere")
+
+
 def draw_missing(records: Iterable[Path], images: Path) -> int:
     """Draw the pictures that the files name and ``images`` has not; returns how many."""
+    refuse_no_folder(images)
     named: set[str] = set()
     for path in records:
         with path.open("rb") as lines:

@@ -18,7 +18,7 @@ import xxhash
 import zstandard
 
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
-from mprm.lab.pictures import pictures_of
+from mprm.lab.pictures import pictures_of, refuse_no_folder
 from mprm.lab.world import write_images
 from mprm.rollouts.atomic_write import atomic_write, refuse_existing
 from mprm.rollouts.source_ranges import MANIFEST_SUFFIX
@@ -80,6 +80,7 @@ def open_lab(folder: str | Path, *, force: bool = False) -> list[str]:
         raise InputNotFoundError("this installation ships no lab; make one on a GPU: mprm lab make DIR")
     for path in [*records, *(f"policies/{name}/config.json" for name in policies)]:
         refuse_existing(str(target / path), force=force)
+    refuse_no_folder(target / "images", target / "policies")
     unpacked = {path: _unpacked(source, packed) for path, packed in (records | policies).items()}
     images = {image for path in records if path != SCORES for image in pictures_of(unpacked[path].splitlines(), path)}
     if force:  # they may be of another version's problems

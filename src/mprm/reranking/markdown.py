@@ -58,7 +58,8 @@ def _cell(found: Estimate) -> str:
 
 
 def _lead(found: Estimate) -> str:
-    return f"{100 * found.value:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+    value, low, high = (round(100 * one, 1) + 0.0 for one in (found.value, found.low, found.high))  # no -0.0
+    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
 def notes(found: Reranking) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from mprm.errors import DataError, MissingDependencyError
@@ -13,6 +14,7 @@ from mprm.rollouts.judge import leaves_root
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+_LOADING = Lock()
 SHOWN = 20
 """How many broken images an error lists before it only counts them; the full list goes to a file."""
 
@@ -38,9 +40,13 @@ def open_image(image: Any, root: str | Path | None = None) -> Image:
     """The whole image in RGB; ``image`` is a path or a PIL image."""
     Image = _pillow()  # noqa: N806 - the class's own name
     if isinstance(image, Image.Image):
-        return as_rgb(image)
-    if not isinstance(image, str | Path):
-        raise DataError(f"an image is {image!r}; expected a path or a PIL image")
+        try:
+            with _LOADING:  # an image that is read from its file only now may be wanted by two threads
+                image.load()
+            return as_rgb(image)
+        except Exception as error:
+            raise DataError(f"image {image!r} cannot be read: {error or type(error).__name__}") from error
+    _refuse_no_image(image)
     path = image_path(image, root)
     try:
         with Image.open(path) as opened:
@@ -72,8 +78,14 @@ def as_rgb(image: Image) -> Image:
     return image.convert("RGB")
 
 
+def _refuse_no_image(image: Any) -> None:
+    if not isinstance(image, str | Path | _pillow().Image):
+        raise DataError(f"an image is {image!r:.200}; expected a path or a PIL image")
+
+
 @lru_cache(maxsize=1 << 16)
-def _size_of_file(path: Path) -> tuple[int, int]:
+def _size_of_file(path: Path, _mtime_ns: int, _n_bytes: int) -> tuple[int, int]:
+    """Read once for each state of the file: another one may come to lie there."""
     Image = _pillow()  # noqa: N806
     with Image.open(path) as opened:
         return opened.size  # type: ignore[no-any-return]
@@ -81,13 +93,15 @@ def _size_of_file(path: Path) -> tuple[int, int]:
 
 def image_size(image: Any, root: str | Path | None = None) -> tuple[int, int]:
     """(width, height), read from the file's header alone."""
+    _refuse_no_image(image)
     if not isinstance(image, str | Path):
-        if not hasattr(image, "size"):
-            raise DataError(f"an image is {image!r}; expected a path or a PIL image")
+        if not all(image.size):
+            raise DataError(f"image {image!r} has no pixels")
         return image.size  # type: ignore[no-any-return]
     path = image_path(image, root)
     try:
-        return _size_of_file(path)
+        state = path.stat()
+        return _size_of_file(path, state.st_mtime_ns, state.st_size)
     except Exception as error:
         raise DataError(f"image {path} cannot be read: {error or type(error).__name__}") from error
 

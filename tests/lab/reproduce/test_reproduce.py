@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
 from mprm.lab.reproduce.dry_run import dry_run
+from mprm.lab.reproduce.inputs import find_inputs, judge_once
 from mprm.lab.reproduce.reproduce import reproduce
 from mprm.lab.world import problem_named
 from mprm.lab.world.drawing import draw
@@ -165,16 +167,55 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
         reproduce(tmp_path, TINY, jobs=1, say=lambda _: None, make=measure_nothing)
 
 
-@pytest.mark.parametrize("is_link", [True, False])
-def test_what_stands_where_the_work_goes_is_left_alone(tmp_path: Path, is_link: bool) -> None:
-    folder = tmp_path / "lab"
+@pytest.mark.parametrize("kind", ["link", "file", "folder"])
+def test_what_stands_where_the_work_goes_is_left_alone(tmp_path: Path, kind: str) -> None:
+    folder, mine = tmp_path / "lab", tmp_path / "mine"
     folder.mkdir()
     make_folder(folder)
-    (tmp_path / "mine").mkdir()
-    (folder / "work").symlink_to(tmp_path / "mine") if is_link else (folder / "work").write_text("mine")
+    mine.mkdir()
+    (mine / "notes").write_text("mine")
+    if kind == "link":
+        (folder / "work").symlink_to(mine)
+    else:
+        (mine if kind == "folder" else mine / "notes").rename(folder / "work")
     with pytest.raises(ConfigError, match="work is in the way"):
         reproduce(folder, TINY, jobs=1, make=measure_nothing)
     assert (folder / "work").exists()
+    assert next(tmp_path.rglob("notes" if kind != "file" else "work")).read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["cells", "images", "logs", "runs"])
+def test_a_file_in_the_place_of_a_folder_is_named_before_anything_is_done(tmp_path: Path, name: str) -> None:
+    make_folder(tmp_path)
+    shutil.rmtree(tmp_path / name, ignore_errors=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigError, match=f"{name} is in the way: a folder belongs there"):
+        reproduce(tmp_path, TINY, jobs=1, make=measure_nothing)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_verdicts_on_other_candidates_are_not_taken_for_these(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    inputs = find_inputs(tmp_path, ("internvl",))
+    said: list[str] = []
+    for answer in ("7", "8"):
+        record = {
+            "id": "1",
+            "question": "?",
+            "answer": answer,
+            "candidates": [{"text": "So \\boxed{7}", "steps": ["So"]}],
+        }
+        inputs.file("candidates").write_text(json.dumps(record) + "\n")
+        os.utime(inputs.file("candidates"), (0, 0))  # as a copy that keeps times would be
+        judge_once(inputs, said.append)
+        judge_once(inputs, said.append)
+        assert json.loads(inputs.judged.read_text())["labels"] == [int(answer == "7")]
+    assert said == ["checking the answers of 1 candidates"] * 2
+
+
+def test_a_dry_run_of_untrained_weights_chooses_no_rates(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    assert next(iter(dry_run(tmp_path, TINY, only="*.base.*"))).startswith("internvl.base.seed0: ")
 
 
 def test_a_dry_run_lists_cells_and_learns_from_finished_ones_how_long_they_take(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def dry_run(lab: str | Path, plan: ReproducePlan, *, only: str = "*") -> Iterato
     wanted = wanted_cells(plan, only)
     inputs = find_inputs(Path(lab), tuple(dict.fromkeys(cell.backbone for cell in wanted)))
     files = CellFiles(inputs.folder)
-    backbones = {cell.backbone for cell in wanted}
+    backbones = {cell.backbone for cell in wanted if cell.subset != "base"}  # which needs no rate
     choices = [cell for cell in plan.choices() if cell.backbone in backbones]
     cells = choices + wanted
     done_cost = done_s = left_cost = n_left = 0.0
@@ -25,7 +25,8 @@ def dry_run(lab: str | Path, plan: ReproducePlan, *, only: str = "*") -> Iterato
         record, cost = files.read(cell), cost_of(cell, plan, inputs.n_rollouts)
         if record is None:
             left_cost, n_left = left_cost + cost, n_left + 1
-            yield f"{cell.name}: {cell.passes:g} of all rollouts"
+            times = f", {cell.epochs} times" if cell.epochs > 1 else ""
+            yield f"{cell.name}: {cell.passes / cell.epochs:g} of all rollouts{times}"
         else:
             done_cost, done_s = done_cost + cost, done_s + record["seconds"]
             yield f"{cell.name}: done in {spoken(record['seconds'])}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from mprm.annotation.candidates import read_candidates
+from mprm.annotation.candidates import CandidateSet, read_candidates
 from mprm.backbones.fingerprint import fingerprint_of
 from mprm.errors import DataError, InputNotFoundError
 from mprm.lab.pictures import draw_missing
@@ -53,10 +53,10 @@ def find_inputs(folder: Path, backbones: tuple[str, ...]) -> LabInputs:
     """The lab's files; stops where some are missing, and names all of them."""
     wanted = [folder / f"{name}.jsonl" for name in FILES]
     wanted += [folder / "policies" / name / "config.json" for name in backbones]
-    if missing := [str(path) for path in wanted if not path.exists()]:
+    if missing := [str(path) for path in wanted if not path.is_file()]:
         raise InputNotFoundError(f"{', '.join(missing)}: not there; mprm lab make {folder} makes them")
     with (folder / "corpus.jsonl").open("rb") as lines:
-        n_rollouts = sum(1 for _ in lines)
+        n_rollouts = sum(1 for line in lines if line.strip())
     if not n_rollouts:
         raise DataError(f"{folder / 'corpus.jsonl'}: no rollouts; remove it, and mprm lab make {folder} makes it")
     hashes = {name: hash_file(str(folder / f"{name}.jsonl")) for name in FILES}
@@ -75,9 +75,9 @@ def judge_once(inputs: LabInputs, say: Callable[[str], None]) -> None:
 
     A candidate that the checker cannot decide on counts as not correct, and is told of.
     """
-    if inputs.judged.is_file() and inputs.judged.stat().st_mtime >= inputs.file("candidates").stat().st_mtime:
-        return
     sets = read_candidates(str(inputs.file("candidates")))
+    if _are_judged(inputs.judged, sets):
+        return
     say(f"checking the answers of {sum(len(entry.candidates) for entry in sets):,} candidates")
     verdicts = judge_candidates(sets)
     n_failed = sum(one.verdict == "failed" for row in verdicts for one in row)
@@ -96,3 +96,17 @@ def judge_once(inputs: LabInputs, say: Callable[[str], None]) -> None:
                 "labels": [int(one.verdict == "correct") for one in row],
             }
             lines.write(msgspec.json.encode(record) + b"\n")
+
+
+def _are_judged(path: Path, sets: Sequence[CandidateSet]) -> bool:
+    """Whether the file has the verdicts on these very candidates."""
+    if not path.is_file():
+        return False
+    try:
+        found = [msgspec.json.decode(line, type=dict) for line in path.read_bytes().splitlines()]
+    except msgspec.DecodeError:
+        return False
+    return [(one.get("id"), one.get("answer"), one.get("solutions_splits")) for one in found] == [
+        (one.question.id, one.question.answer, [list(candidate.steps) for candidate in one.candidates])
+        for one in sets
+    ]

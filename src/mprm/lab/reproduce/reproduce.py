@@ -15,6 +15,7 @@ from typing import Any
 from mprm.backbones.load import need_torch, resolve_device
 from mprm.engines.local import n_cores
 from mprm.errors import ConfigError, MprmError
+from mprm.lab.pictures import refuse_no_folder
 from mprm.lab.reproduce.cell import Cell
 from mprm.lab.reproduce.cell_files import CellFiles
 from mprm.lab.reproduce.choice import choices_of
@@ -71,6 +72,7 @@ def reproduce(
     inputs = find_inputs(folder, backbones)
     n_jobs = jobs if jobs is not None else default_jobs(plan.device)
     refuse_jobs(n_jobs)
+    refuse_no_folder(*(folder / name for name in ("cells", "images", "logs", "runs")))
     if rates is not None and (unknown := set(backbones) - rates.keys()):
         raise ConfigError(f"rates name no learning rate for {', '.join(sorted(unknown))}")
     with (
@@ -148,9 +150,12 @@ def _alone(folder: Path) -> Iterator[None]:
 @contextmanager
 def _emptied(work: Path) -> Iterator[None]:
     """Nothing is there before, be it of a command that was killed, and nothing after."""
-    if work.is_symlink() or work.is_file():
+    mark = work / ".mprm"
+    if work.is_symlink() or (work.exists() and not mark.is_file()):
         raise ConfigError(f"{work} is in the way: a folder is made there and removed at the end; move it elsewhere")
     shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    mark.touch()
     try:
         yield
     finally:
