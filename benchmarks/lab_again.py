@@ -10,22 +10,25 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mprm.lab.reproduce.aggregate import Cells
+from mprm.lab.reproduce.aggregate import METRICS, Cells
 from mprm.lab.reproduce.findings import FINDINGS
-from mprm.lab.reproduce.page_tables import difference_cell, markdown
+from mprm.lab.reproduce.page_tables import difference_cell, markdown, points_cell
 from mprm.lab.reproduce.results import read_results
 
+OTHERS = {"macro_f1": "pooled F1", "auc": "AUC"}
 WORDS = """# The lab's experiments, made a second time
 
 `mprm lab reproduce LAB --make --seeds 3` in an empty folder: policies, corpus, benchmarks, candidates and every
 cell from nothing, on a GPU of the same kind. [What came out the same](../lab.md#from-nothing) is everything but the
-order of the rollouts in the corpus, on which draws and batches depend. So each cell has another random choice and
-another order of training, as other seeds would give; and the learning rate, chosen by the same rule, is another one
+order of the rollouts in the corpus, on which draws and batches depend, and what is trained on them. So each cell
+has another random choice and another order of training, as other seeds would give; and the learning rate, chosen by
+the same rule, is another one
 ({rates}).
 All cells are in [lab_again.json](lab_again.json); the first run's are those of [its page](lab.md).
 
-Differences in points, with Student's 95% intervals over {seeds} seeds: of three seeds they are wide. **Bold** where
-the whole interval lies on the claimed side of the bound, *italic* where it lies on the other side.
+Differences in points, with Student's 95% intervals over {seeds} seeds: of three seeds they are wide. *(curve)* is the
+mean of the points of the learning curve, which three seeds have in both runs. **Bold** where the whole interval lies
+on the claimed side of the bound, *italic* where it lies on the other side.
 """
 
 
@@ -53,9 +56,20 @@ def page(first: dict[str, Any], again: dict[str, Any]) -> str:
     tried = [[f"{one['choice'][name]['learning_rate']:g}" for one in (first, again)] for name in backbones]
     rates = "; ".join(f"{name}: {b} instead of {a}" for name, (a, b) in zip(backbones, tried, strict=True))
     seeds = " and ".join(str(one["plan"]["seeds"]) for one in (first, again))
+    kinds = [(name, kind) for name in backbones for kind in OTHERS]
+    others = [
+        [
+            f"{one} − {other}, {which}",
+            *(points_cell(run.difference(name, one, other, METRICS[kind])) for name, kind in kinds),
+        ]
+        for one, other in (("bis-10", "random-10"), ("bis-25", "random-25"), ("bis-10", "full"), ("bis-25", "full"))
+        for which, run in zip(("first", "again"), runs, strict=True)
+    ]
+    others_heads = ["", *(f"{name}: {OTHERS[kind]}" for name, kind in kinds)]
     return (
         f"{WORDS.format(rates=rates, seeds=seeds)}\nOf {len(settled)} claims that the first run settled, "
-        f"both\nbackbones counted, {told}.\n\n{markdown(heads, rows)}\n"
+        f"both\nbackbones counted, {told}.\n\n{markdown(heads, rows)}\n\n"
+        f"By metrics that do not take the mean over sources:\n\n{markdown(others_heads, others)}\n"
     )
 
 

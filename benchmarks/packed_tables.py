@@ -15,7 +15,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from mprm.backbones.load import device_name, resolve_device
 from mprm.lab.reproduce.cell_files import CellFiles
 from mprm.lab.reproduce.choice import choices_of
 from mprm.lab.reproduce.inputs import FILES
@@ -37,14 +36,15 @@ def plain_folder(lab: Path) -> Path:
     return folder
 
 
-def overall(lab: Path, plan: ReproducePlan) -> dict[str, dict[str, dict[int, float]]]:
-    """Of each backbone and arm, by seed."""
+def overall(lab: Path, plan: ReproducePlan, devices: set[str]) -> dict[str, dict[str, dict[int, float]]]:
+    """Of each backbone and arm, by seed; notes where they were measured."""
     found: dict[str, dict[str, dict[int, float]]] = {}
     for cell in plan.cells():
         record = CellFiles(lab).read(cell)
         if record is not None and cell.subset != "base":
             value = 100 * record["metrics"]["held_out"]["overall"]
             found.setdefault(cell.backbone, {}).setdefault(cell.arm, {})[cell.seed] = value
+            devices.add(record["device"])
     return found
 
 
@@ -53,7 +53,10 @@ def compared(packed: dict[int, float], plain: dict[int, float]) -> dict[str, Any
     seeds = sorted(packed.keys() & plain.keys())
     apart = {seed: packed[seed] - plain[seed] for seed in seeds}
     ways = {"packed": packed, "plain": plain, "packed_less_plain": apart}
-    return {name: asdict(seed_mean([values[seed] for seed in seeds])) for name, values in ways.items()}
+    return {
+        name: {**asdict(seed_mean([values[seed] for seed in seeds])), "by_seed": [values[seed] for seed in seeds]}
+        for name, values in ways.items()
+    }
 
 
 def main() -> None:
@@ -78,9 +81,10 @@ def main() -> None:
     failed: dict[str, str] = {}
     for folder, way in ((options.lab, plan), (plain_folder(options.lab), padded)):
         failed |= reproduce(folder, way, only=options.only, jobs=options.jobs, rates=rates).failed
-    packed, plain = overall(options.lab, plan), overall(options.lab / "plain", padded)
+    devices: set[str] = set()
+    packed, plain = overall(options.lab, plan, devices), overall(options.lab / "plain", padded, devices)
     found = {
-        "device": device_name(resolve_device("auto")),
+        "device": ", ".join(sorted(devices)),
         "learning_rates": rates,
         "overall": {
             name: {
