@@ -34,7 +34,8 @@ def measured(is_wrong: np.ndarray, scores: np.ndarray, *, draws: int = 10_000, s
     """Of Q questions' candidates, M each: both arrays are (Q, M). Ties are broken at random."""
     ties = np.random.default_rng(seed).random(scores.shape)
     ranked = np.take_along_axis(is_wrong, np.lexsort((ties, -scores), axis=1), axis=1)
-    middle = ranked[:, 4:12].mean(axis=1)
+    n = ranked.shape[1]
+    middle = ranked[:, n // 4 : n - n // 4].mean(axis=1)
     edges = {"first_less_middle": ranked[:, 0] - middle, "last_less_middle": ranked[:, -1] - middle}
     drawn = bootstrap_means(np.stack([*edges.values()], axis=1), draws=draws, seed=seed)
     spread = scores.std(axis=1, keepdims=True)

@@ -31,7 +31,7 @@ def plain_folder(lab: Path) -> Path:
     folder = lab / "plain"
     folder.mkdir(exist_ok=True)
     for name in (*(f"{name}.jsonl" for name in FILES), "images", "policies"):
-        if not (folder / name).exists():
+        if (lab / name).exists() and not (folder / name).exists():  # missing pictures are drawn
             (folder / name).symlink_to(Path("..") / name)
     return folder
 

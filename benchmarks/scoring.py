@@ -214,9 +214,10 @@ def main(words: list[str] | None = None) -> None:
     out = Path(arguments.out)
     results = json.loads(out.read_text()) if out.exists() else {}
     asked = " ".join(["python benchmarks/scoring.py", *(sys.argv[1:] if words is None else words)])
-    results = {"command": results.get("command", asked),
-               "peak_flops": PEAK_FLOPS, "rounds": arguments.rounds, "tiny": arguments.tiny, **where(),
-               "cases": results.get("cases", [])}  # fmt: skip
+    how = {"peak_flops": PEAK_FLOPS, "rounds": arguments.rounds, "tiny": arguments.tiny, **where()}
+    if others := [name for name in how if name in results and results[name] != how[name]]:
+        raise SystemExit(f"{out} was measured with another {others[0]} ({results[others[0]]}); give another --out")
+    results = {"command": results.get("command", asked), **how, "cases": results.get("cases", [])}
     done = {f"{case['backbone']}/{case['shape']}" for case in results["cases"]}
 
     def wanted(name: str) -> bool:

@@ -130,7 +130,7 @@ def test_a_folder_that_is_no_model_says_so(tmp_path: Path, text: Path) -> None:
         PRM.from_pretrained(text, device="cpu", dtype="int3")
 
 
-def test_what_is_no_chain_is_refused(text: Path) -> None:
+def test_what_is_no_chain_is_refused(text: Path, tmp_path: Path) -> None:
     prm = PRM.from_pretrained(text, device="cpu")
     with pytest.raises(ConfigError, match="steps and images are lists"):
         prm.score("q", (), "the bar")
@@ -145,9 +145,14 @@ def test_what_is_no_chain_is_refused(text: Path) -> None:
     for odd in (Image.new("RGB", (5, 5)), None, "a.png"):
         with pytest.raises(ConfigError, match="steps and images are lists"):
             prm.score("q", odd, ["a"])  # type: ignore[arg-type]
-    for chain in (("q", ("a",)), mprm.Chain("q", "abc"), mprm.Chain("q", ("a",), "b.png")):  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match="chain 0: expected Chain"):
-            prm.score_many([chain])  # type: ignore[list-item]
+    odd_chains: list[Any] = [("q", ("a",)), mprm.Chain("q", "abc"), mprm.Chain("q", ("a",), "b.png")]  # type: ignore[arg-type]
+    odd_chains += [mprm.Chain("q", {"a"}), mprm.Chain("q", None), mprm.Chain("q", ("a",), tmp_path)]  # type: ignore[arg-type]
+    for chain in odd_chains:
+        with pytest.raises(ConfigError, match=r"chain 0: (expected Chain|steps and images are lists)"):
+            prm.score_many([chain])
+    for some in (None, mprm.Chain("q", ("a",)), np.array("a")):
+        with pytest.raises(ConfigError, match="lists"):
+            prm.score_many(some)  # type: ignore[arg-type]
     assert prm.score_many(mprm.Chain("q", (step,)) for step in "ab") == [  # type: ignore[arg-type]
         prm.score("q", (), np.array(["a"])),  # type: ignore[arg-type]
         prm.score("q", (), ["b"]),
@@ -155,6 +160,7 @@ def test_what_is_no_chain_is_refused(text: Path) -> None:
     for budget in (0, 1.5, True, "5", math.nan):
         with pytest.raises(ConfigError, match="tokens_per_batch must be a whole number"):
             PRM.from_pretrained(text, device="cpu", tokens_per_batch=budget)  # type: ignore[arg-type]
+    assert PRM.from_pretrained(text, device="cpu", tokens_per_batch=np.int64(5)).tokens_per_batch == 5  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["internvl", "qwen2_5_vl"])

@@ -114,7 +114,7 @@ def _reproduce(options: LabCommand) -> int:
 
     from mprm.lab.reproduce.dry_run import dry_run
     from mprm.lab.reproduce.inputs import find_inputs
-    from mprm.lab.reproduce.reproduce import refuse_jobs, reproduce, wanted_cells
+    from mprm.lab.reproduce.reproduce import refuse_in_the_way, refuse_jobs, reproduce, wanted_cells
     from mprm.lab.reproduce.reproduce_plan import ReproducePlan
     from mprm.lab.reproduce.write_page import write_page
     from mprm.report.figures import need_altair
@@ -141,6 +141,7 @@ def _reproduce(options: LabCommand) -> int:
         backbones = {cell.backbone for cell in wanted_cells(plan, only)}  # stops before minutes of making
         if options.jobs is not None:
             refuse_jobs(options.jobs)
+        refuse_in_the_way(Path(options.folder))
         try:
             find_inputs(Path(options.folder), tuple(backbones))
         except InputNotFoundError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, overload
 
@@ -38,7 +39,8 @@ class PRM:
         fingerprint: str,
         share_prefixes: bool = True,
     ) -> None:
-        if not isinstance(tokens_per_batch, int) or isinstance(tokens_per_batch, bool) or tokens_per_batch < 1:
+        is_whole = hasattr(tokens_per_batch, "__index__") and not isinstance(tokens_per_batch, bool)
+        if not is_whole or tokens_per_batch < 1:
             raise ConfigError(f"tokens_per_batch must be a whole number of at least 1, got {tokens_per_batch!r}")
         self.model, self.encoder, self.family = step_model.model, step_model.encoder, step_model.family
         self.card, self.name, self.tokens_per_batch = card, name, tokens_per_batch
@@ -141,13 +143,9 @@ class PRM:
             The chain, in order; each is judged in the light of those before it. Or several chains, a list of
             steps each, which gives a list of scores for each.
         """
-        for given in (steps, images):
-            if isinstance(given, str | bytes | Path | Mapping) or not isinstance(given, Iterable):
-                raise ConfigError(f"steps and images are lists: steps=['…'], images=['….png']; got {given!r:.200}")
-        listed: list[Any] = list(steps)
+        listed, shown = _listed(steps), _listed(images)
         are_many = bool(listed) and all(isinstance(chain, list | tuple) for chain in listed)
-        some = listed if are_many else [listed]
-        shown = tuple(images)
+        some = listed if are_many else (listed,)
         found = self.score_many([Chain(question, tuple(chain), shown) for chain in some])
         return found if are_many else found[0]
 
@@ -157,12 +155,8 @@ class PRM:
         """`score` for many chains, those of a question together; see `StepScorer.score_many`."""
         from mprm.inference.score_chains import score_chains
 
-        chains = list(chains)
+        chains = [_chain(place, chain) for place, chain in enumerate(_listed(chains))]
         for place, chain in enumerate(chains):
-            if not isinstance(chain, Chain) or isinstance(chain.steps, str) or isinstance(chain.images, str):
-                raise ConfigError(
-                    f"chain {place}: expected Chain(question, (step, …), (image, …)), got {chain!r:.200}"
-                )
             if not all(isinstance(text, str) for text in (chain.question, *chain.steps)):
                 raise ConfigError(f"chain {place}: the question and each step must be text, got {chain!r:.200}")
         scores = score_chains(
@@ -174,6 +168,23 @@ class PRM:
             on_scored=on_scored,
         )
         return [scores[index] for index in range(len(chains))]
+
+
+def _listed(given: Any) -> tuple[Any, ...]:
+    """What was given as a list, an array or the like; a text, a path or an image alone is none."""
+    if not isinstance(given, str | bytes | Path | Mapping | Set):
+        with suppress(TypeError):
+            return tuple(given)
+    raise ConfigError(f"steps and images are lists: steps=['…'], images=['….png']; got {given!r:.200}")
+
+
+def _chain(place: int, given: Any) -> Chain:
+    if not isinstance(given, Chain):
+        raise ConfigError(f"chain {place}: expected Chain(question, (step, …), (image, …)), got {given!r:.200}")
+    try:
+        return Chain(given.question, _listed(given.steps), _listed(given.images))
+    except ConfigError as error:
+        raise ConfigError(f"chain {place}: {error}") from None
 
 
 def _with_adapter(model: Any, path: str | Path) -> Any:

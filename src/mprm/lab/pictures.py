@@ -14,8 +14,8 @@ from mprm.lab.world import write_images
 class _Record(msgspec.Struct):
     """A rollout, a solved problem or a question with candidates."""
 
-    image: str | list[str] = []
-    images: list[str] = []
+    image: str | list[str] | None = None
+    images: list[str] | None = None
 
 
 def pictures_of(lines: Iterable[bytes], place: str) -> Iterator[str]:
@@ -26,9 +26,9 @@ def pictures_of(lines: Iterable[bytes], place: str) -> Iterator[str]:
             continue
         try:
             record = decoder.decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DataError(f"{place}:{number}: not a record of a lab: {error}") from error
-        yield from [record.image] if isinstance(record.image, str) else [*record.image, *record.images]
+        yield from [record.image] if isinstance(record.image, str) else record.image or record.images or []
 
 
 def refuse_no_folder(*folders: Path) -> None:
@@ -41,9 +41,15 @@ def refuse_no_folder(*folders: Path) -> None:
 def draw_missing(records: Iterable[Path], images: Path) -> int:
     """Draw the pictures that the files name and ``images`` has not; returns how many."""
     refuse_no_folder(images)
-    named: set[str] = set()
+    n_drawn = 0
     for path in records:
         with path.open("rb") as lines:
-            named.update(pictures_of(lines, str(path)))
-    missing = sorted(name for name in named if not (images / name).exists())
-    return len(write_images(missing, images))
+            named = dict.fromkeys(pictures_of(lines, str(path)))
+        missing = [name for name in named if not (images / name).is_file()]
+        if foreign := [name for name in missing if not name.endswith(".png")]:
+            raise DataError(f"{path}: {foreign[0]!r} is not in {images}, and no picture of the lab: they end in .png")
+        try:
+            n_drawn += len(write_images(missing, images))
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from error
+    return n_drawn

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mprm.cli.main import run
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
 from mprm.lab.reproduce.dry_run import dry_run
 from mprm.lab.reproduce.inputs import find_inputs, judge_once
@@ -162,9 +163,15 @@ def test_pictures_that_are_not_there_are_drawn(tmp_path: Path) -> None:
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    (tmp_path / "validation.jsonl").write_text('{}\n{"image": 3}\n')
-    with pytest.raises(DataError, match=r"validation\.jsonl:2: not a record of a lab: .*got `int`"):
-        reproduce(tmp_path, TINY, jobs=1, say=lambda _: None, make=measure_nothing)
+    for line, words in (
+        (b'{"image": 3}', r":3: not a record of a lab: .*got `int`"),
+        (b'{"image": "\xff.png"}', ":3: not a record of a lab: .*utf-8"),
+        (b'{"image": "grid-sum/3"}', ": 'grid-sum/3' is not in .*images, and no picture of the lab"),
+        (b'{"image": "cats/3.png"}', ": 'cats/3.png' names no problem of the lab"),
+    ):
+        (tmp_path / "validation.jsonl").write_bytes(b"{}\n\n" + line + b"\n")
+        with pytest.raises(DataError, match=r"validation\.jsonl" + words):
+            reproduce(tmp_path, TINY, jobs=1, say=lambda _: None, make=measure_nothing)
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "folder"])
@@ -180,8 +187,21 @@ def test_what_stands_where_the_work_goes_is_left_alone(tmp_path: Path, kind: str
         (mine if kind == "folder" else mine / "notes").rename(folder / "work")
     with pytest.raises(ConfigError, match="work is in the way"):
         reproduce(folder, TINY, jobs=1, make=measure_nothing)
+    words = ["lab", "reproduce", str(folder), "--make", "--only", "internvl.base.*"]
+    assert run(words) == 2  # before anything is made
     assert (folder / "work").exists()
     assert next(tmp_path.rglob("notes" if kind != "file" else "work")).read_text() == "mine"
+
+
+def test_what_a_killed_command_left_is_removed(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    for left in ({}, {"work/.mprm": "", "work/encoded": "x", "work/cell/weights": "x"}):
+        (tmp_path / "work").mkdir(exist_ok=True)
+        for name, text in left.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text)
+        reproduce(tmp_path, TINY, only="*.base.*", jobs=1, say=lambda _: None, make=measure_nothing)
+        assert not (tmp_path / "work").exists()
 
 
 @pytest.mark.parametrize("name", ["cells", "images", "logs", "runs"])
@@ -196,21 +216,21 @@ def test_a_file_in_the_place_of_a_folder_is_named_before_anything_is_done(tmp_pa
 
 def test_verdicts_on_other_candidates_are_not_taken_for_these(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    inputs = find_inputs(tmp_path, ("internvl",))
     said: list[str] = []
-    for answer in ("7", "8"):
+    for answer, stated in (("7", 7), ("8", 7), ("8", 8)):
         record = {
             "id": "1",
             "question": "?",
             "answer": answer,
-            "candidates": [{"text": "So \\boxed{7}", "steps": ["So"]}],
+            "candidates": [{"text": f"So \\boxed{{{stated}}}", "steps": ["So"]}],
         }
-        inputs.file("candidates").write_text(json.dumps(record) + "\n")
-        os.utime(inputs.file("candidates"), (0, 0))  # as a copy that keeps times would be
+        (tmp_path / "candidates.jsonl").write_text(json.dumps(record) + "\n")
+        os.utime(tmp_path / "candidates.jsonl", (0, 0))  # as a copy that keeps times would be
+        inputs = find_inputs(tmp_path, ("internvl",))
         judge_once(inputs, said.append)
         judge_once(inputs, said.append)
-        assert json.loads(inputs.judged.read_text())["labels"] == [int(answer == "7")]
-    assert said == ["checking the answers of 1 candidates"] * 2
+        assert json.loads(inputs.judged.read_text())["labels"] == [int(answer == str(stated))]
+    assert said == ["checking the answers of 1 candidates"] * 3
 
 
 def test_a_dry_run_of_untrained_weights_chooses_no_rates(tmp_path: Path) -> None:

@@ -37,5 +37,5 @@ def dry_run(lab: str | Path, plan: ReproducePlan, *, only: str = "*") -> Iterato
         else "how long that takes is known once some are finished"
     )
     work = f"as much work as {passes:.1f} passes over all rollouts"
-    told = f"{n_left:.0f} of {len(cells)} cells to do ({len(choices)} of all to choose learning rates)"
-    yield f"{told}, {work}; {estimate}."
+    for_rates = f" ({len(choices)} of all to choose learning rates)" if choices else ""
+    yield f"{n_left:.0f} of {len(cells)} cells to do{for_rates}, {work}; {estimate}."

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from mprm.annotation.candidates import CandidateSet, read_candidates
+from mprm.annotation.candidates import read_candidates
 from mprm.backbones.fingerprint import fingerprint_of
 from mprm.errors import DataError, InputNotFoundError
 from mprm.lab.pictures import draw_missing
@@ -75,11 +75,13 @@ def judge_once(inputs: LabInputs, say: Callable[[str], None]) -> None:
 
     A candidate that the checker cannot decide on counts as not correct, and is told of.
     """
-    sets = read_candidates(str(inputs.file("candidates")))
-    if _are_judged(inputs.judged, sets):
+    note = inputs.judged.with_suffix(".of")  # the candidates that were judged
+    if inputs.judged.is_file() and note.is_file() and note.read_text() == inputs.hashes["candidates"]:
         return
+    sets = read_candidates(str(inputs.file("candidates")))
     say(f"checking the answers of {sum(len(entry.candidates) for entry in sets):,} candidates")
     verdicts = judge_candidates(sets)
+    note.unlink(missing_ok=True)
     n_failed = sum(one.verdict == "failed" for row in verdicts for one in row)
     if n_failed:
         say(f"{n_failed:,} answers could not be checked and count as not correct")
@@ -96,17 +98,4 @@ def judge_once(inputs: LabInputs, say: Callable[[str], None]) -> None:
                 "labels": [int(one.verdict == "correct") for one in row],
             }
             lines.write(msgspec.json.encode(record) + b"\n")
-
-
-def _are_judged(path: Path, sets: Sequence[CandidateSet]) -> bool:
-    """Whether the file has the verdicts on these very candidates."""
-    if not path.is_file():
-        return False
-    try:
-        found = [msgspec.json.decode(line, type=dict) for line in path.read_bytes().splitlines()]
-    except msgspec.DecodeError:
-        return False
-    return [(one.get("id"), one.get("answer"), one.get("solutions_splits")) for one in found] == [
-        (one.question.id, one.question.answer, [list(candidate.steps) for candidate in one.candidates])
-        for one in sets
-    ]
+    note.write_text(inputs.hashes["candidates"])

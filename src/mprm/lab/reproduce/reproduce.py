@@ -25,6 +25,8 @@ from mprm.lab.reproduce.progress import Progress
 from mprm.lab.reproduce.reproduce_plan import ReproducePlan
 from mprm.lab.reproduce.workers import Make, Task, Workers
 
+MARK = ".mprm"
+"""In the folder of trainings under way: that it is ours, and may be removed."""
 Say = Callable[[str], None]
 
 
@@ -72,7 +74,7 @@ def reproduce(
     inputs = find_inputs(folder, backbones)
     n_jobs = jobs if jobs is not None else default_jobs(plan.device)
     refuse_jobs(n_jobs)
-    refuse_no_folder(*(folder / name for name in ("cells", "images", "logs", "runs")))
+    refuse_in_the_way(folder)
     if rates is not None and (unknown := set(backbones) - rates.keys()):
         raise ConfigError(f"rates name no learning rate for {', '.join(sorted(unknown))}")
     with (
@@ -150,16 +152,32 @@ def _alone(folder: Path) -> Iterator[None]:
 @contextmanager
 def _emptied(work: Path) -> Iterator[None]:
     """Nothing is there before, be it of a command that was killed, and nothing after."""
-    mark = work / ".mprm"
-    if work.is_symlink() or (work.exists() and not mark.is_file()):
-        raise ConfigError(f"{work} is in the way: a folder is made there and removed at the end; move it elsewhere")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
-    mark.touch()
+    _remove(work)
+    work.mkdir(exist_ok=True)
+    (work / MARK).touch()
     try:
         yield
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        _remove(work)
+
+
+def _remove(work: Path) -> None:
+    """Of a folder that `_emptied` made; the mark goes last, so that what is left after a kill is known as ours."""
+    for path in work.glob("*"):
+        if path.name != MARK:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def refuse_in_the_way(lab: Path) -> None:
+    """Stop where something stands in the place of a folder that is written to."""
+    refuse_no_folder(*(lab / name for name in ("cells", "images", "logs", "runs")))
+    work = lab / WORK
+    is_ours = work.is_dir() and not work.is_symlink() and ((work / MARK).is_file() or not any(work.iterdir()))
+    if (work.exists() or work.is_symlink()) and not is_ours:
+        raise ConfigError(
+            f"{work} is in the way: a folder is made there and removed at the end; move it elsewhere, or remove it"
+        )
 
 
 class _Run:
