@@ -12,10 +12,10 @@ from typing import Any
 
 from mprm.lab.reproduce.aggregate import METRICS, Cells
 from mprm.lab.reproduce.findings import FINDINGS
+from mprm.lab.reproduce.page import MAIN_PAIRS, OTHER_METRICS
 from mprm.lab.reproduce.page_tables import difference_cell, markdown, points_cell
 from mprm.lab.reproduce.results import read_results
 
-OTHERS = {"macro_f1": "pooled F1", "auc": "AUC"}
 WORDS = """# The lab's experiments, made a second time
 
 `mprm lab reproduce LAB --make --seeds 3` in an empty folder: policies, corpus, benchmarks, candidates and every
@@ -56,16 +56,16 @@ def page(first: dict[str, Any], again: dict[str, Any]) -> str:
     tried = [[f"{one['choice'][name]['learning_rate']:g}" for one in (first, again)] for name in backbones]
     rates = "; ".join(f"{name}: {b} instead of {a}" for name, (a, b) in zip(backbones, tried, strict=True))
     seeds = " and ".join(str(one["plan"]["seeds"]) for one in (first, again))
-    kinds = [(name, kind) for name in backbones for kind in OTHERS]
+    kinds = [(name, kind) for name in backbones for kind in OTHER_METRICS]
     others = [
         [
             f"{one} − {other}, {which}",
             *(points_cell(run.difference(name, one, other, METRICS[kind])) for name, kind in kinds),
         ]
-        for one, other in (("bis-10", "random-10"), ("bis-25", "random-25"), ("bis-10", "full"), ("bis-25", "full"))
+        for one, other in MAIN_PAIRS
         for which, run in zip(("first", "again"), runs, strict=True)
     ]
-    others_heads = ["", *(f"{name}: {OTHERS[kind]}" for name, kind in kinds)]
+    others_heads = ["", *(f"{name}: {OTHER_METRICS[kind]}" for name, kind in kinds)]
     return (
         f"{WORDS.format(rates=rates, seeds=seeds)}\nOf {len(settled)} claims that the first run settled, "
         f"both\nbackbones counted, {told}.\n\n{markdown(heads, rows)}\n\n"

@@ -1,4 +1,4 @@
-"""Saved step scores with one threshold for all sources, and with one for each.
+"""Saved step scores of a benchmark with one threshold for all sources, and with one for each; its incorrect steps.
 
 mprm lab demo DEMO
 python benchmarks/own_thresholds.py DEMO/lab/scores/full.jsonl DEMO/eval/*/scores.jsonl --out FILE
@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from mprm.evaluation.saved_scores import read_scores
 from mprm.evaluation.step_table import step_table
 from mprm.lab.reproduce.measure_cell import step_metrics
-from mprm.lab.reproduce.own_thresholds import own_thresholds
+from mprm.lab.reproduce.own_thresholds import of_source, own_thresholds
 
 
 def main() -> None:
@@ -21,7 +22,7 @@ def main() -> None:
     parser.add_argument("scores", nargs="+", help="scores.jsonl of mprm evaluate")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    found = {}
+    found: dict[str, Any] = {}
     for path in options.scores:
         saved = read_scores(path)
         table = step_table(saved.solutions)
@@ -31,6 +32,10 @@ def main() -> None:
             "own": own_thresholds(table),
         }
         print(saved.name, json.dumps(found[saved.name]))
+    labels = {name: of_source(table, number).labels for number, name in enumerate(table.sources)}
+    found["incorrect_share"] = {
+        name: round(float((one == -1).sum() / (one != 0).sum()), 4) for name, one in labels.items()
+    }
     options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 

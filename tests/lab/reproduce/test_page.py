@@ -69,6 +69,18 @@ def test_every_table_is_rectangular_and_every_figure_is_drawn() -> None:
     assert named == {f"lab_{kind}_{backbone}" for kind in kinds for backbone in ("internvl", "qwen")}
 
 
+def test_a_chosen_rate_with_nothing_tried_beyond_it_is_told_of() -> None:
+    found = made_results()
+    assert "it is the largest of them" in page(found)
+    rates = sorted(found["plan"]["learning_rates"])
+    for choice in found["choice"].values():
+        choice["learning_rate"] = rates[0]
+    assert "it is the smallest of them" in page(found)
+    for choice in found["choice"].values():
+        choice["learning_rate"] = rates[1]
+    assert "of them." not in page(found)[-900:]
+
+
 def test_leads_are_shown_with_one_threshold_and_with_one_for_each_source() -> None:
     text = page(made_results())
     rows = re.findall(r"^\| 10% \| 63.60 \| 63.00 \| 60.60 \| 62.00 \| \+3.00 .* \| \+1.00 .* \| \+1.00", text, re.M)

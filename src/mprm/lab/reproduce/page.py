@@ -22,6 +22,9 @@ $ mprm lab reproduce LAB --out docs/results --force
 
 The first command opens the lab that mprm ships. `mprm lab reproduce LAB --make --out RESULTS` in an empty folder is
 the whole from nothing instead, policies, corpus and benchmark included."""
+MAIN_PAIRS = (("bis-10", "random-10"), ("bis-25", "random-25"), ("bis-10", "full"), ("bis-25", "full"))
+OTHER_METRICS = {"macro_f1": "pooled F1", "auc": "AUC"}
+"""Those that do not take the mean over sources."""
 CAPTIONS = {
     "scaling": "Overall F1 against the share of the rollouts",
     "random": "Random choice, one pass and as many updates as all data",
@@ -111,19 +114,17 @@ def _findings(cells: Cells) -> str:
 
 def _other_metrics(cells: Cells) -> str:
     """The main differences by metrics that do not take the mean over sources."""
-    pairs = [("bis-10", "random-10"), ("bis-25", "random-25"), ("bis-10", "full"), ("bis-25", "full")]
-    kinds = [(backbone, name) for backbone in cells.backbones for name in ("macro_f1", "auc")]
+    kinds = [(backbone, name) for backbone in cells.backbones for name in OTHER_METRICS]
     rows = [
         [
             f"{one} − {other}",
             *(tables.points_cell(cells.difference(name, one, other, METRICS[kind])) for name, kind in kinds),
         ]
-        for one, other in pairs
+        for one, other in MAIN_PAIRS
     ]
     told = """All findings on training are about the paper's overall value, a mean over sources. The same differences
         in F1 of all steps pooled, with one threshold for all, and in AUC, in points:"""
-    names = {"macro_f1": "pooled F1", "auc": "AUC"}
-    heads = ["difference", *(f"{name}: {names[kind]}" for name, kind in kinds)]
+    heads = ["difference", *(f"{name}: {OTHER_METRICS[kind]}" for name, kind in kinds)]
     return f"{_filled(told)}\n\n{tables.markdown(heads, rows)}"
 
 

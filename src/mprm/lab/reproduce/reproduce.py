@@ -164,8 +164,10 @@ def _emptied(work: Path) -> Iterator[None]:
 def _remove(work: Path) -> None:
     """Of a folder that `_emptied` made; the mark goes last, so that what is left after a kill is known as ours."""
     for path in work.glob("*"):
-        if path.name != MARK:
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != MARK:
+            path.unlink()
     shutil.rmtree(work, ignore_errors=True)
 
 

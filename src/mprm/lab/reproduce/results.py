@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -129,12 +130,11 @@ def _at_same_place(
     files: CellFiles, plan: ReproducePlan, backbone: str, benchmark: Benchmark
 ) -> dict[str, dict[str, Any]]:
     """`auc_at_same_place` of the arms whose step scores are kept, over seeds."""
-    table, found = _table(benchmark), dict[str, list[float]]()
-    for cell in plan.cells():
-        if cell.backbone == backbone and (scores := files.scores(cell)) is not None:
-            value = auc_at_same_place(replace(table, scores=scores))
-            if value is not None:
-                found.setdefault(cell.arm, []).append(value)
+    found: dict[str, list[float]] = {}
+    for cell, table in _scored(files, plan, backbone, benchmark):
+        value = auc_at_same_place(table)
+        if value is not None:
+            found.setdefault(cell.arm, []).append(value)
     return {arm: asdict(seed_mean(values)) for arm, values in found.items()}
 
 
@@ -142,13 +142,22 @@ def _own_thresholds(
     files: CellFiles, plan: ReproducePlan, backbone: str, benchmark: Benchmark
 ) -> dict[str, dict[str, dict[str, float]]]:
     """`own_thresholds` of the arms whose step scores are kept, by seed."""
-    table, found = _table(benchmark), dict[str, dict[str, dict[str, float]]]()
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for cell, table in _scored(files, plan, backbone, benchmark):
+        values = own_thresholds(table)
+        if values is not None:
+            found.setdefault(cell.arm, {})[str(cell.seed)] = values
+    return found
+
+
+def _scored(
+    files: CellFiles, plan: ReproducePlan, backbone: str, benchmark: Benchmark
+) -> Iterator[tuple[Cell, StepTable]]:
+    """The backbone's cells whose step scores are kept, and the benchmark's steps with them."""
+    table = _table(benchmark)
     for cell in plan.cells():
         if cell.backbone == backbone and (scores := files.scores(cell)) is not None:
-            values = own_thresholds(replace(table, scores=scores))
-            if values is not None:
-                found.setdefault(cell.arm, {})[str(cell.seed)] = values
-    return found
+            yield cell, replace(table, scores=scores)
 
 
 def _cell(backbone: str, how: Any, rho: float, seed: int) -> Cell:
