@@ -130,6 +130,7 @@ def launch(*words: str, processes: int = 2) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_loss_and_gradients_of_one(folder: Path, tmp_path: Path) -> None:
     launch("-m", "tests.training.launched", str(folder), str(tmp_path / "two"), "1", *BACKBONES)
     for kind in BACKBONES:
@@ -164,9 +165,8 @@ def test_sharded_over_two_processes_stopped_and_resumed_gives_the_weights_of_one
     assert read_card(tmp_path / "two").data["rollouts"] == 10
 
 
-@pytest.mark.parametrize(
-    "kind", ["text", *(pytest.param(k, marks=pytest.mark.slow) for k in ("internvl", "qwen2_5_vl"))]
-)
+@pytest.mark.slow
+@each_backbone
 def test_a_model_overfits_64_rollouts(
     kind: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
