@@ -10,17 +10,17 @@ JOBS ?= 2
 
 .PHONY: demo test slow lint bench clean
 
-.venv/installed: pyproject.toml setup.py constraints.txt $(wildcard src/mprm/*/_*.c src/mprm/*/_*.h)
+.venv/installed: pyproject.toml setup.py constraints.txt $(wildcard src/mprm/*/_*.c src/mprm/*/_*.h) lab/pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	touch $@
 
 .venv/installed-dev: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' --editable lab
 	touch $@
 
 .venv/installed-demo: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,annotate]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,annotate]' --editable lab
 	touch $@
 
 demo: .venv/installed-demo
@@ -28,12 +28,12 @@ demo: .venv/installed-demo
 	$(BIN)/mprm lab demo demo
 
 lint: .venv/installed-dev
-	$(BIN)/ruff check src tests benchmarks setup.py
-	$(BIN)/ruff format --check src tests benchmarks setup.py
+	$(BIN)/ruff check src lab tests benchmarks setup.py
+	$(BIN)/ruff format --check src lab tests benchmarks setup.py
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -n $(JOBS) --dist worksteal --doctest-modules src tests
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --doctest-modules src lab tests
 
 slow: .venv/installed-dev
 	$(BIN)/pytest -n $(JOBS) -m slow tests

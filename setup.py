@@ -12,10 +12,10 @@ def extension(name: str) -> Extension:
     return Extension(
         f"mprm.{name.replace('/', '.')}",
         [f"src/mprm/{name}.c"],
-        depends=["src/mprm/rollouts/_json_cursor.h"],
+        depends=["src/mprm/data/_json_cursor.h"],
         extra_compile_args=flags,
         optional=True,
     )
 
 
-setup(ext_modules=[extension("scores/_count_rows"), extension("rollouts/_mm_prm_line")])
+setup(ext_modules=[extension("selection/_scan"), extension("data/_mm_prm")])

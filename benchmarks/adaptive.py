@@ -40,11 +40,9 @@ from mprm import open_corpus
 from mprm.annotation.adaptive import AdaptiveRule, replay
 from mprm.annotation.simulate import SuccessRates, fit_success_rates
 from mprm.cli.tables import markdown_table, rich_table, show
-from mprm.lab.sample_corpus import sample_files
-from mprm.scores.random_order import random_order
-from mprm.scores.rank import rank_bis
-from mprm.theory.beta_binomial import all_fail
-from mprm.theory.fit_beta import fit_beta
+from mprm.selection.strategies import random_order, rank_bis
+from mprm.theory.beta_binomial import all_fail, fit_beta
+from mprm_lab.sample_corpus import sample_files
 
 N, RHO, ALPHA, TAU = 16, 0.10, 0.05, 0.5
 HARD_MEAN = 0.5

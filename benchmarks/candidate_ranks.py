@@ -17,11 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from mprm.annotation.candidates import read_candidates
-from mprm.reranking.aggregate import aggregate
-from mprm.reranking.bootstrap import bootstrap_means, interval
-from mprm.reranking.step_scores import read_scores
-from mprm.reranking.verdicts import judge_candidates
+from mprm.data.candidate_formats import read_candidates
+from mprm.evaluation.best_of_n import aggregate, bootstrap_means, interval
+from mprm.evaluation.rerank import judge_candidates, read_scores
 
 
 def auc(scores: np.ndarray, is_wrong: np.ndarray) -> float:

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mprm.lab.reproduce.aggregate import METRICS, Cells
-from mprm.lab.reproduce.findings import FINDINGS
-from mprm.lab.reproduce.page import MAIN_PAIRS, OTHER_METRICS
-from mprm.lab.reproduce.page_tables import difference_cell, markdown, points_cell
-from mprm.lab.reproduce.results import read_results
+from mprm_lab.reproduce.aggregate import METRICS, Cells
+from mprm_lab.reproduce.findings import FINDINGS
+from mprm_lab.reproduce.page import MAIN_PAIRS, OTHER_METRICS
+from mprm_lab.reproduce.page_tables import difference_cell, markdown, points_cell
+from mprm_lab.reproduce.results import read_results
 
 WORDS = """# The lab's experiments, made a second time
 

@@ -11,10 +11,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mprm.evaluation.saved_scores import read_scores
-from mprm.evaluation.step_table import step_table
-from mprm.lab.reproduce.measure_cell import step_metrics
-from mprm.lab.reproduce.own_thresholds import of_source, own_thresholds
+from mprm.evaluation.step_table import read_scores, step_table
+from mprm_lab.reproduce.measure_cell import step_metrics
+from mprm_lab.reproduce.own_thresholds import of_source, own_thresholds
 
 
 def main() -> None:

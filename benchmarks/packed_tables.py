@@ -15,12 +15,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from mprm.lab.reproduce.cell_files import CellFiles
-from mprm.lab.reproduce.choice import choices_of
-from mprm.lab.reproduce.inputs import FILES
-from mprm.lab.reproduce.reproduce import reproduce
-from mprm.lab.reproduce.reproduce_plan import TRAINING, ReproducePlan
-from mprm.lab.reproduce.seed_interval import seed_mean
+from mprm_lab.reproduce.cell_files import CellFiles
+from mprm_lab.reproduce.choice import choices_of
+from mprm_lab.reproduce.inputs import FILES
+from mprm_lab.reproduce.reproduce import reproduce
+from mprm_lab.reproduce.reproduce_plan import TRAINING, ReproducePlan
+from mprm_lab.reproduce.seed_interval import seed_mean
 
 ARMS = ReproducePlan(rhos=(0.10, 0.25), ablated=(), alphas=(), matched=(), tau_counts=(), curves=(), keep=())
 """All rollouts with hard and soft labels, and a tenth and a quarter of them at random and by BIS."""

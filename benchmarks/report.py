@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "report.json")
     options = parser.parse_args()
-    from mprm.lab.sample_corpus import write_sample
+    from mprm_lab.sample_corpus import write_sample
 
     with tempfile.TemporaryDirectory(prefix="mprm-benchmark-") as folder:
         work = Path(folder)

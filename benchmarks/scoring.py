@@ -26,15 +26,14 @@ from unittest.mock import patch
 import torch
 
 import mprm
-from mprm.backbones import tree_attention
-from mprm.backbones.card import Card, write_card
-from mprm.backbones.pack_prompts import packed
-from mprm.backbones.prompt import Encoded
-from mprm.backbones.step_model import load_step_model
-from mprm.backbones.step_reader import step_probabilities
-from mprm.inference.prm import PRM
-from mprm.reranking.rerank import RerankConfig
-from mprm.rollouts.chain import Chain
+from mprm.data.types import Chain
+from mprm.evaluation.rerank import RerankConfig
+from mprm.models import attention as tree_attention
+from mprm.models.checkpoint import Card, write_card
+from mprm.models.head import load_step_model, step_probabilities
+from mprm.models.prefix_tree import packed
+from mprm.models.prm import PRM
+from mprm.models.prompt import Encoded
 from true_size import (
     CONFIGS,
     PEAK_FLOPS,
@@ -150,9 +149,9 @@ def rerank_on_the_lab(kind: str, *, tiny: bool, rounds: int) -> list[dict[str, A
 
     Scoring is also timed by itself, in calls of its own.
     """
-    from mprm.lab.policy.architecture import Size, new_policy, save_policy
-    from mprm.lab.questions import problems_of
-    from mprm.lab.world import as_question, solution, write_images
+    from mprm_lab.policy.architecture import Size, new_policy, save_policy
+    from mprm_lab.questions import problems_of
+    from mprm_lab.world import as_question, solution, write_images
 
     folder = Path(tempfile.mkdtemp())
     problems = problems_of("best-of-n", 3 if tiny else 200 if torch.cuda.is_available() else 50)
@@ -183,8 +182,8 @@ def rerank_on_the_lab(kind: str, *, tiny: bool, rounds: int) -> list[dict[str, A
         return timed(lambda: mprm.rerank(str(folder / "candidates.jsonl"), models[name], config=config))[0]
 
     def score(name: str) -> float:
-        from mprm.annotation.candidates import read_candidates
-        from mprm.reranking.step_scores import score_candidates
+        from mprm.data.candidate_formats import read_candidates
+        from mprm.evaluation.rerank import score_candidates
 
         sets = read_candidates(str(folder / "candidates.jsonl"))
         return timed(lambda: score_candidates(sets, models[name], model=name, fingerprint=name))[0]

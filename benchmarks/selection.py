@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 
 def make_corpus(folder: Path, n_rollouts: int) -> None:
     """The sample corpus, over and over, until it has the size."""
-    from mprm.lab.sample_corpus import write_sample
+    from mprm_lab.sample_corpus import write_sample
 
     sample = folder / "sample"
     write_sample(str(sample))

@@ -112,18 +112,18 @@ def train_one(data: Path, model: Path, out: Path, *, learning_rate: float, seed:
 
 
 def measure_one(run: Path, benchmark: list[str], out: Path) -> None:
-    from mprm.evaluation.config import EvaluateConfig
     from mprm.evaluation.evaluate import evaluate
-    from mprm.inference.prm import PRM
+    from mprm.evaluation.thresholds import EvaluateConfig
+    from mprm.models.prm import PRM
 
     prm = PRM.from_pretrained(run, tokens_per_batch=65_536)
     evaluate(benchmark, scorer=prm, config=EvaluateConfig(text_only=True, draws=20), out=str(out), force=True)
 
 
 def auc_of(run: Path, benchmark: str) -> float:
-    from mprm.evaluation.benchmark import read_benchmark
-    from mprm.inference.prm import PRM
-    from mprm.training.curve import curve_point
+    from mprm.data.benchmarks import read_benchmark
+    from mprm.models.prm import PRM
+    from mprm.training.callbacks import curve_point
 
     prm = PRM.from_pretrained(run, tokens_per_batch=65_536)
     found = read_benchmark(benchmark, text_only=True)
@@ -213,14 +213,14 @@ class LengthAndPlace:
         self.model.fit(np.concatenate(rows), labels)
 
     def score_many(self, chains: Any, *, on_scored: Any = None) -> list[list[float]]:  # noqa: ARG002
-        """See `mprm.inference.scorer.StepScorer`."""
+        """See `mprm.models.prm.StepScorer`."""
         seen = [features(list(chain.steps), knows_end=self.knows_end) for chain in chains]
         return [self.model.predict_proba(rows)[:, 1].tolist() for rows in seen]
 
 
 def report(options: argparse.Namespace) -> None:
-    from mprm.evaluation.config import EvaluateConfig
     from mprm.evaluation.evaluate import evaluate
+    from mprm.evaluation.thresholds import EvaluateConfig
 
     results, paths, out = Path(options.results), files_of(Path(options.data)), Path(options.out)
     work = Path(tempfile.mkdtemp())

@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 from scipy import special, stats
 
-from mprm.lab.sample_corpus import write_sample
 from mprm.theory import fit_beta, observed_information, prior_covariance
-from mprm.theory.prior_interval import likelihood_slopes, log_interval
+from mprm.theory.beta_binomial import likelihood_slopes, log_interval
+from mprm_lab.sample_corpus import write_sample
 
 PRIORS = [(1.5, 0.2), (0.6, 0.8), (5.0, 0.4)]
 N, N_ROLLOUTS, N_STEPS = 16, 600, 5

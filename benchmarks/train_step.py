@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
-from mprm.rollouts.chain import Chain
+from mprm.data.types import Chain
 from mprm.training.loss import step_loss_sum
 from true_size import (
     CONFIGS,

@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 
-from mprm.backbones.pack_prompts import packed
-from mprm.backbones.prompt import Encoded
-from mprm.backbones.tree_attention import TreeOnDevice, node_by_node, tree_attention
-from mprm.rollouts.chain import Chain
+from mprm.data.types import Chain
+from mprm.models.attention import TreeOnDevice, node_by_node, tree_attention
+from mprm.models.prefix_tree import packed
+from mprm.models.prompt import Encoded
 from mprm.training.loss import step_loss_sum
 from true_size import (
     CONFIGS,

@@ -16,12 +16,9 @@ import numpy as np
 import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from mprm.backbones.card import Card
-from mprm.backbones.load import FAMILIES
-from mprm.backbones.prompt import PromptEncoder
-from mprm.backbones.step_model import load_step_model
-from mprm.backbones.step_reader import freeze_vision, step_reader
-from mprm.backbones.step_tokens import step_tokens
+from mprm.models.checkpoint import FAMILIES, Card
+from mprm.models.head import freeze_vision, load_step_model, step_reader
+from mprm.models.prompt import PromptEncoder, step_tokens
 from tiny_models import save_tiny, tiny_tokenizer
 
 PEAK_FLOPS = 989e12
@@ -140,7 +137,7 @@ def write_image(folder: Path, number: int) -> str:
 
 def step_text(encoder: PromptEncoder, n_tokens: int, seed: int) -> str:
     """Words of a step of ``n_tokens`` tokens, its mark counted; other seeds begin with other words."""
-    from mprm.backbones.chat import plain_text
+    from mprm.models.chat import plain_text
 
     plain, text = plain_text(encoder.tokenizer), f"{seed} "
     while len(plain.encode(f"\n\n{text}".strip(" "))) < n_tokens - 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mprm.scores.random_order import random_order
+from mprm.selection.strategies import random_order
 
 
 def labels(scores: list[float], tau: float = 0.0) -> list[int]:

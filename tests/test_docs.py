@@ -14,10 +14,10 @@ import pytest
 
 import mprm
 from mprm.cli.main import COMMANDS, run
-from mprm.lab.sample_corpus import write_sample
-from mprm.rollouts.formats import FORMATS
-from mprm.rollouts.problem import ERRORS, WARNINGS
-from mprm.scores.rank import STRATEGIES
+from mprm.data.rollout_formats import FORMATS
+from mprm.data.validate import ERRORS, WARNINGS
+from mprm.selection.strategies import STRATEGIES
+from mprm_lab.sample_corpus import write_sample
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -106,7 +106,7 @@ PAPER_MAP = text_of(ROOT / "docs" / "paper_map.md")
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(mprm\.[\w.]+)`", PAPER_MAP))))
 def test_every_function_of_the_paper_map_is_there(name: str) -> None:
-    pytest.importorskip("mprm.scores._count_rows") if name.endswith("._count_rows") else pkgutil.resolve_name(name)
+    pytest.importorskip("mprm.selection._scan") if name.endswith("._scan") else pkgutil.resolve_name(name)
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(tests/[\w/]+\.py)`", PAPER_MAP))))

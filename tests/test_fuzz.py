@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import mprm
 from mprm.cli.main import run
+from mprm.data.rollout_formats import FORMATS
 from mprm.errors import MprmError
-from mprm.rollouts.formats import FORMATS
 from tests.conftest import raw_record
 
 quiet = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -11,11 +11,11 @@ import mprm
 
 PACKAGE = Path(mprm.__file__).parent
 ORDER = [
-    *("errors", "engines", "rollouts", "scores", "selection", "theory", "annotation", "backbones", "inference"),
-    *("evaluation", "training", "reranking", "report", "lab", "cli"),
+    *("errors", "answers", "data", "selection", "theory", "models", "annotation", "evaluation", "training", "report"),
+    "cli",
 ]
 """Each room imports from itself and from those before it."""
-MAY_USE_TORCH = ("annotation/samplers/", "backbones/", "inference/", "training/", "lab/policy/")
+MAY_USE_TORCH = ("annotation/samplers/", "models/", "training/")
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))

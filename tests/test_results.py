@@ -27,9 +27,9 @@ def test_the_page_on_the_text_model_is_made_of_its_results() -> None:
 
 
 def test_the_lab_page_is_made_of_its_results() -> None:
-    from mprm.lab.reproduce.aggregate import summary_of
-    from mprm.lab.reproduce.page import page
-    from mprm.lab.reproduce.results import read_results
+    from mprm_lab.reproduce.aggregate import summary_of
+    from mprm_lab.reproduce.page import page
+    from mprm_lab.reproduce.results import read_results
 
     found = read_results(RESULTS / "lab.json")
     assert found["summary"] == summary_of(found["cells"])
@@ -46,8 +46,8 @@ def test_the_lab_page_is_made_of_its_results() -> None:
 
 
 def test_the_page_of_the_second_run_is_made_of_both_results() -> None:
-    from mprm.lab.reproduce.aggregate import summary_of
-    from mprm.lab.reproduce.results import read_results
+    from mprm_lab.reproduce.aggregate import summary_of
+    from mprm_lab.reproduce.results import read_results
 
     first, again = (read_results(RESULTS / f"{name}.json") for name in ("lab", "lab_again"))
     assert again["summary"] == summary_of(again["cells"])

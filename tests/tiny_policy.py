@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mprm.annotation.questions.question import Question
+from mprm.data.types import Question
 
 N_UPDATES = 100
 
@@ -28,8 +28,8 @@ def save_adder(folder: Path, *, n_updates: int = N_UPDATES) -> Path:
     """Write the policy; it is right about a third of the time."""
     import torch
 
-    from mprm.annotation.questions.prompt import prompt_of
-    from mprm.backbones.load import load_backbone
+    from mprm.data.questions import prompt_of
+    from mprm.models.checkpoint import load_backbone
     from tests.tiny_models import save_tiny
 
     save_tiny("text", folder, hidden=64)

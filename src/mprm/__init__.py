@@ -9,60 +9,58 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from mprm.annotation.annotate import AnnotateConfig, annotate
-    from mprm.annotation.answers.checker import AnswerChecker
-    from mprm.annotation.questions.read import read_questions
+    from mprm.annotation.checker import AnswerChecker
     from mprm.annotation.sample import sample
-    from mprm.annotation.samplers.http_sampler import HTTPSampler
+    from mprm.annotation.samplers.load import load_policy
+    from mprm.annotation.samplers.server import HTTPSampler
+    from mprm.data.check import check
+    from mprm.data.convert import convert
+    from mprm.data.corpus import Corpus, open_corpus
+    from mprm.data.questions import read_questions
+    from mprm.data.types import Chain, Rollout, Step
     from mprm.errors import MprmError
-    from mprm.evaluation.config import EvaluateConfig
     from mprm.evaluation.evaluate import evaluate
-    from mprm.inference.load_policy import load_policy
-    from mprm.inference.prm import PRM
-    from mprm.reranking.rerank import rerank
-    from mprm.rollouts.chain import Chain
-    from mprm.rollouts.check import check
-    from mprm.rollouts.convert import convert
-    from mprm.rollouts.corpus import Corpus, open_corpus
-    from mprm.rollouts.rollout import Rollout, Step
-    from mprm.scores.balanced_information import balanced_information as bis
-    from mprm.scores.balanced_information import mixture, positive_fraction, reliability
-    from mprm.scores.score import score
-    from mprm.scores.statistics import Statistics, stats
-    from mprm.selection.select import select
-    from mprm.selection.selection import Selection
+    from mprm.evaluation.rerank import rerank
+    from mprm.evaluation.thresholds import EvaluateConfig
+    from mprm.models.prm import PRM
+    from mprm.selection.bis import balanced_information as bis
+    from mprm.selection.bis import mixture, positive_fraction, reliability
+    from mprm.selection.score import score
+    from mprm.selection.select import Selection, select
+    from mprm.selection.stats import Statistics, stats
     from mprm.training.config import TrainConfig
     from mprm.training.train import train
 
 _HOME = {
     "AnnotateConfig": ("mprm.annotation.annotate", "AnnotateConfig"),
     "annotate": ("mprm.annotation.annotate", "annotate"),
-    "AnswerChecker": ("mprm.annotation.answers.checker", "AnswerChecker"),
-    "Chain": ("mprm.rollouts.chain", "Chain"),
-    "EvaluateConfig": ("mprm.evaluation.config", "EvaluateConfig"),
-    "HTTPSampler": ("mprm.annotation.samplers.http_sampler", "HTTPSampler"),
-    "load_policy": ("mprm.inference.load_policy", "load_policy"),
-    "PRM": ("mprm.inference.prm", "PRM"),
+    "AnswerChecker": ("mprm.annotation.checker", "AnswerChecker"),
+    "Chain": ("mprm.data.types", "Chain"),
+    "EvaluateConfig": ("mprm.evaluation.thresholds", "EvaluateConfig"),
+    "HTTPSampler": ("mprm.annotation.samplers.server", "HTTPSampler"),
+    "load_policy": ("mprm.annotation.samplers.load", "load_policy"),
+    "PRM": ("mprm.models.prm", "PRM"),
     "TrainConfig": ("mprm.training.config", "TrainConfig"),
     "evaluate": ("mprm.evaluation.evaluate", "evaluate"),
-    "read_questions": ("mprm.annotation.questions.read", "read_questions"),
-    "rerank": ("mprm.reranking.rerank", "rerank"),
+    "read_questions": ("mprm.data.questions", "read_questions"),
+    "rerank": ("mprm.evaluation.rerank", "rerank"),
     "sample": ("mprm.annotation.sample", "sample"),
     "train": ("mprm.training.train", "train"),
     "MprmError": ("mprm.errors", "MprmError"),
-    "check": ("mprm.rollouts.check", "check"),
-    "convert": ("mprm.rollouts.convert", "convert"),
-    "Corpus": ("mprm.rollouts.corpus", "Corpus"),
-    "open_corpus": ("mprm.rollouts.corpus", "open_corpus"),
-    "Rollout": ("mprm.rollouts.rollout", "Rollout"),
-    "Step": ("mprm.rollouts.rollout", "Step"),
-    "bis": ("mprm.scores.balanced_information", "balanced_information"),
-    "mixture": ("mprm.scores.balanced_information", "mixture"),
-    "positive_fraction": ("mprm.scores.balanced_information", "positive_fraction"),
-    "reliability": ("mprm.scores.balanced_information", "reliability"),
-    "score": ("mprm.scores.score", "score"),
-    "Statistics": ("mprm.scores.statistics", "Statistics"),
-    "stats": ("mprm.scores.statistics", "stats"),
-    "Selection": ("mprm.selection.selection", "Selection"),
+    "check": ("mprm.data.check", "check"),
+    "convert": ("mprm.data.convert", "convert"),
+    "Corpus": ("mprm.data.corpus", "Corpus"),
+    "open_corpus": ("mprm.data.corpus", "open_corpus"),
+    "Rollout": ("mprm.data.types", "Rollout"),
+    "Step": ("mprm.data.types", "Step"),
+    "bis": ("mprm.selection.bis", "balanced_information"),
+    "mixture": ("mprm.selection.bis", "mixture"),
+    "positive_fraction": ("mprm.selection.bis", "positive_fraction"),
+    "reliability": ("mprm.selection.bis", "reliability"),
+    "score": ("mprm.selection.score", "score"),
+    "Statistics": ("mprm.selection.stats", "Statistics"),
+    "stats": ("mprm.selection.stats", "stats"),
+    "Selection": ("mprm.selection.select", "Selection"),
     "select": ("mprm.selection.select", "select"),
 }
 

@@ -1,8 +1,9 @@
 """Every exception that mprm raises on purpose.
 
-Each derives from `MprmError`, so that one ``except`` catches them all, and from the builtin
-that a caller who knows nothing of mprm would expect.
+Text of others' making, safe to show.
 """
+
+from __future__ import annotations
 
 
 class MprmError(Exception):
@@ -27,3 +28,14 @@ class OutputExistsError(MprmError, FileExistsError):
 
 class MissingDependencyError(MprmError, ImportError):
     """An optional package is needed and not installed."""
+
+
+def printable(text: str) -> str:
+    r"""The text on one line, with whatever could steer a terminal or break a table written as an escape.
+
+    Examples
+    --------
+    >>> print(printable("ai2d\x1b[2J\n"), printable("Größe"))
+    ai2d\x1b[2J\n Größe
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

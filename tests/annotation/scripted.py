@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mprm.annotation.questions.question import Question
-from mprm.annotation.samplers.one_by_one import OneByOne
+from mprm.annotation.samplers.policy import OneByOne
 from mprm.annotation.samplers.sampler import Completion, Request, Session
+from mprm.data.types import Question
 
 
 def questions(n: int, *, n_steps: int = 4, rates: tuple[float, ...] = (0.9, 0.5, 0.1, 0.0)) -> list[Question]:

@@ -16,12 +16,11 @@ from scipy.stats import binom, chi2
 
 import mprm
 from mprm.annotation.adaptive import AdaptiveRule
-from mprm.annotation.annotate import AnnotateConfig, annotate
-from mprm.annotation.estimate import estimate
-from mprm.annotation.questions.question import Question
-from mprm.annotation.samplers.http_sampler import HTTPSampler
+from mprm.annotation.annotate import AnnotateConfig, annotate, estimate
 from mprm.annotation.samplers.sampler import Completion, Decoding, Request
+from mprm.annotation.samplers.server import HTTPSampler
 from mprm.annotation.task import Shard
+from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
 from tests.annotation.samplers.chat_server import ChatServer, chat_server
 from tests.annotation.scripted import Scripted, questions
@@ -134,8 +133,7 @@ def test_cut_and_unjudged_continuations_are_recorded(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_the_checker_counts_neither_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mprm.annotation.answers.checker import AnswerChecker
-    from mprm.annotation.answers.judged import Judged
+    from mprm.annotation.checker import AnswerChecker, Judged
 
     def failing(share: int) -> Any:
         fates = [Judged("failed", None, "math-verify took longer than 5 s"), Judged("correct", "42")]

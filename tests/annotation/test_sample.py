@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mprm.annotation.questions.question import Question
 from mprm.annotation.sample import SampleConfig, sample
 from mprm.annotation.samplers.sampler import Answered, Completion, Decoding, Request, Session
 from mprm.cli.sample import run
+from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
 from tests.annotation.full_disk import files_of_at_most
 from tests.annotation.samplers.chat_server import chat_server

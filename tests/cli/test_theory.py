@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mprm.cli.main import run
-from mprm.theory.simulation import steps
+from mprm_lab.theory import steps
 
 Corpus = Callable[..., Path]
 GOOD = [[k / 16, 1 - k / 16] for k in range(17)] * 4

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mprm.evaluation.scored_solution import ScoredSolution
-from mprm.evaluation.solution import first_error_of
-from mprm.rollouts.chain import Chain
+from mprm.data.types import Chain, first_error_of
+from mprm.evaluation.step_table import ScoredSolution
 
 
 class LengthScorer:

@@ -2,12 +2,10 @@ import numpy as np
 import pytest
 
 from mprm.errors import DataError
-from mprm.evaluation.bootstrap import bootstrap, bootstrap_overall, measured
+from mprm.evaluation.bootstrap import bootstrap, bootstrap_overall, count_units, measure, measured
 from mprm.evaluation.compare import Contender, compare, permutation_test, refuse_other_steps
-from mprm.evaluation.measure import count_units, measure
-from mprm.evaluation.scored_solution import ScoredBenchmark
-from mprm.evaluation.step_table import step_table
-from mprm.evaluation.threshold import choose_thresholds
+from mprm.evaluation.step_table import ScoredBenchmark, step_table
+from mprm.evaluation.thresholds import choose_thresholds
 from tests.evaluation.scorers import scored, simulated
 
 

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from mprm.cli.evaluate import run
+from mprm.data.benchmarks import read_benchmark
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
-from mprm.evaluation.benchmark import read_benchmark
-from mprm.evaluation.config import EvaluateConfig
 from mprm.evaluation.evaluate import evaluate
-from mprm.evaluation.saved_scores import read_scores
+from mprm.evaluation.step_table import read_scores
 from mprm.evaluation.tables import evaluation_tables
+from mprm.evaluation.thresholds import EvaluateConfig
 from tests.conftest import write_jsonl
 from tests.evaluation.scorers import LengthScorer
 
@@ -367,9 +367,9 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             return scorer
 
     loaded: dict[str, object] = {}
-    module = ModuleType("mprm.inference.prm")
+    module = ModuleType("mprm.models.prm")
     module.PRM, module.loaded = PRM, loaded
-    monkeypatch.setitem(sys.modules, "mprm.inference.prm", module)
+    monkeypatch.setitem(sys.modules, "mprm.models.prm", module)
     return folder
 
 
@@ -380,7 +380,7 @@ def test_the_command_scores_saves_and_prints(benchmark: Path, model: Path, tmp_p
     text = capsys.readouterr().out
     assert "bis10 by source" in text
     assert "Threshold held out: chosen on the other 4 of 5 folds of problems" in text
-    loaded = sys.modules["mprm.inference.prm"].loaded
+    loaded = sys.modules["mprm.models.prm"].loaded
     assert loaded == {"device": "cpu", "dtype": "auto", "image_root": None, "tokens_per_batch": 99}
     manifest = json.loads((out / "metrics.json.manifest.json").read_text())
     assert manifest["config"]["model_info"] == {"path": str(model), "mprm.json": {"family": "tiny"}}
@@ -417,7 +417,7 @@ def test_images_are_looked_for_before_the_model_is_loaded(tmp_path: Path, model:
     path = write_jsonl(tmp_path / "test.jsonl", [visual])
     with pytest.raises(InputNotFoundError, match="1 of 1 images are not under"):
         run([str(path), "--model", str(model), "--image-root", str(tmp_path)])
-    assert sys.modules["mprm.inference.prm"].loaded == {}
+    assert sys.modules["mprm.models.prm"].loaded == {}
 
 
 def test_images_are_decoded_before_the_model_is_loaded(tmp_path: Path, model: Path) -> None:
@@ -427,7 +427,7 @@ def test_images_are_decoded_before_the_model_is_loaded(tmp_path: Path, model: Pa
     (tmp_path / "1.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     with pytest.raises(DataError, match=rf"1 of 1 images cannot be used.*\n{path}:1: image {tmp_path}/1.png"):
         run([str(path), "--model", str(model), "--image-root", str(tmp_path)])
-    assert sys.modules["mprm.inference.prm"].loaded == {}
+    assert sys.modules["mprm.models.prm"].loaded == {}
 
 
 def test_the_home_folder_is_meant_the_same_everywhere(
@@ -441,7 +441,7 @@ def test_the_home_folder_is_meant_the_same_everywhere(
     path = write_jsonl(tmp_path / "test.jsonl", [visual])
     options = ["--model", str(model), "--image-root", "~/images", "--threshold", "0.5", "--draws", "0"]
     assert run([str(path), *options, "--out", "~/out"]) == 0
-    assert sys.modules["mprm.inference.prm"].loaded["image_root"] == str(tmp_path / "images")
+    assert sys.modules["mprm.models.prm"].loaded["image_root"] == str(tmp_path / "images")
     manifest = json.loads((tmp_path / "out" / "metrics.json.manifest.json").read_text())
     assert manifest["config"]["image_root"] == str(tmp_path / "images")
 

@@ -6,12 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mprm.errors import DataError
-from mprm.evaluation.config import EvaluateConfig
-from mprm.evaluation.measure import count_units, measure
-from mprm.evaluation.ranking import ranked, ranking_metrics
-from mprm.evaluation.step_metrics import macro_f1, step_weighted_mean
+from mprm.evaluation.bootstrap import count_units, measure
+from mprm.evaluation.metrics import macro_f1, ranked, ranking_metrics, step_weighted_mean
 from mprm.evaluation.step_table import step_table
-from mprm.evaluation.threshold import choose_thresholds
+from mprm.evaluation.thresholds import EvaluateConfig, choose_thresholds
 from tests.evaluation.scorers import scored, simulated
 
 sklearn_metrics = pytest.importorskip("sklearn.metrics")

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mprm.errors import ConfigError
-from mprm.evaluation.first_error import first_error_ranges
-from mprm.evaluation.overall_value import overall_value
+from mprm.evaluation.metrics import first_error_ranges
 from mprm.evaluation.step_table import step_table
-from mprm.evaluation.threshold import (
+from mprm.evaluation.thresholds import (
     best_solution_threshold,
     best_step_threshold,
     candidate_thresholds,
     choose_thresholds,
     folds_of,
+    overall_value,
 )
 from tests.evaluation.scorers import scored, simulated
 

@@ -9,9 +9,9 @@ import pytest
 from scipy.stats import betabinom
 
 from mprm.errors import DataError
-from mprm.lab.corpus_truth import corpus_truth
-from mprm.lab.world import judge_step, problem, solution
 from mprm.theory import eta_eff, fit_beta
+from mprm_lab.corpus_truth import corpus_truth
+from mprm_lab.world import judge_step, problem, solution
 from tests.conftest import write_jsonl
 
 

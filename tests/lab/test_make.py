@@ -11,11 +11,11 @@ import pytest
 import mprm
 from mprm.annotation.samplers.sampler import Decoding
 from mprm.errors import ConfigError
-from mprm.evaluation.saved_scores import read_scores
-from mprm.lab.make import make_lab
-from mprm.lab.plan import LabPlan, PolicyPlan
-from mprm.lab.policy.architecture import Size
-from mprm.lab.policy.train_policy import PolicyTraining
+from mprm.evaluation.step_table import read_scores
+from mprm_lab.make import make_lab
+from mprm_lab.plan import LabPlan, PolicyPlan
+from mprm_lab.policy.architecture import Size
+from mprm_lab.policy.train_policy import PolicyTraining
 
 pytestmark = pytest.mark.slow
 

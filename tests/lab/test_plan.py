@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from mprm.backbones.load import load_backbone
 from mprm.errors import ConfigError, DataError, InputNotFoundError
-from mprm.lab.make import _questions, _train, make_lab
-from mprm.lab.plan import LabPlan, PolicyPlan
-from mprm.lab.policy.architecture import Size, new_policy
-from mprm.lab.policy.train_policy import PolicyTraining, train_policy
-from mprm.lab.reproduce.inputs import FILES, find_inputs
-from mprm.lab.world import SOURCES
+from mprm.models.checkpoint import load_backbone
+from mprm_lab.make import _questions, _train, make_lab
+from mprm_lab.plan import LabPlan, PolicyPlan
+from mprm_lab.policy.architecture import Size, new_policy
+from mprm_lab.policy.train_policy import PolicyTraining, train_policy
+from mprm_lab.reproduce.inputs import FILES, find_inputs
+from mprm_lab.world import SOURCES
 
 
 def test_who_makes_the_benchmark_is_made_and_has_no_part_in_the_corpus() -> None:

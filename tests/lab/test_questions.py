@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import mprm
-from mprm.annotation.candidates import read_candidates
-from mprm.annotation.questions.prompt import prompt_of
+from mprm.data.benchmarks import read_benchmark
+from mprm.data.candidate_formats import read_candidates
+from mprm.data.questions import prompt_of
 from mprm.errors import ConfigError
-from mprm.evaluation.benchmark import read_benchmark
-from mprm.lab.questions import problems_of, write_questions
-from mprm.lab.step_benchmark import judged_solutions
-from mprm.lab.world import SOURCES, as_question, solution, write_images
+from mprm_lab.questions import problems_of, write_questions
+from mprm_lab.step_benchmark import judged_solutions
+from mprm_lab.world import SOURCES, as_question, solution, write_images
 
 
 def test_a_file_of_questions_asks_what_the_world_asks(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ import pytest
 import zstandard
 
 from mprm.cli.main import run
+from mprm.data.corpus import open_corpus
+from mprm.data.validate import judge
 from mprm.errors import OutputExistsError
-from mprm.lab.problems.curves import polynomial
-from mprm.lab.sample_corpus import SOURCES, Source, draw_records, generate, sample_files, write_sample
-from mprm.lab.sample_scores import N_MC
-from mprm.rollouts.corpus import open_corpus
-from mprm.rollouts.judge import judge
-from mprm.scores.statistics import CorpusStatistics, stats
+from mprm.selection.stats import CorpusStatistics, stats
+from mprm_lab.problems.curves import polynomial
+from mprm_lab.sample_corpus import SOURCES, Source, draw_records, generate, sample_files, write_sample
+from mprm_lab.sample_scores import N_MC
 
 Record = dict[str, Any]
 NAMES = [source.name for source in SOURCES]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
-from mprm.lab import shipped
-from mprm.lab.shipped import open_lab, pack_lab
-from mprm.lab.world import draw, problem
+from mprm_lab import shipped
+from mprm_lab.shipped import open_lab, pack_lab
+from mprm_lab.world import draw, problem
 
 
 def made(folder: Path) -> Path:

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 import mprm
-from mprm.backbones.load import load_backbone
-from mprm.lab.plan import LabPlan
-from mprm.lab.shipped import HASHES, MOST_BYTES, POLICIES, RECORDS, SCORES, _unpacked, shipped_files
-from mprm.lab.world import judge_chain, problem_named
+from mprm.models.checkpoint import load_backbone
+from mprm_lab.plan import LabPlan
+from mprm_lab.shipped import HASHES, MOST_BYTES, POLICIES, RECORDS, SCORES, _unpacked, shipped_files
+from mprm_lab.world import judge_chain, problem_named
 
 ROOT = Path(__file__).parents[2]
 LABELS = {"correct": 1, "neutral": 0, "incorrect": -1}

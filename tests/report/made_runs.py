@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import mprm
-from mprm.reranking.rerank import RerankConfig, rerank
-from mprm.rollouts.chain import Chain
+from mprm.data.types import Chain
+from mprm.evaluation.rerank import RerankConfig, rerank
 from tests.conftest import write_jsonl
 from tests.tiny_models import save_tiny
 from tests.tiny_rollouts import bar_records, text_records, write_records

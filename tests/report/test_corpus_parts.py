@@ -8,14 +8,19 @@ import numpy as np
 import pytest
 
 import mprm
-from mprm.engines.local import InlineEngine
-from mprm.report.case_studies import Case, choose_cases, read_cases
-from mprm.report.histograms import N_BINS, histograms
-from mprm.report.label_cells import cells_of
-from mprm.report.source_level import level_of
-from mprm.report.step_scores import step_score_counts
-from mprm.rollouts.corpus import open_corpus
-from mprm.scores.label_counts import count_corpus
+from mprm.data.corpus import open_corpus
+from mprm.data.engine import InlineEngine
+from mprm.report.corpus_view import (
+    N_BINS,
+    Case,
+    cells_of,
+    choose_cases,
+    histograms,
+    level_of,
+    read_cases,
+    step_score_counts,
+)
+from mprm.selection.scan import count_corpus
 from tests.conftest import write_jsonl
 
 
@@ -113,8 +118,8 @@ def test_the_paper_s_sources_are_told_apart_as_in_its_appendix() -> None:
 
 
 def test_the_bis_on_a_card_is_the_score(corpus) -> None:
-    from mprm.report.cards import bis_markup
-    from mprm.rollouts.rollout import Rollout, Step
+    from mprm.data.types import Rollout, Step
+    from mprm.report.page import bis_markup
 
     scores = [0.875, 0.875, 0.9375, 0.875, 0, 0, 0, 0, 0, 0]  # the paper's first case study
     rollout = Rollout(question="q", steps=tuple(Step(text="s", score=score) for score in scores))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mprm.errors import DataError
-from mprm.report.run_files import read_runs
+from mprm.report.runs import read_runs
 
 ESTIMATE = {"value": 0.5}
 

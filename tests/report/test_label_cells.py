@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import mprm
-from mprm.engines.local import InlineEngine
-from mprm.report import label_cells
-from mprm.report.label_cells import SourceCells, cells_of, packed_cells, why_not_live
-from mprm.rollouts.corpus import open_corpus
-from mprm.scores.label_counts import LabelCounts, count_corpus
-from mprm.selection.config import SelectConfig
+from mprm.data.corpus import open_corpus
+from mprm.data.engine import InlineEngine
+from mprm.report import corpus_view as label_cells
+from mprm.report.corpus_view import SourceCells, cells_of, packed_cells, why_not_live
+from mprm.selection.scan import LabelCounts, count_corpus
+from mprm.selection.strategies import SelectConfig
 from tests.conftest import random_scores, raw_record, write_jsonl
 
 

@@ -6,8 +6,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mprm.report.markup import content_hash, json_text, table_markup, text
-from mprm.report.table import Table, best_marked
+from mprm.report.page import content_hash, json_text, table_markup, text
+from mprm.report.run_views import Table, best_marked
 
 
 @given(st.text())

@@ -6,7 +6,7 @@ import pytest
 
 from mprm.cli.main import run as run_mprm
 from mprm.errors import ConfigError, OutputExistsError
-from mprm.report.config import ReportConfig
+from mprm.report.corpus_view import ReportConfig
 from mprm.report.report import page_path, report
 from tests.conftest import raw_record, write_jsonl
 
@@ -43,7 +43,7 @@ def test_a_file_is_no_folder_for_a_report(option: str, annotations: Path, tmp_pa
 
 def test_theory_does_not_simulate_what_it_cannot_write(tmp_path: Path, capsys, monkeypatch) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr("mprm.theory.simulation.verify.verify", lambda **_: pytest.fail("simulated"))
+    monkeypatch.setattr("mprm_lab.theory.verify.verify", lambda **_: pytest.fail("simulated"))
     assert run_mprm(["theory", "verify", "--only", "steps", "--out", str(tmp_path / "file")]) == 2
     assert "is a file" in capsys.readouterr().err
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mprm.cli.select import run as run_select
-from mprm.report import label_cells
-from mprm.report.config import ReportConfig
+from mprm.report import corpus_view as label_cells
+from mprm.report.corpus_view import ReportConfig
 from mprm.report.report import report
 from tests.conftest import SHARED, random_scores, raw_record, write_jsonl
 from tests.report.browser import Browser

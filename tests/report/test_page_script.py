@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mprm.report.config import ReportConfig
+from mprm.report.corpus_view import ReportConfig
 from mprm.report.report import report
 from tests.conftest import raw_record, write_jsonl
 from tests.report.browser import Browser

@@ -12,8 +12,9 @@ import pytest
 
 from mprm.cli.report import run
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError, OutputExistsError
-from mprm.report import figures, label_cells
-from mprm.report.config import ReportConfig
+from mprm.report import corpus_view as label_cells
+from mprm.report import figures
+from mprm.report.corpus_view import ReportConfig
 from mprm.report.report import page_path, report
 from tests.conftest import raw_record, write_jsonl
 
@@ -135,7 +136,7 @@ def test_no_image_is_opened_without_a_root_nor_outside_it(tmp_path: Path) -> Non
 
 
 def test_pictures_stop_where_the_page_would_grow_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mprm.report import card_images
+    from mprm.report import page as card_images
 
     monkeypatch.setattr(card_images, "MOST_BYTES", 1)
     records = []

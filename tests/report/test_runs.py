@@ -8,9 +8,8 @@ import pytest
 
 from mprm.errors import DataError
 from mprm.report.report import report
-from mprm.report.run_files import TrainedOn, read_runs
-from mprm.report.run_views import RunsView, view_runs
-from mprm.report.table import Table
+from mprm.report.run_views import RunsView, Table, view_runs
+from mprm.report.runs import TrainedOn, read_runs
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mprm.report.run_files import read_runs
 from mprm.report.run_views import RunsView, view_runs
+from mprm.report.runs import read_runs
 from tests.conftest import write_jsonl
 
 

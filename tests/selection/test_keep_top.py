@@ -8,13 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mprm
-from mprm.engines.local import InlineEngine, ProcessEngine
-from mprm.rollouts.corpus import open_corpus
-from mprm.scores import label_counts
-from mprm.scores.label_counts import count_corpus
-from mprm.scores.rank import STRATEGIES
-from mprm.selection import keep_top as keep_top_module
-from mprm.selection.keep_top import Ranking, keep_top
+from mprm.data.corpus import open_corpus
+from mprm.data.engine import InlineEngine, ProcessEngine
+from mprm.selection import scan as label_counts
+from mprm.selection import strategies as keep_top_module
+from mprm.selection.scan import count_corpus
+from mprm.selection.strategies import STRATEGIES, Ranking, keep_top
 from tests import oracle
 from tests.conftest import raw_record, write_jsonl
 
@@ -85,9 +84,7 @@ def test_small_blocks_and_chunks_and_processes_change_nothing(tmp_path: Path, fo
     corpus = open_corpus(folder)
     whole = count_corpus(corpus, InlineEngine())
     pieces = [
-        c
-        for f in corpus.files
-        for c in mprm.rollouts.chunks.chunks_of(f, format_name="visualprm-raw", chunk_bytes=300)
+        c for f in corpus.files for c in mprm.data.records.chunks_of(f, format_name="visualprm-raw", chunk_bytes=300)
     ]
     cut = count_corpus(type(corpus)(corpus.files, corpus.formats, tuple(pieces)), InlineEngine())
     assert bytes(whole.rows.tobytes()) == cut.rows.tobytes()

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mprm.selection.nth_smallest import nth_smallest, sort_key
+from mprm.selection.strategies import nth_smallest, sort_key
 
 keys = st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 5), min_size=1, max_size=60)
 

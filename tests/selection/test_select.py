@@ -11,9 +11,9 @@ import pytest
 
 import mprm
 from mprm.cli.main import run
+from mprm.data.output import dropped_path
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
-from mprm.rollouts.dropped import dropped_path
-from mprm.scores.statistics import total
+from mprm.selection.stats import total
 from tests.conftest import raw_record, write_jsonl
 
 

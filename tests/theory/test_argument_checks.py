@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mprm.errors import DataError
-from mprm.theory.argument_checks import above_zero, squared_norms, within
+from mprm.theory.arguments import above_zero, squared_norms, within
 
 
 def test_ends_of_the_range_are_in_it() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mprm.lab.sample_corpus import write_sample
 from mprm.theory import fit_corpus
-from mprm.theory.simulation.line import FAMILY_ERROR
-from mprm.theory.simulation.verify import CRITERION
+from mprm_lab.sample_corpus import write_sample
+from mprm_lab.theory.lines import FAMILY_ERROR
+from mprm_lab.theory.verify import CRITERION
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import special
 
 from mprm.errors import DataError
-from mprm.theory.fit_beta import fit_beta
+from mprm.theory.beta_binomial import fit_beta
 
 
 @pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.1, 3.0), (1.5, 0.18), (30.0, 2.0), (0.05, 0.05)])

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mprm.errors import DataError
-from mprm.theory.gradient_moment import gradient_second_moment
-from mprm.theory.logistic_teacher import gradient, positive_probability
+from mprm.theory.equations import gradient, gradient_second_moment, positive_probability
 from tests.theory.monte_carlo import agrees
 
 W_STAR = np.array([0.8, -1.1, 0.4])

@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mprm.errors import DataError
-from mprm.theory.label_flips import flipped_mixture, flipped_probability, mixture_shift, mixture_shift_bound
-from mprm.theory.rollout_mixture import expected_mixture, step_information, teacher_mixture
+from mprm.theory.equations import (
+    expected_mixture,
+    flipped_mixture,
+    flipped_probability,
+    mixture_shift,
+    mixture_shift_bound,
+    step_information,
+    teacher_mixture,
+)
 from tests.theory.monte_carlo import agrees
 
 Q = np.array([0.95, 0.9, 0.8, 0.3, 0.6])

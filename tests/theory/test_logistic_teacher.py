@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mprm.theory.logistic_teacher import gradient, positive_probability
+from mprm.theory.equations import gradient, positive_probability
 
 numbers = st.floats(-5, 5)
 vectors = st.lists(numbers, min_size=3, max_size=3)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mprm.errors import DataError
-from mprm.theory.positive_label import positive_label_probability, score_variance
+from mprm.theory.equations import positive_label_probability, score_variance
 from tests.theory.monte_carlo import agrees
 
 R = np.array([0.01, 0.05, 0.2, 0.4])  # even 0.4 fails 16 times in some of the draws: 50,000 * 0.6^16 = 14

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 from scipy import special
 
-from mprm.theory.fit_beta import fit_beta
-from mprm.theory.prior_interval import likelihood_slopes, log_interval, observed_information, prior_covariance
+from mprm.theory.beta_binomial import (
+    fit_beta,
+    likelihood_slopes,
+    log_interval,
+    observed_information,
+    prior_covariance,
+)
 
 K, N, COUNTS = np.array([0, 1, 3, 4, 16, 12]), np.array([4, 8, 4, 4, 16, 16]), np.array([3, 1, 4, 20, 9, 6])
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from mprm.errors import ConfigError, DataError
-from mprm.theory.risk_bound import RiskBound, risk_bound, subsampled
-from mprm.theory.simulation.cube_students import (
+from mprm.theory.equations import RiskBound, risk_bound, subsampled
+from mprm_lab.theory.cubes import (
     batches,
     empirical_minimizer,
     excess_risk,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mprm.errors import DataError
-from mprm.theory.rollout_mixture import expected_mixture, mixture_bounds, step_information, teacher_mixture
+from mprm.theory.equations import expected_mixture, mixture_bounds, step_information, teacher_mixture
 from tests.theory.monte_carlo import agrees
 
 ROLLOUTS = np.array([[0.9, 0.8, 0.5, 0.1], [0.5, 0.5, 0.5, 0.5], [0.99, 0.95, 0.9, 0.9], [0.0, 1.0, 0.3, 0.6]])

@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mprm.errors import DataError
-from mprm.theory.gradient_moment import gradient_second_moment
-from mprm.theory.logistic_teacher import gradient, positive_probability
-from mprm.theory.rollout_mixture import step_information
-from mprm.theory.rollout_signal import rollout_signal
+from mprm.theory.equations import (
+    gradient,
+    gradient_second_moment,
+    positive_probability,
+    rollout_signal,
+    step_information,
+)
 from tests.theory.monte_carlo import agrees
 
 W_STAR = np.array([0.7, -0.5])

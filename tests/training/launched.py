@@ -16,8 +16,7 @@ import torch
 from transformers import TrainerCallback
 
 from mprm.training.config import TrainConfig
-from mprm.training.leave_group import leave_group
-from mprm.training.train import train
+from mprm.training.train import leave_group, train
 from mprm.training.trainer import StepTrainer
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from mprm.training.labels import step_labels
+from mprm.training.dataset import step_labels
 from mprm.training.loss import step_loss_sum
 
 

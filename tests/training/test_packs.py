@@ -13,10 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mprm.backbones.step_reader import StepReader
 from mprm.errors import DataError
-from mprm.training.batches import BatchPlan
-from mprm.training.packs import PackedPlan, packed_plan
+from mprm.models.head import StepReader
+from mprm.training.batches import BatchPlan, PackedPlan, packed_plan
 from mprm.training.train import train
 from tests.tiny_models import BACKBONES, save_tiny
 from tests.tiny_rollouts import bar_records, text_records, write_records
@@ -222,7 +221,7 @@ def test_a_model_that_cannot_pack_says_why_and_is_trained_padded(folder: Path, t
 
 
 def test_an_images_file_is_decoded_once_for_neighbours(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    from mprm.backbones import prompt
+    from mprm.models import prompt
 
     opened: list[str] = []
     original = prompt.open_image

@@ -18,12 +18,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import mprm
-from mprm.backbones.card import read_card
 from mprm.errors import ConfigError, DataError, OutputExistsError
-from mprm.inference.prm import PRM
+from mprm.models.checkpoint import read_card
+from mprm.models.prm import PRM
 from mprm.training.config import TrainConfig
-from mprm.training.dataset import TrainingSet
-from mprm.training.prepare import chain_of
+from mprm.training.dataset import TrainingSet, chain_of
 from mprm.training.train import train
 from tests.tiny_models import BACKBONES, save_tiny
 from tests.tiny_rollouts import bar_records, text_records, write_records
@@ -234,7 +233,7 @@ def test_killed_and_resumed_gives_the_weights_of_an_uninterrupted_run(folder: Pa
 def test_the_ids_that_training_sees_are_those_that_evaluate_sees(
     tmp_path: Path, folder: Path, monkeypatch: Any
 ) -> None:
-    from mprm.backbones.step_reader import StepReader
+    from mprm.models.head import StepReader
 
     seen: list[tuple[int, ...]] = []
     original = StepReader.forward
@@ -295,9 +294,9 @@ def test_adapters_train_and_load(folder: Path, tmp_path: Path) -> None:
     )
     image = str(next((folder / "images").glob("*.png")).name)
     after = prm.score("how long is the bar?", [image], ["the bar is 3 long"])
-    from mprm.backbones.card import Card
-    from mprm.backbones.step_model import load_step_model
-    from mprm.inference.score_chains import score_chains
+    from mprm.models.checkpoint import Card
+    from mprm.models.head import load_step_model
+    from mprm.models.prm import score_chains
 
     untrained = load_step_model(base, Card(), device="cpu", image_root=folder / "images")
     chain = mprm.Chain("how long is the bar?", ("the bar is 3 long",), (image,))

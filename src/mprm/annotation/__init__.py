@@ -1,1 +1,1 @@
-"""Questions, answers, samplers."""
+"""From questions to rollouts with Monte-Carlo step scores, and to candidate solutions."""

@@ -3,6 +3,7 @@
 The model is the paper's: a step's success rate is ``r ~ Beta(a, b)``, of n continuations
 ``k ~ Binomial(n, r)`` succeed, and so ``r | k ~ Beta(a + k, b + n - k)``. What the rule decides at any
 round holds whatever made it stop there: a posterior does not depend on the stopping rule.
+
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mprm.errors import ConfigError, DataError
-from mprm.theory.argument_checks import FloatArray
+from mprm.theory.arguments import FloatArray
 from mprm.theory.beta_binomial import IntArray, all_fail, checked_counts, eta_eff
 
 Decision = Literal["positive-reliable", "positive-unreliable", "negative", "undecided"]
@@ -25,7 +26,7 @@ class AdaptiveRule:
     """When a step has enough continuations.
 
     The default prior is uniform: it prefers no success rate, and one success or failure moves it as much
-    as the next. `mprm.theory.fit_beta.fit_beta` takes another from counts that were sampled before.
+    as the next. `mprm.theory.beta_binomial.fit_beta` takes another from counts that were sampled before.
 
     Examples
     --------

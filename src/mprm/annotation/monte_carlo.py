@@ -2,6 +2,7 @@
 
 A rollout is split into steps. The continuations of the prefix that ends with a step tell the step's worth:
 its score is the share of them that reach the right answer.
+
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any, Protocol
 import xxhash
 
 from mprm.annotation.samplers.sampler import Decoding, Request, derived_seed
-from mprm.annotation.split_steps import JOINT, split_steps
 from mprm.annotation.task import Task
+from mprm.data.candidate_formats import JOINT, split_steps
 from mprm.errors import ConfigError
 
 ROLLOUTS = "rollouts"

@@ -10,11 +10,8 @@ from typing import Any
 import msgspec
 import xxhash
 
-from mprm.annotation.given_questions import given_questions
-from mprm.annotation.image_files import image_files
-from mprm.annotation.journal import Journal
-from mprm.annotation.outputs import commonest, refuse_output, write_failed
-from mprm.annotation.questions.question import Question
+from mprm.annotation.annotate import Advance, Watch, unwatched_watch
+from mprm.annotation.journal import Journal, commonest, refuse_output, write_failed
 from mprm.annotation.samplers.sampler import (
     Completion,
     Decoding,
@@ -24,11 +21,13 @@ from mprm.annotation.samplers.sampler import (
     derived_seed,
     identity_of,
 )
-from mprm.annotation.split_steps import split_steps
-from mprm.annotation.watch import Advance, Watch, unwatched
+from mprm.data.candidate_formats import split_steps
+from mprm.data.corpus import hash_file, write_manifest
+from mprm.data.images import image_files
+from mprm.data.output import atomic_write, refuse_existing
+from mprm.data.questions import given_questions
+from mprm.data.types import Question
 from mprm.errors import MprmError
-from mprm.rollouts.atomic_write import atomic_write, refuse_existing
-from mprm.rollouts.manifest import hash_file, write_manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,7 @@ def sample(
     image_root: str | Path | None = None,
     allow_failures: bool = False,
     force: bool = False,
-    watch: Watch = unwatched,
+    watch: Watch = unwatched_watch,
 ) -> SampleSummary:
     """Write each question with its candidates to ``out``, in the questions' order.
 
@@ -88,7 +87,7 @@ def sample(
     Parameters
     ----------
     questions
-        Whatever `mprm.annotation.questions.read.read_questions` takes, or a list of `Question`.
+        Whatever `mprm.data.questions.read_questions` takes, or a list of `Question`.
     image_root
         Folder of the images; paths that leave it are refused.
     allow_failures
@@ -144,7 +143,7 @@ def _settings(config: SampleConfig) -> dict[str, Any]:
 
 
 def _request(question: Question, config: SampleConfig, image_root: str | Path | None) -> Request:
-    from mprm.annotation.questions.prompt import prompt_of
+    from mprm.data.questions import prompt_of
 
     return Request(
         prompt=prompt_of(question),

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mprm.errors import DataError
-from mprm.theory.argument_checks import FloatArray
-from mprm.theory.beta_binomial import IntArray, all_fail
-from mprm.theory.fit_beta import fit_beta
+from mprm.theory.arguments import FloatArray
+from mprm.theory.beta_binomial import IntArray, all_fail, fit_beta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,20 +11,17 @@ from typing import Any, TypeVar
 import msgspec
 import xxhash
 
-from mprm.annotation.candidates import LAYOUTS, read_candidates
-from mprm.annotation.image_files import image_files
 from mprm.annotation.journal import Key
-from mprm.annotation.questions.options import LETTERS
-from mprm.annotation.questions.prompt import prompt_of
-from mprm.annotation.questions.question import Question
-from mprm.annotation.split_steps import JOINT, split_steps
+from mprm.answers.options import LETTERS
+from mprm.data.candidate_formats import JOINT, LAYOUTS, read_candidates, split_steps
+from mprm.data.corpus import PlacedRollout, is_blank, open_corpus
+from mprm.data.format import Record
+from mprm.data.images import image_files
+from mprm.data.output import Dropped
+from mprm.data.questions import prompt_of
+from mprm.data.records import chunks_of, corpus_files, lines_of
+from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError
-from mprm.rollouts.chunks import chunks_of, lines_of
-from mprm.rollouts.corpus import PlacedRollout, open_corpus
-from mprm.rollouts.dropped import Dropped
-from mprm.rollouts.files import corpus_files
-from mprm.rollouts.format import Record
-from mprm.rollouts.read import is_blank
 
 Item = TypeVar("Item")
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from mprm.cli.arguments import Force, Json, Option, RayAddress, SkipBad, as_json, parsed
 from mprm.cli.policy_options import PolicyOptions
 from mprm.cli.progress import noting
-from mprm.engines.engine import EngineName
+from mprm.data.engine import EngineName
 from mprm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mprm.annotation.annotate import AnnotateConfig, AnnotateSummary
-    from mprm.annotation.estimate import Estimate
+    from mprm.annotation.annotate import AnnotateConfig, AnnotateSummary, Estimate
     from mprm.annotation.samplers.sampler import Sampler
 
 
@@ -94,7 +93,7 @@ class AnnotateCommand(PolicyOptions):
         """The policy, where it is to run."""
         if self.engine == "local":
             return self.sampler()
-        from mprm.annotation.samplers.ray_sampler import RaySampler
+        from mprm.annotation.samplers.ray import RaySampler
 
         return RaySampler(self.sampler, workers=self.workers, address=self.ray_address)
 
@@ -131,7 +130,7 @@ def run(arguments: list[str]) -> int:
     )
     options.check()
     from mprm.annotation.annotate import annotate
-    from mprm.annotation.outputs import refuse_output
+    from mprm.annotation.journal import refuse_output
 
     config = options.config()
     given: dict[str, Any] = {
@@ -145,7 +144,7 @@ def run(arguments: list[str]) -> int:
     }
     questions = options.questions or None
     if options.dry_run:
-        from mprm.annotation.estimate import estimate
+        from mprm.annotation.annotate import estimate
 
         expected = estimate(questions, options.engine_sampler(), **given)
         print(as_json(asdict(expected)) if options.json else _expected(expected))

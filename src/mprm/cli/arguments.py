@@ -2,6 +2,7 @@
 
 A field is an option, its annotation says what it takes and what it is for. Built on argparse, which
 loads in a tenth of the time of richer libraries: ``mprm select`` takes little more than a second.
+
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import inspect
 import types
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from mprm.engines.engine import EngineName
-from mprm.rollouts.formats import FORMATS
+from mprm.data.engine import EngineName
+from mprm.data.rollout_formats import FORMATS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

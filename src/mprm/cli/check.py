@@ -5,21 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from mprm.cli.arguments import (
-    Engine,
-    InputFormat,
-    Option,
-    Paths,
-    Processes,
-    RayAddress,
-    TextOnly,
-    as_json,
-    parsed,
-)
+from mprm.cli.arguments import Engine, InputFormat, Option, Paths, Processes, RayAddress, TextOnly, as_json, parsed
 from mprm.cli.progress import progress
 
 if TYPE_CHECKING:
-    from mprm.rollouts.check import CheckReport
+    from mprm.data.check import CheckReport
+
 
 EXAMPLES = 5
 """Problems shown of each kind, unless all are asked for."""
@@ -51,8 +42,8 @@ def run(arguments: list[str]) -> int:
         command="check",
         example="mprm check annotations/*.jsonl --image-root images/",
     )
-    from mprm.rollouts.check import check
-    from mprm.rollouts.files import corpus_files
+    from mprm.data.check import check
+    from mprm.data.records import corpus_files
 
     with progress("checking", sum(file.n_bytes for file in corpus_files(options.paths))) as on_chunk:
         report = check(
@@ -95,7 +86,7 @@ def _summary(report: CheckReport) -> dict[str, object]:
 
 def _print(report: CheckReport, *, list_all: bool) -> None:
     from mprm.cli.tables import rich_table, show
-    from mprm.rollouts.problem import ERRORS, WARNINGS
+    from mprm.data.validate import ERRORS, WARNINGS
 
     if report.counts:
         rows = [

@@ -20,7 +20,7 @@ from mprm.cli.arguments import (
     parsed,
 )
 from mprm.cli.progress import progress
-from mprm.rollouts.convert_lines import TARGETS
+from mprm.data.convert import TARGETS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,8 @@ def run(arguments: list[str]) -> int:
         command="convert",
         example="mprm convert bis10.jsonl --to trl --out bis10_trl.jsonl",
     )
-    from mprm.rollouts.convert import convert
-    from mprm.rollouts.files import corpus_files
+    from mprm.data.convert import convert
+    from mprm.data.records import corpus_files
 
     with progress("converting", sum(file.n_bytes for file in corpus_files(options.paths))) as on_chunk:
         summary = convert(

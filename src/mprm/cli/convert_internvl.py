@@ -31,7 +31,7 @@ def run(arguments: list[str]) -> int:
         command="convert-internvl",
         example="mprm convert-internvl InternVL2_5-8B InternVL2_5-8B-native",
     )
-    from mprm.backbones.internvl_checkpoint import convert_internvl
+    from mprm.models.internvl import convert_internvl
 
     report = convert_internvl(
         options.src,

@@ -11,9 +11,9 @@ from mprm.cli.progress import counting
 from mprm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from mprm.evaluation.benchmark import Benchmark
-    from mprm.evaluation.config import EvaluateConfig, ThresholdChoice
-    from mprm.evaluation.evaluation import Evaluation
+    from mprm.data.benchmarks import Benchmark
+    from mprm.evaluation.tables import Evaluation
+    from mprm.evaluation.thresholds import EvaluateConfig, ThresholdChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _config(options: EvaluateCommand) -> EvaluateConfig:
-    from mprm.evaluation.config import EvaluateConfig
+    from mprm.evaluation.thresholds import EvaluateConfig
 
     return EvaluateConfig(
         threshold=_threshold(options.threshold),
@@ -126,7 +126,7 @@ def _benchmark(options: EvaluateCommand, config: EvaluateConfig) -> Benchmark | 
     """The benchmark, read and its images looked at before a model is loaded."""
     if not options.benchmarks:
         return None
-    from mprm.evaluation.benchmark import read_benchmark, refuse_broken_images, refuse_missing_images
+    from mprm.data.benchmarks import read_benchmark, refuse_broken_images, refuse_missing_images
 
     benchmark = read_benchmark(
         options.benchmarks, format=config.benchmark_format, tau=config.tau, text_only=config.text_only
@@ -138,7 +138,7 @@ def _benchmark(options: EvaluateCommand, config: EvaluateConfig) -> Benchmark | 
 
 
 def _scorer(options: EvaluateCommand, image_root: str | None) -> Any:
-    from mprm.inference.prm import PRM
+    from mprm.models.prm import PRM
 
     assert options.model is not None
     return PRM.from_pretrained(

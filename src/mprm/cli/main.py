@@ -68,7 +68,8 @@ def run(arguments: list[str]) -> int:
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a terminal that knows no Greek shows ? for it
-        code = int(importlib.import_module(f"mprm.cli.{name.replace('-', '_')}").run(arguments[1:]))
+        module = "mprm_lab.cli" if name == "lab" else f"mprm.cli.{name.replace('-', '_')}"
+        code = int(importlib.import_module(module).run(arguments[1:]))
         sys.stdout.flush()
         return code
     except MprmError as error:
@@ -90,7 +91,7 @@ def run(arguments: list[str]) -> int:
 
 def _shown(error: Exception) -> str:
     """The message, line by line, without anything from data that could steer the terminal."""
-    from mprm.rollouts.printable import printable
+    from mprm.errors import printable
 
     return "\n".join(map(printable, str(error).split("\n")))
 

@@ -13,6 +13,7 @@ from mprm.errors import ConfigError
 if TYPE_CHECKING:
     from mprm.annotation.samplers.sampler import Decoding, Sampler
 
+
 DEFAULT_KEY = "OPENAI_API_KEY"
 
 
@@ -57,7 +58,7 @@ class PolicyOptions:
             raise ConfigError("name either --policy DIR or --server URL with --model NAME")
         if (self.server is None) != (self.model is None):
             raise ConfigError("--server URL and --model NAME go together")
-        from mprm.annotation.samplers.http_sampler import refuse_limits
+        from mprm.annotation.samplers.server import refuse_limits
 
         # wrong ones are told even where a policy in this process has no use for them
         refuse_limits(
@@ -88,12 +89,12 @@ class PolicyOptions:
     def sampler(self) -> Sampler:
         """The policy, in this process or on a server."""
         if self.policy is not None:
-            from mprm.inference.load_policy import load_policy
+            from mprm.annotation.samplers.load import load_policy
 
             return load_policy(self.policy, device=self.device, dtype=self.dtype, rows=self.rows_per_batch)
         assert self.server is not None, "checked before"
         assert self.model is not None, "checked before"
-        from mprm.annotation.samplers.http_sampler import HTTPSampler
+        from mprm.annotation.samplers.server import HTTPSampler
 
         return HTTPSampler(
             self.server,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
-from mprm.rollouts.chunks import Chunk
+from mprm.data.records import Chunk
 
 SHOW_AFTER_S = 0.5
 """Short work shows no bar."""

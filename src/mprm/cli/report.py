@@ -21,7 +21,7 @@ from mprm.cli.arguments import (
     parsed,
 )
 from mprm.cli.progress import progress
-from mprm.rollouts.corpus import open_corpus
+from mprm.data.corpus import open_corpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def run(arguments: list[str]) -> int:
     )
     from dataclasses import asdict
 
-    from mprm.report.config import ReportConfig
+    from mprm.report.corpus_view import ReportConfig
     from mprm.report.report import report
 
     config = ReportConfig(

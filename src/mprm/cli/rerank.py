@@ -61,7 +61,7 @@ def run(arguments: list[str]) -> int:
         command="rerank",
         example="mprm rerank candidates.jsonl --model runs/bis10 --image-root images --out rerank/bis10",
     )
-    from mprm.reranking.rerank import RerankConfig, rerank
+    from mprm.evaluation.rerank import RerankConfig, rerank
 
     config = RerankConfig(
         aggregate=options.aggregate,
@@ -86,13 +86,12 @@ def run(arguments: list[str]) -> int:
         tokens_per_batch=options.batch_tokens,
     )
     if options.json:
-        from mprm.reranking.write import metrics
+        from mprm.evaluation.rerank_tables import metrics
 
         print(as_json(metrics(found)))
         return 0
     from mprm.cli.tables import show_split
-    from mprm.reranking.figure import can_draw
-    from mprm.reranking.markdown import notes, tables
+    from mprm.evaluation.rerank_tables import can_draw, notes, tables
 
     for title, heads, rows in tables(found):
         show_split(title, list(heads), [list(row) for row in rows], total_last=False)

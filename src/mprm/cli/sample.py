@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> int:
         example="mprm sample questions.jsonl --server http://localhost:8000/v1 --model policy --out candidates.jsonl",
     )
     options.check()
-    from mprm.annotation.outputs import refuse_output
+    from mprm.annotation.journal import refuse_output
     from mprm.annotation.sample import SampleConfig, sample
 
     config = SampleConfig(n=options.n, decoding=options.decoding(), seed=options.seed, max_steps=options.max_steps)

@@ -47,8 +47,8 @@ def run(arguments: list[str]) -> int:
         command="score",
         example="mprm score annotations/*.jsonl --out scores.parquet",
     )
-    from mprm.rollouts.corpus import open_corpus
-    from mprm.scores.score import score
+    from mprm.data.corpus import open_corpus
+    from mprm.selection.score import score
 
     corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
     with progress("scoring", corpus.n_bytes) as on_chunk:

@@ -22,13 +22,13 @@ from mprm.cli.arguments import (
     parsed,
 )
 from mprm.cli.progress import progress
+from mprm.data.convert import TARGETS, refuse_name, target_for
+from mprm.data.records import container_of
 from mprm.errors import ConfigError
-from mprm.rollouts.convert_lines import TARGETS, refuse_name, target_for
-from mprm.rollouts.files import container_of
-from mprm.selection.config import SelectConfig
+from mprm.selection.strategies import SelectConfig
 
 if TYPE_CHECKING:
-    from mprm.selection.selection import Selection, Subset, Written
+    from mprm.selection.select import Selection, Subset, Written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +115,8 @@ def run(arguments: list[str]) -> int:
         example="mprm select annotations/*.jsonl --strategy bis --rho 0.10 --alpha 0.05 --seed 0 --out bis10.jsonl",
     )
     options.check()
-    from mprm.rollouts.atomic_write import refuse_existing
-    from mprm.rollouts.corpus import open_corpus
+    from mprm.data.corpus import open_corpus
+    from mprm.data.output import refuse_existing
     from mprm.selection.select import select
 
     source_rho = _source_rho(options.source_rho)
@@ -162,7 +162,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _summary(selection: Selection, written: list[Written]) -> dict[str, object]:
-    from mprm.scores.statistics import total
+    from mprm.selection.stats import total
 
     return {
         "read": selection.n_read,
@@ -186,7 +186,7 @@ def _summary(selection: Selection, written: list[Written]) -> dict[str, object]:
 
 
 def _print(selection: Selection, written: list[Written]) -> None:
-    from mprm.scores.count_rows import IS_COMPILED
+    from mprm.selection.scan import IS_COMPILED
 
     for subset in selection.subsets:
         _print_table(selection, subset)
@@ -208,8 +208,7 @@ def _print(selection: Selection, written: list[Written]) -> None:
 def _print_table(selection: Selection, subset: Subset) -> None:
     """Kept of read, and the statistics of the subset beside the corpus's, by source and overall."""
     from mprm.cli.tables import show_fitted
-    from mprm.scores.statistics import total
-    from mprm.scores.statistics_columns import STATISTICS
+    from mprm.selection.stats import STATISTICS, total
 
     shown = [column for column in STATISTICS[1:] if column.head not in ("avg out of N", "never sampled")]
     has_dropped = len(selection.dropped) > 0

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from mprm.cli.arguments import Engine, Option, Paths, Processes, RayAddress, SkipBad, Tau, TextOnly, as_json, parsed
 from mprm.cli.progress import progress
-from mprm.rollouts.corpus import open_corpus
-from mprm.rollouts.formats import FORMATS
+from mprm.data.corpus import open_corpus
+from mprm.data.rollout_formats import FORMATS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ def run(arguments: list[str]) -> int:
     options = parsed(
         StatsCommand, arguments, command="stats", example="mprm stats annotations/*.jsonl --format markdown"
     )
-    from mprm.scores.statistics import stats
+    from mprm.selection.stats import stats
 
     corpus = open_corpus(options.paths, format=options.input_format, text_only=options.text_only)
     with progress("counting", corpus.n_bytes) as on_chunk:
@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> int:
         print(as_json({"sources": by_source, "all": found.total.as_dict(), "dropped": found.n_dropped}))
         return 0
     from mprm.cli.tables import latex_table, markdown_table, show_fitted, statistics_rows
-    from mprm.scores.statistics_columns import STATISTICS
+    from mprm.selection.stats import STATISTICS
 
     heads = ["source", *(column.head for column in STATISTICS)]
     rows = [*statistics_rows(sources, STATISTICS), *statistics_rows({"all": found.total}, STATISTICS)]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mprm.rollouts.printable import printable
-from mprm.scores.statistics import Statistics
-from mprm.scores.statistics_columns import Column
+from mprm.errors import printable
+from mprm.selection.stats import Column, Statistics
 
 
 def rich_table(

@@ -1,11 +1,14 @@
-"""``mprm theory``."""
+"""The tables of ``mprm theory``.
+
+``mprm theory``.
+"""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from mprm.cli.arguments import (
     Alpha,
@@ -24,10 +27,136 @@ from mprm.cli.arguments import (
     parsed,
 )
 from mprm.cli.progress import counting, progress
-from mprm.errors import ConfigError
+from mprm.cli.tables import rich_table, show, show_fitted
+from mprm.errors import ConfigError, printable
+from mprm.theory.fit_corpus import CorpusFit, SourceFit
+from mprm_lab.theory.verify import Verification
 
-if TYPE_CHECKING:
-    from mprm.theory.simulation.verify import Verification
+
+def show_verification(found: Verification) -> None:
+    """Print one row a line."""
+    heads = [
+        "statement",
+        "in the paper",
+        "what it says",
+        "",
+        "predicted",
+        "simulated",
+        "95% interval",
+        "settings",
+        "",
+    ]
+    rows = []
+    for verdict in found.verdicts:
+        line, (low, high) = verdict.line, verdict.interval()
+        rows.append(
+            [
+                line.name,
+                line.equation,
+                line.statement,
+                line.relation,
+                f"{line.predicted[0]:.4g}",
+                f"{line.simulated[0]:.4g}",
+                f"{low:.4g} to {high:.4g}" if line.error[0] else "exact",
+                f"{line.n_settings}",
+                "holds" if verdict.holds else "FAILS",
+            ]
+        )
+    show_fitted(
+        f"The paper's statements, simulated (seed {found.seed})",
+        heads,
+        rows,
+        spare=["what it says", "settings", "in the paper", "95% interval"],
+        texts=["in the paper", "what it says"],
+        total_last=False,
+    )
+
+
+def show_fit(found: CorpusFit) -> None:
+    """Print priors, noise and subsets, and what they leave open."""
+    heads = ["source", "steps", "N", "a", "a within", "b", "b within", "mean r", "negative", "expected"]
+    heads += ["pseudo- positive", "by the prior"]
+    show_fitted(
+        "Success rates r ~ Beta(a, b), and pseudo-positives among positive steps (intervals: 95%, of the prior)",
+        heads,
+        [_source_row(source) for source in [*found.sources, found.total]],
+        spare=["mean r", "N", "by the prior", "b within", "a within", "expected"],
+    )
+    rows = [[f"{row.k}", f"{row.steps:,}", f"{row.posterior_mean:.3f}", f"{row.eta_eff:.3g}"] for row in found.noise]
+    show(
+        rich_table(
+            f"By k of {found.N}: Pr(r < {found.reliable:g} | k)",
+            ["k", "steps", "mean r", "η_eff(k)"],
+            rows,
+            total_last=False,
+        )
+    )
+    rows = [
+        [
+            s.strategy,
+            f"{s.n_rollouts:,}",
+            f"{s.n_steps:,}",
+            f"{s.n_positive:,}",
+            f"{s.pseudo_positive:.2%}",
+            f"{s.of_all_steps:.2%}",
+        ]
+        for s in found.subsets
+    ]
+    show(
+        rich_table(
+            f"Expected pseudo-positives of each strategy's subset, ρ = {found.rho:g}",
+            ["strategy", "rollouts", "steps", "positive steps", "of positive", "of all steps"],
+            rows,
+            total_last=False,
+        )
+    )
+    _show_notes(found)
+
+
+def _source_row(source: SourceFit) -> list[str]:
+    numbers = source.continuations
+    sampled = "/".join(map(str, numbers)) if len(numbers) <= 3 else f"{min(numbers)} to {max(numbers)}"
+    prior, pseudo = source.prior, source.pseudo_positive
+    if prior is None:
+        cells = ["–", "–", "–", "–", "–", f"{source.negative:.2%}", "–"]
+    else:
+        cells = [
+            f"{prior.a:.3g}",
+            "{:.3g} to {:.3g}".format(*prior.a_interval),
+            f"{prior.b:.3g}",
+            "{:.3g} to {:.3g}".format(*prior.b_interval),
+            f"{prior.mean:.3f}",
+            f"{source.negative:.2%}",
+            f"{source.expected_negative:.2%}",
+        ]
+    low, high = pseudo.interval
+    return [
+        source.name,
+        f"{source.n_steps:,}",
+        sampled + ("*" if source.is_inferred else ""),
+        *cells,
+        f"{pseudo.share:.2%}",
+        f"{low:.2%} to {high:.2%}",
+    ]
+
+
+def _show_notes(found: CorpusFit) -> None:
+    """What the tables leave open."""
+    for source in found.sources:
+        if source.prior is None:
+            name = printable(source.name)
+            print(f"{name}: {source.why_no_prior}. Its pseudo-positives are by the prior of all sources.")
+    if any(source.is_inferred for source in found.sources):
+        print("* N is not in the files: the coarsest grid that holds all scores tells it.")
+    if found.total.n_unsampled:
+        print(f"{found.total.n_unsampled:,} steps were never sampled; they weigh nothing in the fit.")
+    expected = found.total.expected_negative or 0.0
+    if found.total.negative > 2 * expected:
+        print(
+            f"One Beta expects {expected:.2%} negative steps where there are {found.total.negative:.2%}: it misses"
+            " many of the steps that never succeed."
+        )
+
 
 HELP = """usage: mprm theory {verify,fit} ...
 
@@ -105,7 +234,7 @@ def run(arguments: list[str]) -> int:
 def run_verify(arguments: list[str]) -> int:
     """Parse, call `mprm.theory.verify`, write, print."""
     options = parsed(VerifyCommand, arguments, command="theory verify", example="mprm theory verify --out theory")
-    from mprm.theory.simulation.verify import CRITERION, PARTS, verify
+    from mprm_lab.theory.verify import CRITERION, PARTS, verify
 
     folder = None if options.out is None else _output_folder(options)
     with counting("simulating", len(options.only or PARTS)) as on_part:
@@ -114,8 +243,6 @@ def run_verify(arguments: list[str]) -> int:
     if options.json:
         print(as_json(found.as_dict()))
     else:
-        from mprm.cli.theory_tables import show_verification
-
         show_verification(found)
         print(CRITERION)
         print(f"{sum(v.holds for v in found.verdicts)} of {len(found.verdicts)} lines hold.", *written, sep="\n")
@@ -124,8 +251,8 @@ def run_verify(arguments: list[str]) -> int:
 
 def _output_folder(options: VerifyCommand) -> Path:
     """The folder, once it is known that nothing in it would be replaced."""
-    from mprm.rollouts.atomic_write import refuse_existing
-    from mprm.theory.simulation.figures import FIGURES
+    from mprm.data.output import refuse_existing
+    from mprm_lab.theory.figures import FIGURES
 
     assert options.out is not None
     folder = Path(options.out).expanduser()
@@ -136,8 +263,8 @@ def _output_folder(options: VerifyCommand) -> Path:
 
 def _write_verification(found: Verification, folder: Path) -> list[str]:
     """Write the JSON and the figures; returns what to say of it."""
-    from mprm.rollouts.atomic_write import atomic_write
-    from mprm.theory.simulation.figures import can_draw, write_figures
+    from mprm.data.output import atomic_write
+    from mprm_lab.theory.figures import can_draw, write_figures
 
     with atomic_write(str(folder / "theory.json")) as temporary:
         temporary.write_text(as_json(found.as_dict()) + "\n", encoding="utf-8")
@@ -154,10 +281,9 @@ def run_fit(arguments: list[str]) -> int:
     options = parsed(
         FitCommand, arguments, command="theory fit", example="mprm theory fit annotations/*.jsonl --rho 0.10"
     )
-    from mprm.rollouts.atomic_write import atomic_write, refuse_existing
-    from mprm.rollouts.corpus import open_corpus
-    from mprm.rollouts.refuse_inputs import refuse_inputs
-    from mprm.theory.corpus_fit.fit_corpus import fit_corpus
+    from mprm.data.corpus import open_corpus
+    from mprm.data.output import atomic_write, refuse_existing, refuse_inputs
+    from mprm.theory.fit_corpus import fit_corpus
 
     corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
     if options.out is not None:
@@ -186,7 +312,5 @@ def run_fit(arguments: list[str]) -> int:
     if options.json:
         print(as_json(found.as_dict()))
     else:
-        from mprm.cli.theory_tables import show_fit
-
         show_fit(found)
     return 0

@@ -101,8 +101,7 @@ def run(arguments: list[str]) -> int:
     )
     from mprm.cli.progress import counting
     from mprm.training.config import TrainConfig
-    from mprm.training.leave_group import leave_group
-    from mprm.training.train import train
+    from mprm.training.train import leave_group, train
 
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     settings = {name: value for name in OF_IMAGES if (value := values.pop(name)) is not None}

@@ -1,1 +1,1 @@
-"""Benchmarks with labelled steps, metrics, thresholds, intervals."""
+"""Step metrics, thresholds, intervals, comparison, best-of-N."""

@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mprm.errors import DataError
-from mprm.evaluation.bootstrap import Estimate, Measured, estimate, measured
-from mprm.evaluation.measure import Key, UnitCounts, overall_values
-from mprm.evaluation.scored_solution import ScoredBenchmark
-from mprm.evaluation.step_table import FloatArray, StepTable
-from mprm.evaluation.threshold import Thresholds
+from mprm.evaluation.bootstrap import Estimate, Key, Measured, UnitCounts, estimate, measured, overall_values
+from mprm.evaluation.step_table import FloatArray, ScoredBenchmark, StepTable
+from mprm.evaluation.thresholds import Thresholds
 
 TOLERANCE = 1e-12
 """Differences that rounding alone can make."""

@@ -1,7 +1,11 @@
-"""``mprm evaluate``: how well a process reward model tells correct steps from incorrect ones."""
+"""The files that an evaluation writes, and whether they can be written.
+
+``mprm evaluate``: how well a process reward model tells correct steps from incorrect ones.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,23 +14,55 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mprm.data.benchmarks import Benchmark, read_benchmark, refuse_missing_images
+from mprm.data.corpus import MANIFEST_SUFFIX, Paths, hash_file, write_manifest
+from mprm.data.output import atomic_write, refuse_existing, refuse_inputs
+from mprm.data.records import corpus_files, is_url
+from mprm.data.types import StepScorer
 from mprm.errors import ConfigError
-from mprm.evaluation.benchmark import Benchmark, read_benchmark, refuse_missing_images
 from mprm.evaluation.bootstrap import measured
 from mprm.evaluation.compare import Contender, compare, refuse_other_steps
-from mprm.evaluation.config import EvaluateConfig
-from mprm.evaluation.evaluation import Evaluation, ModelEvaluation, StepCounts, step_counts
-from mprm.evaluation.outputs import output_path, refuse_outputs
-from mprm.evaluation.saved_scores import read_scores, write_scores
-from mprm.evaluation.scored_solution import ScoredBenchmark, ScoredSolution, score_benchmark
-from mprm.evaluation.step_table import step_table
-from mprm.evaluation.tables import evaluation_tables
-from mprm.evaluation.threshold import choose_thresholds, folds_of
-from mprm.inference.scorer import StepScorer
-from mprm.rollouts.atomic_write import atomic_write
-from mprm.rollouts.corpus import Paths
-from mprm.rollouts.files import corpus_files
-from mprm.rollouts.manifest import hash_file, write_manifest
+from mprm.evaluation.step_table import (
+    ScoredBenchmark,
+    ScoredSolution,
+    read_scores,
+    score_benchmark,
+    step_table,
+    write_scores,
+)
+from mprm.evaluation.tables import Evaluation, ModelEvaluation, StepCounts, evaluation_tables, step_counts
+from mprm.evaluation.thresholds import EvaluateConfig, choose_thresholds, folds_of
+
+OUTPUTS = ("scores.jsonl", "metrics.json", "metrics.md")
+"""The first is only written when a model is scored."""
+
+
+def output_path(out: str | Path, name: str) -> str:
+    """A file of the output folder, which may be a URL."""
+    return f"{str(out).rstrip('/')}/{name}"
+
+
+def refuse_outputs(out: str | Path, *, inputs: Sequence[str | Path], has_scorer: bool, force: bool) -> None:
+    """Stop when an output would replace an input, or another file without ``force``, or cannot be written."""
+    outputs = [output_path(out, name) for name in (OUTPUTS if has_scorer else OUTPUTS[1:])]
+    refuse_inputs(inputs, [*outputs, *(output + MANIFEST_SUFFIX for output in outputs)])
+    if not is_url(str(out)):
+        _refuse_no_folder(Path(out))
+    for output in outputs:
+        refuse_existing(output, force=force)
+
+
+def _refuse_no_folder(out: Path) -> None:
+    """Stop when the folder is a file, or when no file can be made in it or where it would be made."""
+    try:
+        folder = out.expanduser()
+        while not folder.exists():
+            folder = folder.parent
+        if not folder.is_dir():
+            raise ConfigError(f"--out {out}: {folder} is a file; expected a folder")
+        tempfile.TemporaryFile(dir=folder).close()  # tried, as permissions do not tell all
+    except OSError as error:
+        raise ConfigError(f"--out {out} cannot be written ({error}); choose another folder") from error
 
 
 def evaluate(

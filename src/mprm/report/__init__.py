@@ -1,1 +1,1 @@
-"""One page that shows a corpus, what a selection keeps of it, and what came of training on it."""
+"""One HTML page on a corpus, its selection and its runs."""

@@ -7,15 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mprm.errors import MissingDependencyError
-from mprm.report.chart import Chart
-from mprm.report.config import ReportConfig
-from mprm.report.corpus_view import CorpusView
-from mprm.report.histograms import TITLES, Histogram
-from mprm.report.run_views import RunsView
-from mprm.report.step_scores import N_PARTS
-from mprm.rollouts.atomic_write import atomic_write, refuse_existing
-from mprm.rollouts.printable import printable
+from mprm.data.output import atomic_write, refuse_existing
+from mprm.errors import MissingDependencyError, printable
+from mprm.report.corpus_view import N_PARTS, TITLES, CorpusView, Histogram, ReportConfig
+from mprm.report.run_views import Chart, RunsView
 
 ALL, KEPT, COVERAGE, NEGATIVE = "#b9ddf3", "#0072b2", "#c04e00", "#d55e00"
 PALETTE = ["#0072b2", "#c04e00", "#009e73", "#cc79a7", "#8a6200", "#000000", "#56b4e9", "#6b7680"]

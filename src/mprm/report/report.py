@@ -7,18 +7,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mprm.engines.engine import EngineName, make_engine
+from mprm.data.corpus import (
+    MANIFEST_SUFFIX,
+    InputHashes,
+    hash_file,
+    open_corpus,
+    refuse_changed,
+    refuse_input_as_output,
+    write_manifest,
+)
+from mprm.data.engine import EngineName, make_engine
+from mprm.data.output import atomic_write, refuse_existing, refuse_no_folder
+from mprm.data.records import Chunk
 from mprm.errors import ConfigError
-from mprm.report.config import ReportConfig
-from mprm.report.corpus_view import view_corpus
+from mprm.report.corpus_view import ReportConfig, view_corpus
 from mprm.report.page import page_of
-from mprm.report.run_files import read_runs
 from mprm.report.run_views import view_runs
-from mprm.rollouts.atomic_write import atomic_write, refuse_existing, refuse_no_folder
-from mprm.rollouts.chunks import Chunk
-from mprm.rollouts.corpus import open_corpus
-from mprm.rollouts.manifest import InputHashes, hash_file, refuse_changed, refuse_input_as_output, write_manifest
-from mprm.rollouts.source_ranges import MANIFEST_SUFFIX
+from mprm.report.runs import read_runs
 
 PAGE = "report.html"
 """The page's name in a folder."""

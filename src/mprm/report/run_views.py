@@ -1,4 +1,9 @@
-"""Tables and charts of training runs, evaluations and rerankings."""
+"""What a line chart shows; the page's script and the figures draw from the same.
+
+A table for the page.
+
+Tables and charts of training runs, evaluations and rerankings.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +15,99 @@ from typing import Any
 
 import numpy as np
 
-from mprm.evaluation.measure import METRICS
-from mprm.evaluation.saved_scores import read_scores
-from mprm.evaluation.step_metrics import BINS, calibration_bin
-from mprm.evaluation.step_table import step_table
-from mprm.report.chart import Chart, Point, Series
-from mprm.report.run_files import FULL, EvaluationRun, RerankingRun, Runs, TrainedOn, TrainingRun
-from mprm.report.table import Group, Row, Table, best_marked
-from mprm.reranking.best_of_n import METHODS
+from mprm.evaluation.best_of_n import METHODS
+from mprm.evaluation.bootstrap import METRICS
+from mprm.evaluation.metrics import BINS, calibration_bin
+from mprm.evaluation.step_table import read_scores, step_table
+from mprm.report.runs import FULL, EvaluationRun, RerankingRun, Runs, TrainedOn, TrainingRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A value, and the band around it where there is one."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A line."""
+
+    name: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Lines over one axis."""
+
+    name: str
+    """For the file of the figure."""
+    title: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    is_log: bool = False
+    """Whether x doubles from tick to tick."""
+    is_unit: bool = False
+    """Whether both axes go from 0 to 1, with the diagonal drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Cells, of which some are the best of their column."""
+
+    cells: tuple[str, ...]
+    best: frozenset[int] = frozenset()
+    """Numbers of the cells to mark."""
+    is_total: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Rows under one head."""
+
+    head: str | None
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table with its caption and what must be said below it."""
+
+    caption: str
+    heads: tuple[str, ...]
+    groups: tuple[Group, ...]
+    below: tuple[str, ...] = ()
+
+
+def best_marked(head: str | None, rows: Sequence[tuple[str, Sequence[float | None]]], form: str) -> Group:
+    """Rows of numbers under a head, the largest of each column marked where there is more than one row.
+
+    Examples
+    --------
+    >>> group = best_marked("10%", [("bis", [0.5, 0.25]), ("random", [0.25, 0.25])], "{:.2f}")
+    >>> [sorted(row.best) for row in group.rows]
+    [[1, 2], [2]]
+    """
+    # equal when they are shown alike
+    shown = [[None if value is None else form.format(value) for value in values] for _, values in rows]
+    tops = []
+    for column in zip(*(values for _, values in rows), strict=True):
+        known = [value for value in column if value is not None]
+        tops.append(form.format(max(known)) if known and len(rows) > 1 else None)
+    made = [
+        Row(
+            cells=(name, *("–" if cell is None else cell for cell in cells)),
+            best=frozenset(n for n, cell in enumerate(cells, 1) if cell is not None and cell == tops[n - 1]),
+        )
+        for (name, _), cells in zip(rows, shown, strict=True)
+    ]
+    return Group(head=head, rows=tuple(made))
+
 
 Measured = tuple[str, TrainedOn | None, list[float | None]]
 """A model's name, what it was trained on, and its numbers."""

@@ -1,1 +1,1 @@
-"""From label counts to a subset: rank within a source, keep the top, write it out."""
+"""Label counts, the Balanced-Information Score, strategies, selection."""

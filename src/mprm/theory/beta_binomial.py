@@ -1,7 +1,8 @@
 """What a step's count of successes tells of its success rate (section 3.3 and its appendix).
 
-The success rate is ``r ~ Beta(a, b)``, of n continuations ``k ~ Binomial(n, r)`` succeed, and so
-``r | k ~ Beta(a + k, b + n - k)``.
+The Beta prior of success rates that makes counts of successes most likely: empirical Bayes.
+
+How sure a fitted Beta prior is: the covariance of log a and log b.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mprm.errors import DataError, MissingDependencyError
-from mprm.theory.argument_checks import FloatArray
+from mprm.theory.arguments import FloatArray
 
 IntArray = NDArray[np.int64]
 
@@ -134,3 +135,167 @@ def checked_counts(k: ArrayLike, n: ArrayLike) -> tuple[IntArray, IntArray]:
     if np.any(part < 0) or np.any(part > whole):
         raise DataError("every count must be at least 0 and at most the number it is counted out of")
     return part.astype(np.int64), whole.astype(np.int64)
+
+
+PRIOR_RANGE = (1e-3, 1e4)
+"""Where a and b are looked for; a fit that leans on an end has no maximum inside."""
+REMEDY = "fit to more steps, or give a and b"
+
+
+def fit_beta(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None = None) -> tuple[float, float]:
+    """The Beta prior ``(a, b)`` under which these counts are most likely.
+
+    Maximizes the Beta-Binomial likelihood, ``sum log B(a + k, b + n - k) - log B(a, b)``, over log a and
+    log b. Steps that were never sampled (``n = 0``) weigh nothing, for their likelihood is 1 under any prior.
+
+    Parameters
+    ----------
+    k, n : shape (S,)
+        Successes; continuations, not necessarily the same number for all steps.
+    counts : shape (S,)
+        How many steps each pair stands for, to fit a histogram; one each when None.
+
+    Raises
+    ------
+    DataError
+        No prior is the most likely one: all continuations succeed or all fail, no step has two of them,
+        or the success rates vary less than a Binomial, or more than any Beta.
+
+    Examples
+    --------
+    >>> a, b = fit_beta([0, 1, 2, 3, 4], [4, 4, 4, 4, 4], counts=[20, 20, 20, 20, 20])
+    >>> round(a, 3), round(b, 3)  # all counts equally likely: the uniform prior
+    (1.0, 1.0)
+    """
+    special = scipy_special()
+    from scipy.optimize import OptimizeResult, minimize
+
+    k, n, weight = _histogram(k, n, counts)
+
+    def loss(logs: FloatArray) -> tuple[float, FloatArray]:
+        a, b = np.exp(logs)
+        value = weight @ (special.betaln(a, b) - special.betaln(a + k, b + n - k))
+        both = special.digamma(a + b + n) - special.digamma(a + b)
+        slope_a = weight @ (both + special.digamma(a) - special.digamma(a + k))
+        slope_b = weight @ (both + special.digamma(b) - special.digamma(b + n - k))
+        return float(value), np.array([a * slope_a, b * slope_b])
+
+    ends = np.log(PRIOR_RANGE)
+
+    def fitted(start: FloatArray) -> OptimizeResult:
+        options = {"ftol": 1e-14, "gtol": 1e-9}
+        return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[ends, ends], options=options)
+
+    found = fitted(np.zeros(2))
+    # a likelihood that rises to an end does so ever more slowly, and the search stops on the way: begin there too
+    for start in (found.x - found.x.max() + ends[1], found.x - found.x.min() + ends[0]):
+        other = fitted(np.clip(start, *ends))
+        if other.fun <= found.fun:
+            found = other
+    a, b = np.exp(found.x).tolist()
+    if found.x.max() > ends[1] - 1e-6:
+        raise DataError(f"success rates vary no more than chance does: a = {a:g}, b = {b:g} is no prior; {REMEDY}")
+    if found.x.min() < ends[0] + 1e-6:
+        raise DataError(f"success rates are nearly all 0 or 1: a = {a:g}, b = {b:g} is no prior; {REMEDY}")
+    return a, b
+
+
+def _histogram(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None) -> tuple[IntArray, IntArray, FloatArray]:
+    """Distinct pairs and the share of steps that each stands for; refuses counts that tell of no prior."""
+    k, n = np.broadcast_arrays(*checked_counts(k, n))
+    times = np.broadcast_to(np.asarray(1.0 if counts is None else counts, np.float64), k.shape)
+    if np.any(times < 0) or not np.all(np.isfinite(times)):
+        raise DataError("how many steps a pair stands for must be a number of at least 0")
+    seen = (n > 0) & (times > 0)
+    pairs, place = np.unique(np.stack([k[seen], n[seen]]), axis=1, return_inverse=True)
+    weight: FloatArray = np.bincount(place.ravel(), times[seen], minlength=pairs.shape[1]).astype(np.float64)
+    if not np.any(pairs[1] > 1):
+        raise DataError(f"no step has two continuations or more, so nothing tells how success rates vary; {REMEDY}")
+    n_good, n_all = weight @ pairs[0], weight @ pairs[1]
+    if n_good in (0, n_all):
+        every = "fails" if n_good == 0 else "succeeds"
+        raise DataError(f"every continuation {every}, so no prior is the most likely one; {REMEDY}")
+    return pairs[0], pairs[1], weight / weight.sum()
+
+
+Z_95 = 1.959963984540054
+
+
+def likelihood_slopes(k: ArrayLike, n: ArrayLike, *, a: float, b: float) -> FloatArray:
+    """Slope of each step's Beta-Binomial log-likelihood in ``(log a, log b)``; shape (..., 2).
+
+    ``a (psi(a + k) - psi(a) - psi(a + b + n) + psi(a + b))``, and the same with b and ``n - k``; 0 where n = 0.
+    """
+    k, n = checked_counts(k, n)
+    psi = scipy_special().digamma
+    both = psi(a + b) - psi(a + b + n)
+    slopes: FloatArray = np.stack([a * (psi(a + k) - psi(a) + both), b * (psi(b + n - k) - psi(b) + both)], axis=-1)
+    return slopes
+
+
+def observed_information(k: ArrayLike, n: ArrayLike, counts: ArrayLike, *, a: float, b: float) -> FloatArray:
+    """Minus the second derivatives of the log-likelihood in ``(log a, log b)``, at its maximum; shape (2, 2).
+
+    Parameters
+    ----------
+    k, n, counts : shape (S,)
+        Successes; continuations; how many steps have them.
+    """
+    k, n = checked_counts(k, n)
+    weight = np.asarray(counts, np.float64)
+
+    def psi_1(x: ArrayLike) -> FloatArray:
+        curvature: FloatArray = scipy_special().polygamma(1, x)
+        return curvature
+
+    both = weight @ (psi_1(a + b) - psi_1(a + b + n))
+    aa = weight @ (psi_1(a + k) - psi_1(a)) + both
+    bb = weight @ (psi_1(b + n - k) - psi_1(b)) + both
+    # the slopes themselves add nothing, for at the maximum they sum to 0
+    return -np.array([[a * a * aa, a * b * both], [a * b * both, b * b * bb]])
+
+
+def prior_covariance(information: FloatArray, slopes_of_rollouts: FloatArray | None = None) -> FloatArray:
+    """Covariance of the fitted ``(log a, log b)``; shape (2, 2).
+
+    ``H^-1`` where steps are independent, with H the observed information. Steps of a rollout are alike, so that they
+    tell less: with J the sum over rollouts of the outer products of their slopes, ``H^-1 J H^-1`` holds for any
+    dependence within a rollout.
+
+    Parameters
+    ----------
+    information : shape (2, 2)
+        See `observed_information`.
+    slopes_of_rollouts : shape (2, 2)
+        J; None takes steps for independent.
+    """
+    inverse: FloatArray = np.asarray(np.linalg.inv(information), np.float64)
+    return inverse if slopes_of_rollouts is None else inverse @ slopes_of_rollouts @ inverse
+
+
+def few_rollouts_factor(n_rollouts: int) -> float:
+    """How much wider a variance from so few rollouts must be taken; at least 2 of them.
+
+    ``G / (G - 1)``, for their slopes sum to 0 at the maximum, and Student's t with G - 1 degrees of freedom in
+    place of the normal distribution.
+
+    Examples
+    --------
+    >>> round(few_rollouts_factor(600), 3), round(few_rollouts_factor(2), 1)
+    (1.006, 84.1)
+    """
+    t = float(scipy_special().stdtrit(n_rollouts - 1, 0.975))
+    return n_rollouts / (n_rollouts - 1) * (t / Z_95) ** 2
+
+
+def log_interval(value: float, variance_of_log: float) -> tuple[float, float]:
+    """95% interval of a positive parameter from the variance of its logarithm.
+
+    Examples
+    --------
+    >>> low, high = log_interval(2.0, 0.01)
+    >>> round(low, 3), round(high, 3)  # 2 exp(-0.196) and 2 exp(0.196)
+    (1.644, 2.433)
+    """
+    factor = float(np.exp(Z_95 * np.sqrt(variance_of_log)))
+    return value / factor, value * factor

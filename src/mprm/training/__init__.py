@@ -1,1 +1,1 @@
-"""Labels, batches, loss, trainer."""
+"""From rollouts to a process reward model."""

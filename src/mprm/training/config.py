@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from mprm.backbones.prompt import MAX_LENGTH
-from mprm.backbones.step_tokens import NEGATIVE, POSITIVE
 from mprm.errors import ConfigError
-from mprm.selection.config import StrategyName
+from mprm.models.prompt import MAX_LENGTH, NEGATIVE, POSITIVE
+from mprm.selection.strategies import StrategyName
 
 WHOLE = (
     *("batch_size", "per_device", "epochs", "max_length", "seed", "select_seed", "lora_rank", "eval_every"),

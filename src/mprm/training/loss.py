@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch.nn import functional as F  # noqa: N812 - its customary name
+from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,4 +1,7 @@
-"""``mprm train``: from rollouts to a process reward model."""
+"""End what connects the processes of one training.
+
+``mprm train``: from rollouts to a process reward model.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,26 @@ from typing import Any
 
 import msgspec
 
-from mprm.backbones.card import Card, write_card
-from mprm.backbones.fingerprint import fingerprint_of
-from mprm.backbones.load import family_of, need_torch
-from mprm.backbones.remembering import Memory
-from mprm.engines.engine import make_engine
+from mprm.data.corpus import Corpus, InputHashes, open_corpus
+from mprm.data.engine import make_engine
+from mprm.data.output import atomic_write
 from mprm.errors import ConfigError, DataError, MprmError
-from mprm.rollouts.atomic_write import atomic_write
-from mprm.rollouts.corpus import Corpus, open_corpus
-from mprm.rollouts.manifest import InputHashes
+from mprm.models.checkpoint import Card, family_of, fingerprint_of, need_torch, write_card
+from mprm.models.prompt import Memory
 from mprm.selection.select import select
 from mprm.training.config import TrainConfig
-from mprm.training.run_folder import DATA, RunFolder, sizes_of
+from mprm.training.run_dir import DATA, RunFolder, sizes_of
+
+
+def leave_group() -> None:
+    """Leave the group of processes that torchrun started, if there is one.
+
+    A process that ends with the group's threads still running can die of it, after all is written.
+    """
+    import torch
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +79,12 @@ def train(
     on_rollouts
         Called with the number of rollouts prepared since the last call.
     memory
-        What was encoded before, for many runs on the same data; see `mprm.backbones.remembering`.
+        What was encoded before, for many runs on the same data; see `mprm.models.prompt`.
     """
     need_torch()
     from transformers import set_seed
 
-    from mprm.training.arguments import trainer_arguments
+    from mprm.training.trainer import trainer_arguments
 
     folder = RunFolder(config)
     corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
@@ -102,7 +113,7 @@ def train(
 
 def _claim_and_prepare(corpus: Corpus, run: _Run, *, resume: bool, on_rollouts: Any) -> None:
     """Take the folder and write the training set, unless an earlier start of this run has."""
-    from mprm.training.prepare import prepare
+    from mprm.training.dataset import prepare
 
     config, folder = run.config, run.folder
     entries = InputHashes(corpus, make_engine("local", n_bytes=corpus.n_bytes)).entries()
@@ -145,8 +156,7 @@ class _Run:
 
     def __init__(self, config: TrainConfig, arguments: Any, folder: RunFolder, memory: Memory | None) -> None:
         """Load the model: vision tower frozen, ``<prm>`` in its vocabulary, adapters if asked for."""
-        from mprm.backbones.step_model import load_step_model
-        from mprm.backbones.step_reader import freeze_vision
+        from mprm.models.head import freeze_vision, load_step_model
 
         self.config, self.launched, self.folder = config, arguments, folder
         family = family_of(config.model)
@@ -173,7 +183,7 @@ class _Run:
             raise ConfigError(f"{config.model} is quantised; only adapters can be trained on it: --lora-rank 16")
         freeze_vision(step_model.model, step_model.family)
         if config.lora_rank:
-            from mprm.training.lora import with_lora
+            from mprm.training.trainer import with_lora
 
             step_model = replace(step_model, model=with_lora(step_model.model, step_model.family, config))
         self.step_model, self.encoder = step_model, step_model.encoder
@@ -222,11 +232,9 @@ class _Run:
         )
 
     def _trainer(self) -> Any:
-        from mprm.training.arguments import trainer_arguments
-        from mprm.training.batches import BatchPlan
+        from mprm.training.batches import BatchPlan, packed_plan
         from mprm.training.dataset import TrainingSet
-        from mprm.training.packs import packed_plan
-        from mprm.training.trainer import StepTrainer
+        from mprm.training.trainer import StepTrainer, trainer_arguments
 
         config = self.config
         packs = self._packs()
@@ -263,15 +271,14 @@ class _Run:
     def _add_callbacks(self, trainer: Any) -> None:
         from transformers import PrinterCallback
 
-        from mprm.training.progress import ShowProgress
-        from mprm.training.stop import StopAfter
+        from mprm.training.callbacks import ShowProgress, StopAfter
 
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(ShowProgress())
         if self.config.max_updates is not None:
             trainer.add_callback(StopAfter(self.config.max_updates))
         if self.config.eval_every:
-            from mprm.training.curve import LearningCurve
+            from mprm.training.callbacks import LearningCurve
 
             trainer.add_callback(LearningCurve(trainer, self.config, self.encoder))
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mprm.annotation.samplers.chat_template import END_MARK, open_template, read_chat_template
-from mprm.annotation.samplers.http_sampler import HTTPSampler
+from mprm.annotation.samplers.chat_api import END_MARK, open_template, read_chat_template
+from mprm.annotation.samplers.server import HTTPSampler
 from mprm.errors import ConfigError
 
 CHATML = (

@@ -5,8 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from mprm.annotation.samplers.draw import GAMMA, draw, drawing, hashed, penalise, row_keys, waiting_times  # noqa: E402
-from mprm.annotation.samplers.sampler import Decoding  # noqa: E402
+from mprm.annotation.samplers.draw import GAMMA, draw, drawing, hashed, penalise, row_keys, waiting_times
+from mprm.annotation.samplers.sampler import Decoding
 
 PLAIN = Decoding(temperature=1.0, top_p=1.0, top_k=0)
 GREEDY = Decoding(temperature=0.0)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mprm.annotation.samplers import sampler as protocol
-from mprm.annotation.samplers.http_sampler import HTTPSampler
 from mprm.annotation.samplers.sampler import Completion, Decoding, Request, derived_seed
+from mprm.annotation.samplers.server import HTTPSampler
 from mprm.errors import ConfigError, MprmError
 from tests.annotation.samplers.chat_server import ChatServer, chat_server
 

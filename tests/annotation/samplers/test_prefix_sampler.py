@@ -5,20 +5,19 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from mprm.annotation.samplers.policy import TransformersSampler
 from mprm.annotation.samplers.sampler import Completion, Decoding, Request, answers
-from mprm.annotation.samplers.transformers_sampler import TransformersSampler
-from mprm.backbones.load import load_backbone
 from mprm.errors import ConfigError, MprmError
+from mprm.models.checkpoint import load_backbone
 from tests.tiny_models import BACKBONES, save_tiny
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from mprm.annotation.samplers import row_batch  # noqa: E402
-from mprm.annotation.samplers.prefix_sampler import PrefixSampler  # noqa: E402
-from mprm.annotation.samplers.prompt_store import PromptStore  # noqa: E402
-from mprm.annotation.samplers.row_batch import RowBatch  # noqa: E402
-from mprm.annotation.samplers.sharing import can_share_prefixes  # noqa: E402
+from mprm.annotation.samplers import rows as row_batch
+from mprm.annotation.samplers.prefix_sampler import PrefixSampler
+from mprm.annotation.samplers.rows import PromptStore, RowBatch
+from mprm.models.prefix_tree import can_share_prefixes
 
 DECODING = Decoding(temperature=1.0, top_p=0.95, top_k=100, max_new_tokens=12)
 PREFIXES = ("", "t", "the answer is", "how long is bar 1?\n\nthe bar is 3 long\n\nthe sum of 12 and 30 is")

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from mprm.annotation.samplers import sampler as protocol
+from mprm.annotation.samplers.policy import TransformersSampler
 from mprm.annotation.samplers.sampler import Completion, Decoding, Request, derived_seed
-from mprm.annotation.samplers.transformers_sampler import TransformersSampler
-from mprm.backbones.load import load_backbone
 from mprm.errors import ConfigError
+from mprm.models.checkpoint import load_backbone
 from tests.tiny_models import save_tiny
 
 torch = pytest.importorskip("torch")

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from mprm.annotation.samplers.http_sampler import HTTPSampler
+from mprm.annotation.samplers.policy import TransformersSampler
 from mprm.annotation.samplers.sampler import Completion, Decoding, Request, answers
-from mprm.annotation.samplers.transformers_sampler import TransformersSampler
+from mprm.annotation.samplers.server import HTTPSampler
 from mprm.errors import ConfigError
 
 MISSING = [name for name in ("torch", "transformers", "fastapi", "uvicorn", "openai") if find_spec(name) is None]
@@ -110,7 +110,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def in_process(server: Server, kind: str) -> TransformersSampler:
-    from mprm.backbones.load import load_backbone
+    from mprm.models.checkpoint import load_backbone
 
     return TransformersSampler(load_backbone(server.models[kind], device="cpu"), name=kind, rows_per_batch=400)
 
@@ -212,7 +212,7 @@ def test_annotation_through_the_server_gives_the_scores_of_this_process(server: 
     stats = pytest.importorskip("scipy.stats")
     from mprm.annotation.annotate import AnnotateConfig, annotate
     from mprm.annotation.samplers.prefix_sampler import PrefixSampler
-    from mprm.backbones.load import load_backbone
+    from mprm.models.checkpoint import load_backbone
     from tests.tiny_policy import save_adder, solution, sums
 
     server.models["adder"] = save_adder(server.models["llama"].with_name("adder"))

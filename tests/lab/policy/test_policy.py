@@ -11,17 +11,17 @@ import pytest
 import torch
 from PIL import Image
 
-from mprm.annotation.questions.prompt import prompt_of
+from mprm.annotation.samplers.load import load_policy
 from mprm.annotation.samplers.sampler import Decoding, Request, answers
-from mprm.backbones.step_tokens import step_tokens
-from mprm.backbones.window_attention import look_by_windows
+from mprm.data.questions import prompt_of
 from mprm.errors import ConfigError
-from mprm.inference.load_policy import load_policy
-from mprm.lab.policy.architecture import Size, new_policy, save_policy
-from mprm.lab.policy.lessons import IGNORED, LESSONS, POOL, Lessons, pointing
-from mprm.lab.policy.train_policy import AGAIN, NAMING, PolicyTraining, _batches, _inputs, _loss, train_policy
-from mprm.lab.world import SOURCES, as_question, draw, places, problem, solution, write_images
-from mprm.lab.world.vocabulary import POINT
+from mprm.models.attention import look_by_windows
+from mprm.models.prompt import step_tokens
+from mprm_lab.policy.architecture import Size, new_policy, save_policy
+from mprm_lab.policy.lessons import IGNORED, LESSONS, POOL, Lessons, pointing
+from mprm_lab.policy.train_policy import AGAIN, NAMING, PolicyTraining, _batches, _inputs, _loss, train_policy
+from mprm_lab.world import SOURCES, as_question, draw, places, problem, solution, write_images
+from mprm_lab.world.vocabulary import POINT
 
 KINDS = ("qwen2_5_vl", "internvl")
 SMALL = Size(

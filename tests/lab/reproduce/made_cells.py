@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mprm.lab.reproduce.cell import Cell
-from mprm.lab.reproduce.inputs import FILES, LabInputs
-from mprm.lab.reproduce.reproduce_plan import ReproducePlan
+from mprm_lab.reproduce.cell import Cell
+from mprm_lab.reproduce.inputs import FILES, LabInputs
+from mprm_lab.reproduce.reproduce_plan import ReproducePlan
 
 TINY = ReproducePlan(
     backbones=("internvl",),
@@ -55,7 +55,7 @@ def make_folder(folder: Path) -> Path:
 
 def measure_nothing(inputs: LabInputs, plan: ReproducePlan) -> Callable[[Any], Any]:
     """What a worker does its cells with: notes each in ``ran``, and writes what ``behaviour.json`` says of it."""
-    from mprm.lab.reproduce.cell_files import CellFiles
+    from mprm_lab.reproduce.cell_files import CellFiles
 
     files = CellFiles(inputs.folder)
     how = inputs.folder / "behaviour.json"
@@ -86,7 +86,7 @@ def measure_nothing(inputs: LabInputs, plan: ReproducePlan) -> Callable[[Any], A
 
 def made_results(plan: ReproducePlan | None = None) -> dict[str, Any]:
     """A results file of every cell of a plan, with numbers that rise with the share that is kept."""
-    from mprm.lab.reproduce.aggregate import summary_of
+    from mprm_lab.reproduce.aggregate import summary_of
 
     plan = plan or ReproducePlan(seeds=3)
     records = []

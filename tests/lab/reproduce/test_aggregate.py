@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from mprm.lab.reproduce.aggregate import METRICS, Cells, summary_of
-from mprm.lab.reproduce.cell import Cell
-from mprm.lab.reproduce.seed_interval import seed_mean
+from mprm_lab.reproduce.aggregate import METRICS, Cells, summary_of
+from mprm_lab.reproduce.cell import Cell
+from mprm_lab.reproduce.seed_interval import seed_mean
 from tests.lab.reproduce.made_cells import record_of
 
 T3 = 3.182446

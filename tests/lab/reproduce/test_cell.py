@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from mprm.errors import ConfigError
-from mprm.lab.reproduce.cell import Cell
-from mprm.lab.reproduce.page_tables import label
-from mprm.lab.reproduce.paper_numbers import OVERALL
-from mprm.lab.reproduce.reproduce_plan import ReproducePlan
+from mprm_lab.reproduce.cell import Cell
+from mprm_lab.reproduce.page_tables import label
+from mprm_lab.reproduce.paper_numbers import OVERALL
+from mprm_lab.reproduce.reproduce_plan import ReproducePlan
 
 
 @pytest.mark.parametrize(

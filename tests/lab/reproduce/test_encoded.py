@@ -9,17 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mprm.backbones.card import Card
-from mprm.backbones.load import family_of
-from mprm.backbones.remembering import Memory
-from mprm.backbones.step_model import load_step_model
-from mprm.lab.policy.architecture import Size, new_policy, save_policy
-from mprm.lab.questions import problems_of
-from mprm.lab.reproduce.encoded import Part, encode, recalled
-from mprm.lab.reproduce.inputs import WORK, LabInputs
-from mprm.lab.world import solution, write_images
-from mprm.rollouts.corpus import open_corpus
-from mprm.training.prepare import chain_of
+from mprm.data.corpus import open_corpus
+from mprm.models.checkpoint import Card, family_of
+from mprm.models.head import load_step_model
+from mprm.models.prompt import Memory
+from mprm.training.dataset import chain_of
+from mprm_lab.policy.architecture import Size, new_policy, save_policy
+from mprm_lab.questions import problems_of
+from mprm_lab.reproduce.encoded import Part, encode, recalled
+from mprm_lab.reproduce.inputs import WORK, LabInputs
+from mprm_lab.world import solution, write_images
 from tests.conftest import write_jsonl
 
 SIZE = Size(

@@ -10,12 +10,12 @@ import pytest
 
 from mprm.annotation.samplers.sampler import Decoding
 from mprm.cli.main import run
-from mprm.inference.prm import PRM
-from mprm.lab.make import make_lab
-from mprm.lab.plan import LabPlan, PolicyPlan
-from mprm.lab.reproduce.reproduce import reproduce
-from mprm.lab.reproduce.reproduce_plan import ReproducePlan
-from mprm.lab.reproduce.write_page import write_page
+from mprm.models.prm import PRM
+from mprm_lab.make import make_lab
+from mprm_lab.plan import LabPlan, PolicyPlan
+from mprm_lab.reproduce.reproduce import reproduce
+from mprm_lab.reproduce.reproduce_plan import ReproducePlan
+from mprm_lab.reproduce.write_page import write_page
 from tests.lab.test_make import PLAN, small
 
 pytestmark = pytest.mark.slow

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from mprm.lab.reproduce.aggregate import Cells
-from mprm.lab.reproduce.findings import FINDINGS, Claim, Finding, counts
-from mprm.lab.reproduce.reproduce_plan import ReproducePlan
-from mprm.lab.reproduce.seed_interval import SeedMean
+from mprm_lab.reproduce.aggregate import Cells
+from mprm_lab.reproduce.findings import FINDINGS, Claim, Finding, counts
+from mprm_lab.reproduce.reproduce_plan import ReproducePlan
+from mprm_lab.reproduce.seed_interval import SeedMean
 from tests.lab.reproduce.made_cells import made_results
 
 ABOVE = Claim(plus=(("bis-10", "overall"),), minus=(("random-10", "overall"),))

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mprm.evaluation.scored_solution import ScoredSolution
-from mprm.evaluation.step_table import StepTable, step_table
-from mprm.lab.reproduce.measure_cell import step_metrics
-from mprm.lab.reproduce.own_thresholds import of_source, own_thresholds
+from mprm.evaluation.step_table import ScoredSolution, StepTable, step_table
+from mprm_lab.reproduce.measure_cell import step_metrics
+from mprm_lab.reproduce.own_thresholds import of_source, own_thresholds
 
 
 def table_of(levels: dict[str, tuple[float, float]], n: int = 20) -> StepTable:

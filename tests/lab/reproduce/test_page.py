@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mprm.lab.reproduce.figures import charts_of, write_figures
-from mprm.lab.reproduce.page import page
-from mprm.lab.reproduce.reproduce_plan import ReproducePlan
-from mprm.lab.reproduce.results import read_results, write_results
+from mprm_lab.reproduce.figures import charts_of, write_figures
+from mprm_lab.reproduce.page import page
+from mprm_lab.reproduce.reproduce_plan import ReproducePlan
+from mprm_lab.reproduce.results import read_results, write_results
 from tests.lab.reproduce.made_cells import TINY, made_results
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from mprm.lab.reproduce.progress import Progress
-from mprm.lab.reproduce.workers import Outcome, Task
+from mprm_lab.reproduce.progress import Progress
+from mprm_lab.reproduce.workers import Outcome, Task
 
 
 def test_a_line_says_what_is_done_what_runs_and_how_long_the_rest_takes() -> None:

@@ -14,11 +14,11 @@ import pytest
 
 from mprm.cli.main import run
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
-from mprm.lab.reproduce.dry_run import dry_run
-from mprm.lab.reproduce.inputs import find_inputs, judge_once
-from mprm.lab.reproduce.reproduce import reproduce
-from mprm.lab.world import problem_named
-from mprm.lab.world.drawing import draw
+from mprm_lab.reproduce.dry_run import dry_run
+from mprm_lab.reproduce.inputs import find_inputs, judge_once
+from mprm_lab.reproduce.reproduce import reproduce
+from mprm_lab.world import problem_named
+from mprm_lab.world.drawing import draw
 from tests.lab.reproduce.made_cells import TINY, make_folder, measure_nothing
 
 pytest.importorskip("torch")
@@ -86,7 +86,7 @@ def test_a_killed_command_goes_on_and_repeats_nothing_that_was_finished(tmp_path
     (tmp_path / "behaviour.json").write_text(json.dumps({"bis-10": "hang"}))
     code = (
         "import sys; from tests.lab.reproduce.made_cells import TINY, measure_nothing\n"
-        "from mprm.lab.reproduce.reproduce import reproduce\n"
+        "from mprm_lab.reproduce.reproduce import reproduce\n"
         "if __name__ == '__main__': reproduce(sys.argv[1], TINY, jobs=1, make=measure_nothing)\n"
     )
     script = tmp_path / "script.py"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from mprm.errors import DataError, MprmError
-from mprm.lab.reproduce.cell_files import CellFiles
-from mprm.lab.reproduce.page import page
-from mprm.lab.reproduce.results import results_of
+from mprm_lab.reproduce.cell_files import CellFiles
+from mprm_lab.reproduce.page import page
+from mprm_lab.reproduce.results import results_of
 from tests.conftest import raw_record, write_jsonl
 from tests.lab.reproduce.made_cells import TINY, record_of
 

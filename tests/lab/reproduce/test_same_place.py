@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mprm.evaluation.scored_solution import ScoredSolution
-from mprm.evaluation.step_table import StepTable, step_table
-from mprm.lab.reproduce.same_place import auc_at_same_place, scored_by_place
+from mprm.evaluation.step_table import ScoredSolution, StepTable, step_table
+from mprm_lab.reproduce.same_place import auc_at_same_place, scored_by_place
 
 
 def table(*solutions: tuple[str, list[int], list[float]]) -> StepTable:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mprm.lab.reproduce.workers import Outcome, Task, Workers
+from mprm_lab.reproduce.workers import Outcome, Task, Workers
 
 
 def make_worker(factor: int) -> Callable[[int], tuple[int, int]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mprm.lab.world.glyphs import GLYPHS
+from mprm_lab.world.glyphs import GLYPHS
 
 CELL = 28
 HUES = {"red": 0, "yellow": 48, "green": 134, "blue": 227, "purple": 289}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mprm.errors import ConfigError, DataError
-from mprm.lab.world import draw, problem, problem_named, write_images
+from mprm_lab.world import draw, problem, problem_named, write_images
 
 
 def test_pictures_are_drawn_from_problems_ids_and_names_alike(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mprm.lab.world import SOURCES, Problem, draw, judge_chain, judge_step, problem, solution
-from mprm.lab.world.forms import FORMS, NEUTRAL
-from mprm.lab.world.glyphs import LETTERS
-from mprm.lab.world.judge import claims_of
-from mprm.lab.world.problem import Run
-from mprm.lab.world.scene import COLOURS, Grid
+from mprm_lab.world import SOURCES, Problem, draw, judge_chain, judge_step, problem, solution
+from mprm_lab.world.forms import FORMS, NEUTRAL
+from mprm_lab.world.glyphs import LETTERS
+from mprm_lab.world.judge import claims_of
+from mprm_lab.world.problem import Run
+from mprm_lab.world.scene import COLOURS, Grid
 from tests.lab.world.solver import Seen, see
 from tests.lab.world.truth import is_true
 

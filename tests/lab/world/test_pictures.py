@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mprm.lab.world import SOURCES, draw, places, problem, solution
-from mprm.lab.world.drawing import shape_spans
-from mprm.lab.world.glyphs import GLYPHS, glyph_spans
-from mprm.lab.world.png import palette_png
+from mprm_lab.world import SOURCES, draw, places, problem, solution
+from mprm_lab.world.drawing import shape_spans
+from mprm_lab.world.glyphs import GLYPHS, glyph_spans
+from mprm_lab.world.png import palette_png
 from tests.lab.world.picture_reader import read_bars, read_grid, read_pixels, read_shapes
 
 HASHES = {

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from mprm.annotation.questions.options import options_in
+from mprm.answers.options import options_in
 from mprm.errors import ConfigError
-from mprm.lab.world import SOURCES, SPLITS, as_question, draw, problem
+from mprm_lab.world import SOURCES, SPLITS, as_question, draw, problem
 from tests.lab.world.picture_reader import read_bars, read_grid, read_shapes
 from tests.lab.world.solver import see
 

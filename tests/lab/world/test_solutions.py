@@ -4,11 +4,11 @@ from itertools import chain
 
 import pytest
 
-from mprm.annotation.answers.checker import AnswerChecker
-from mprm.annotation.split_steps import JOINT, split_steps
+from mprm.annotation.checker import AnswerChecker
+from mprm.data.candidate_formats import JOINT, split_steps
 from mprm.errors import ConfigError
-from mprm.lab.world import SOURCES, as_question, problem, solution
-from mprm.lab.world.forms import NEUTRAL
+from mprm_lab.world import SOURCES, as_question, problem, solution
+from mprm_lab.world.forms import NEUTRAL
 
 N_SEEDS = 300
 

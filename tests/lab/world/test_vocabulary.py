@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from mprm.annotation.questions.prompt import prompt_of
-from mprm.lab.policy.lessons import pointing
-from mprm.lab.world import SOURCES, as_question, problem, solution, vocabulary, words_of
+from mprm.data.questions import prompt_of
+from mprm_lab.policy.lessons import pointing
+from mprm_lab.world import SOURCES, as_question, problem, solution, vocabulary, words_of
 
 
 def test_every_word_of_prompts_and_solutions_is_in_the_vocabulary() -> None:

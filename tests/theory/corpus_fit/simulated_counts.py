@@ -7,9 +7,9 @@ from array import array
 import numpy as np
 from scipy import special, stats
 
-from mprm.rollouts.chunks import Chunk
-from mprm.scores.label_counts import ROW_TYPE, LabelCounts
-from mprm.theory.corpus_fit.step_counts import CountedSteps, StepCounts
+from mprm.data.records import Chunk
+from mprm.selection.scan import ROW_TYPE, LabelCounts
+from mprm.theory.fit_corpus import CountedSteps, StepCounts
 
 
 def correlated_counts(

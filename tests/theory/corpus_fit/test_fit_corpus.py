@@ -11,10 +11,10 @@ import pytest
 
 import mprm
 from mprm.errors import ConfigError, DataError
-from mprm.selection.config import SelectConfig
+from mprm.selection.strategies import SelectConfig
 from mprm.theory import eta_eff, fit_corpus
-from mprm.theory.corpus_fit.fit_corpus import _Fit
-from mprm.theory.prior_interval import log_interval, observed_information, prior_covariance
+from mprm.theory.beta_binomial import log_interval, observed_information, prior_covariance
+from mprm.theory.fit_corpus import _Fit
 from tests.conftest import raw_record, write_jsonl
 from tests.theory.corpus_fit.simulated_counts import correlated_counts, step_counts
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mprm.errors import DataError
-from mprm.theory.corpus_fit.infer_continuations import grid, infer_continuations
+from mprm.theory.fit_corpus import grid, infer_continuations
 
 
 @pytest.mark.parametrize("n", [1, 3, 7, 12, 16, 64])

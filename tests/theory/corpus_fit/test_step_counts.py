@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import mprm
-from mprm.engines.local import InlineEngine, ProcessEngine
+from mprm.data.corpus import open_corpus
+from mprm.data.engine import InlineEngine, ProcessEngine
+from mprm.data.output import DroppedRecords
 from mprm.errors import DataError
-from mprm.rollouts.corpus import open_corpus
-from mprm.rollouts.dropped import DroppedRecords
-from mprm.theory.corpus_fit.step_counts import StepCounts, count_corpus_steps
+from mprm.theory.fit_corpus import StepCounts, count_corpus_steps
 from tests.conftest import raw_record, write_jsonl
 
 

@@ -1,1 +1,1 @@
-"""Policies that answer questions."""
+"""Where completions come from: a model in this process, a server, Ray."""

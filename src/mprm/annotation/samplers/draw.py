@@ -2,6 +2,7 @@
 
 The random number of a token is a hash of the request's seed, the number of the continuation, the place in
 the continuation and the token itself. A row is therefore drawn alike whatever else is drawn beside it.
+
 """
 
 from __future__ import annotations

@@ -12,12 +12,19 @@ import torch
 
 from mprm.annotation.samplers.draw import row_keys
 from mprm.annotation.samplers.policy import Policy, completion_of, eos_ids_of, failed
-from mprm.annotation.samplers.prompt_store import Prompt, PromptStore
-from mprm.annotation.samplers.row_batch import WINDOW, Newcomer, Row, RowBatch
-from mprm.annotation.samplers.row_cache import StateShape, state_shape_of
+from mprm.annotation.samplers.rows import (
+    WINDOW,
+    Newcomer,
+    Prompt,
+    PromptStore,
+    Row,
+    RowBatch,
+    StateShape,
+    state_shape_of,
+)
 from mprm.annotation.samplers.sampler import Answered, Completion, Request, Session
-from mprm.annotation.samplers.sharing import can_share_prefixes
 from mprm.errors import ConfigError, DataError, MprmError
+from mprm.models.prefix_tree import can_share_prefixes
 
 ROWS = {"cuda": 1024}
 ROWS_ELSEWHERE = 64

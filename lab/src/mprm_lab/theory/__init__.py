@@ -1,0 +1,1 @@
+"""Simulations that verify the paper's analysis."""

@@ -1,1 +1,0 @@
-"""Whether a response is right: its answer found, read and compared."""

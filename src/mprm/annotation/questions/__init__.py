@@ -1,1 +1,0 @@
-"""Questions with gold answers, one file a format."""

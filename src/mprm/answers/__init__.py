@@ -1,0 +1,1 @@
+"""Reading final answers out of text and comparing them."""

@@ -1,1 +1,0 @@
-"""The models that mprm trains: one prompt, one read-out, several backbones."""

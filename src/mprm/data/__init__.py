@@ -1,0 +1,1 @@
+"""What flows between the stages: records, formats, validation, images, corpora, outputs."""

@@ -1,0 +1,206 @@
+"""What an engine is, and choosing one by name.
+
+The engine of one machine: a pool of processes, or none at all for small work.
+
+The engine of a cluster: the same functions as Ray tasks.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from multiprocessing import current_process
+from typing import Any, Literal, Protocol, TypeVar
+
+from mprm.errors import ConfigError, MissingDependencyError, MprmError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+EngineName = Literal["local", "ray"]
+INLINE_BYTES = 4 << 20
+"""Below this much input a process pool costs more than it saves."""
+
+
+class Engine(Protocol):
+    """Maps a function over items, somewhere."""
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """The results in the order of the items; the first few items are set to work at once, others as these end."""
+        ...
+
+
+def make_engine(
+    name: EngineName, *, n_bytes: int, processes: int | None = None, ray_address: str | None = None
+) -> Engine:
+    """The engine of that name.
+
+    Parameters
+    ----------
+    n_bytes
+        Size of the input: a small one is worked on in this process.
+    processes
+        Worker processes of the local engine; all cores when None.
+    ray_address
+        Cluster to join; a Ray of this machine's own when None.
+    """
+    if name == "local":
+        if processes is not None and processes < 1:
+            raise ConfigError(f"processes must be at least 1, got {processes}")
+        if current_process().daemon:
+            return InlineEngine()  # a worker of somebody's pool may have no workers of its own
+        n_processes = processes if processes is not None else (1 if n_bytes < INLINE_BYTES else n_cores())
+        return InlineEngine() if n_processes <= 1 else ProcessEngine(n_processes)
+    if name == "ray":
+        return RayEngine(ray_address)
+    raise ConfigError(f"unknown engine {name!r}; expected local or ray")
+
+
+def n_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class InlineEngine:
+    """Works in this process, one item after the other."""
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """See `Engine.map`."""
+        return map(function, items)
+
+
+class ProcessEngine:
+    """Works in a pool of processes, which lives as long as the engine."""
+
+    def __init__(self, processes: int) -> None:
+        self.processes = processes
+        self._pool: ProcessPoolExecutor | None = None
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """See `Engine.map`."""
+        rest = iter(items)
+        pending = deque(self._submit(function, item) for item in islice(rest, 2 * self.processes + 1))
+        return self._results(function, rest, pending)
+
+    def _submit(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:
+        if self._pool is None:
+            # fork on Linux: workers start in milliseconds, share the parent's memory, and a script that
+            # calls mprm needs no __main__ guard. They only decode and copy, so no lock that another
+            # thread may have held at the fork is ever asked for.
+            method = "fork" if sys.platform == "linux" else "spawn"
+            context = multiprocessing.get_context(method)
+            self._pool = ProcessPoolExecutor(self.processes, mp_context=context, initializer=_prepare_worker)
+            weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+            try:
+                return self._pool.submit(function, item)
+            except BrokenProcessPool as error:
+                raise _worker_died() from error
+
+    def _results(
+        self, function: Callable[[Item], Result], rest: Iterator[Item], pending: deque[Future[Result]]
+    ) -> Iterator[Result]:
+        try:
+            while pending:
+                result = pending.popleft().result()
+                pending.extend(self._submit(function, item) for item in islice(rest, 1))
+                yield result
+        except BrokenProcessPool as error:
+            raise _worker_died() from error
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def _worker_died() -> MprmError:
+    return MprmError(
+        "a worker process died: it was killed, the machine ran out of memory, or an input was cut short."
+        " Nothing was written;"
+        " run again, with fewer --processes if memory is short."
+    )
+
+
+def _prepare_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and ends the pool
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no worker outlives a killed parent
+    gc.freeze()
+    gc.disable()  # decoded records have no cycles; collecting them costs a tenth of the scan
+
+
+RETRIES = 8
+"""How often a task starts again when its worker or node dies; tasks only read, so again is the same."""
+
+
+def ray_module() -> Any:
+    """Ray, where it is installed."""
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingDependencyError(
+            "the ray engine needs Ray: pip install ray, or install mprm with its extra [ray]"
+        ) from error
+    return ray
+
+
+def joined(address: str | None) -> Any:
+    """Ray, connected to the cluster at ``address`` or to one of this machine's own."""
+    ray = ray_module()
+    if not ray.is_initialized():
+        try:
+            ray.init(
+                address,
+                log_to_driver=False,
+                logging_level="ERROR",
+                include_dashboard=False if address is None else None,
+            )
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise MprmError(f"no Ray cluster answers at {address}: {error}") from error
+    return ray
+
+
+class RayEngine:
+    """Works in Ray tasks, on the cluster at ``address`` or on a Ray of this machine's own."""
+
+    def __init__(self, address: str | None) -> None:
+        self._ray = ray_module()
+        self._address = address
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """See `Engine.map`."""
+        ray = joined(self._address)
+        task = ray.remote(function).options(max_retries=RETRIES)
+        under_way = 4 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        pending: deque[Any] = deque()
+        try:
+            for item in items:
+                pending.append(task.remote(item))
+                if len(pending) > under_way:
+                    yield self._result(pending.popleft())
+            while pending:
+                yield self._result(pending.popleft())
+        finally:
+            for reference in pending:
+                ray.cancel(reference, force=True)
+
+    def _result(self, reference: Any) -> Any:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            raise (cause if isinstance(cause, MprmError) else MprmError(f"a Ray task failed: {cause}")) from error
+        except self._ray.exceptions.RayError as error:
+            raise MprmError(f"Ray lost a task {RETRIES} times: {error}") from error

@@ -1,1 +1,0 @@
-"""The benchmarks that can be read: one file a format."""

@@ -1,1 +1,0 @@
-"""PRM: load a checkpoint, score steps."""

@@ -1,1 +1,0 @@
-"""Small policies of the lab: real vision-language models, trained from nothing on the lab's solutions."""

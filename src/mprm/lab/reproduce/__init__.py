@@ -1,1 +1,0 @@
-"""The paper's experiments on the lab's data."""

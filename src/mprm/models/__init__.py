@@ -1,0 +1,1 @@
+"""Backbones, the one prompt, the Yes/No head, shared prefixes, checkpoints."""

@@ -1,1 +1,0 @@
-"""Aggregate step scores, choose the best of N."""

@@ -1,1 +1,0 @@
-"""Label counts of a rollout, the Balanced-Information Score, its parts, and the other scores."""

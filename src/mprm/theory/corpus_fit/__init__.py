@@ -1,1 +1,0 @@
-"""The Beta-Binomial model fitted to a corpus."""

@@ -1,0 +1,362 @@
+"""The teacher and the student: logistic regression on the representation of a step (section 3.1).
+
+How much a step moves the student: the second moment of its gradient at the teacher (section 3.3).
+
+What flipped labels do to a rollout's mixture (section 3.3 and its appendix).
+
+What N continuations make of a step's success probability: its score and its label (section 3.3).
+
+The bound on the excess risk of the trained student, and what random sub-sampling does to it (section 3.2).
+
+What the mixture of a rollout's labels tells of the teacher's uncertainty (section 3.3, lemma of its appendix).
+
+The part of a rollout's gradients that depends on the teacher's uncertainty (section 3.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mprm.errors import ConfigError, DataError
+from mprm.theory.arguments import FloatArray, above_zero, probabilities_of_steps, squared_norms, within
+
+
+def positive_probability(phi: ArrayLike, w: ArrayLike) -> FloatArray:
+    """Probability ``q_w(phi) = sigma(<w, phi>)`` of the positive label; at the teacher's w*, ``q*(phi)``.
+
+    Parameters
+    ----------
+    phi : shape (..., d)
+        Representation of each step.
+    w : shape (..., d)
+        Parameters; leading axes broadcast against those of phi.
+
+    Examples
+    --------
+    >>> positive_probability([[0.0, 0.0], [np.log(3), 5.0]], [1.0, 0.0]).round(4).tolist()  # 1/2 and 3/4
+    [0.5, 0.75]
+    """
+    logit: FloatArray = np.sum(np.asarray(phi, np.float64) * np.asarray(w, np.float64), axis=-1)
+    # exp(-log(1 + exp(-z))): neither overflows nor rounds a small probability to 0, as 1 / (1 + exp(-z)) may
+    return np.exp(-np.logaddexp(0.0, -logit))
+
+
+def gradient(phi: ArrayLike, Y: ArrayLike, w: ArrayLike) -> FloatArray:
+    """Gradient ``g(phi, Y; w) = (q_w(phi) - Y) phi`` of the logistic loss of one step; shape (..., d).
+
+    Parameters
+    ----------
+    phi, w : shape (..., d)
+        Representations; parameters.
+    Y : shape (...)
+        Labels, 0 or 1.
+
+    Examples
+    --------
+    >>> gradient([2.0, -4.0], 1, [0.0, 0.0]).tolist()  # (1/2 - 1) phi
+    [-1.0, 2.0]
+    """
+    residual = positive_probability(phi, w) - np.asarray(Y, np.float64)
+    return residual[..., None] * np.asarray(phi, np.float64)
+
+
+def gradient_second_moment(q: ArrayLike, *, norm_sq: ArrayLike = 1.0, eta: ArrayLike = 0.0) -> FloatArray:
+    """Expected squared norm of a step's gradient at the teacher's parameters, given its representation.
+
+    ``E[||g||^2 | phi] = ((1 - 4 eta) q (1 - q) + eta) ||phi||^2``; without noise, ``q (1 - q) ||phi||^2``.
+
+    The label is drawn from the teacher, ``Y ~ Bernoulli(q)``, then flipped with probability eta whatever it
+    and phi are. The paper asks for eta below 1/2; the equation holds up to 1. It may also be written
+    ``(q (1 - q) + eta (1 - 2 q)^2) ||phi||^2``: noise never lowers it, and leaves it at 1/4 where q = 1/2.
+
+    Parameters
+    ----------
+    q : any shape
+        The teacher's probability ``q*(phi)`` of the positive label.
+    norm_sq, eta : shapes that broadcast with q
+        Squared norm ``||phi||^2`` of the representation; probability of a flip.
+
+    Examples
+    --------
+    >>> gradient_second_moment([0.5, 0.9], norm_sq=4.0).round(4).tolist()  # 4 * 0.25 and 4 * 0.09
+    [1.0, 0.36]
+    >>> round(float(gradient_second_moment(0.9, eta=0.1)), 4)  # 0.6 * 0.09 + 0.1
+    0.154
+    """
+    q, eta = within("q", q, 0, 1), within("eta", eta, 0, 1)
+    return ((1 - 4 * eta) * q * (1 - q) + eta) * squared_norms(norm_sq)
+
+
+def flipped_probability(q: ArrayLike, *, eta: ArrayLike) -> FloatArray:
+    """Probability of a positive label after the flip, ``q~ = (1 - eta) q + eta (1 - q) = (1 - 2 eta) q + eta``.
+
+    Examples
+    --------
+    >>> flipped_probability([0.0, 0.5, 1.0], eta=0.25).tolist()
+    [0.25, 0.5, 0.75]
+    """
+    q, eta = within("q", q, 0, 1), within("eta", eta, 0, 1)
+    return (1 - eta) * q + eta * (1 - q)  # the first form: it never rounds to above 1
+
+
+def flipped_mixture(theta: ArrayLike, *, eta: ArrayLike) -> FloatArray:
+    """Mixture that flips make of theta: ``theta~ = (1 - 2 eta)^2 theta + eta (1 - eta)``; in [0, 1/4].
+
+    ``theta~ = q~_bar (1 - q~_bar)``, with q~_bar the mean over steps of the flipped probabilities.
+
+    Parameters
+    ----------
+    theta, eta : any shapes that broadcast
+        Mixture ``q_bar (1 - q_bar)`` without noise, in [0, 1/4]; probability of a flip.
+
+    Examples
+    --------
+    >>> flipped_mixture([0.0, 0.25], eta=0.25).tolist()  # 3/16, and 1/4 which no flip can change
+    [0.1875, 0.25]
+    """
+    theta, eta = within("theta", theta, 0, 0.25), within("eta", eta, 0, 1)
+    return (1 - 2 * eta) ** 2 * theta + eta * (1 - eta)
+
+
+def mixture_shift_bound(theta: ArrayLike, *, eta: ArrayLike) -> FloatArray:
+    """The paper's bound on how far flips move the mixture; at most ``2 eta``.
+
+    ``|theta~ - theta| <= 4 eta theta + eta (1 - eta) <= 2 eta``. See `mixture_shift` for the shift itself.
+
+    Examples
+    --------
+    >>> round(float(mixture_shift_bound(0.25, eta=0.1)), 4)  # 0.1 + 0.09, though nothing moves
+    0.19
+    """
+    theta, eta = within("theta", theta, 0, 0.25), within("eta", eta, 0, 1)
+    return 4 * eta * theta + eta * (1 - eta)
+
+
+def mixture_shift(theta: ArrayLike, *, eta: ArrayLike) -> FloatArray:
+    """How far flips move the mixture: ``theta~ - theta = eta (1 - eta) (1 - 4 theta)``; never below 0.
+
+    Follows from the equation of theta~, since ``(1 - 2 eta)^2 - 1 = -4 eta (1 - eta)``. So flips only ever
+    raise the mixture, by at most ``eta (1 - eta)``, and most where the labels were all alike.
+
+    Examples
+    --------
+    >>> mixture_shift([0.0, 0.25], eta=0.1).round(4).tolist()
+    [0.09, 0.0]
+    """
+    theta, eta = within("theta", theta, 0, 0.25), within("eta", eta, 0, 1)
+    return eta * (1 - eta) * (1 - 4 * theta)
+
+
+def positive_label_probability(r: ArrayLike, N: ArrayLike) -> FloatArray:
+    """Probability of a positive label, ``Pr(Y = 1) = 1 - (1 - r)^N``; strictly increasing in r.
+
+    Parameters
+    ----------
+    r : any shape
+        Probability that one continuation reaches the right answer.
+    N : a shape that broadcasts with r
+        Number of continuations, whole and at least 1.
+
+    Examples
+    --------
+    >>> positive_label_probability([0.0, 0.5, 1.0], 3).tolist()  # 1 - 1/8 in the middle
+    [0.0, 0.875, 1.0]
+    """
+    r, N = within("r", r, 0, 1), _continuations(N)
+    with np.errstate(divide="ignore"):  # r = 1: log 0, and the probability is 1
+        log_all_fail = N * np.log1p(-r)
+    return -np.expm1(log_all_fail)  # 1 - (1 - r)^N would round to 0 for tiny r
+
+
+def score_variance(r: ArrayLike, N: ArrayLike) -> FloatArray:
+    """Variance of the score, ``Var(s | r) = r (1 - r) / N``; its mean is r.
+
+    Examples
+    --------
+    >>> float(score_variance(0.5, 16))  # 1/64
+    0.015625
+    """
+    r = within("r", r, 0, 1)
+    return r * (1 - r) / _continuations(N)
+
+
+def _continuations(N: ArrayLike) -> FloatArray:
+    array = above_zero("N", N)
+    if np.any(array != np.floor(array)):
+        raise DataError(f"N must be a whole number of continuations, got {array[array != np.floor(array)][0]:g}")
+    return array
+
+
+Updates = Literal["matched", "single-pass"]
+"""As many updates on the subset as on all data, or one pass over each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RiskBound:
+    """The two terms that bound the expected excess risk, up to a constant factor."""
+
+    data: FloatArray
+    """``C_data N_eff^(-1/2)``: falls with the number of independent steps."""
+    opt: FloatArray
+    """``C_opt T^(-1/2)``: falls with the number of updates; noisier gradients have a larger C_opt."""
+
+    @property
+    def total(self) -> FloatArray:
+        """The bound, both terms together."""
+        return self.data + self.opt
+
+
+def risk_bound(*, N_eff: ArrayLike, T: ArrayLike, C_data: ArrayLike, C_opt: ArrayLike) -> RiskBound:
+    """Bound on the excess risk of projected SGD after T updates on N_eff steps.
+
+    ``E[L(w_T)] - L(w*) <~ C_data N_eff^(-1/2) + C_opt T^(-1/2)``.
+
+    Assumes (appendix) bounded representations; labels drawn from a logistic teacher; a population and an
+    empirical loss that are strongly convex and smooth on a bounded convex set, which holds w* and, in its
+    interior, the empirical minimizer; and projected SGD on that set, its batches drawn independently from
+    the sample, its gradients of bounded second moment, with steps ``eta_0 / sqrt(t)``, eta_0 small.
+
+    Parameters
+    ----------
+    N_eff, T : any shapes that broadcast, above 0
+        Independent training steps; SGD updates.
+    C_data, C_opt : likewise
+        Constants of the problem; the paper shows that there are such, and gives no values.
+
+    Examples
+    --------
+    >>> bound = risk_bound(N_eff=10_000, T=100, C_data=1, C_opt=1)
+    >>> float(bound.data), float(bound.opt), round(float(bound.total), 4)
+    (0.01, 0.1, 0.11)
+    """
+    return RiskBound(
+        data=above_zero("C_data", C_data) * above_zero("N_eff", N_eff) ** -0.5,
+        opt=above_zero("C_opt", C_opt) * above_zero("T", T) ** -0.5,
+    )
+
+
+def subsampled(bound: RiskBound, *, gamma: ArrayLike, updates: Updates) -> RiskBound:
+    """The bound on a random subset that keeps each training step with probability gamma.
+
+    The subset has ``gamma N_eff`` steps, and the constants are taken to stay the same, so
+
+    - ``matched`` (T updates all the same): ``gamma^(-1/2) C_data N_eff^(-1/2) + C_opt T^(-1/2)``
+    - ``single-pass`` (gamma T updates): ``gamma^(-1/2)`` times the whole bound
+
+    Parameters
+    ----------
+    bound
+        On all data.
+    gamma : a shape that broadcasts with the bound's terms
+        Share kept, in (0, 1]; the rho of Random-rho.
+    updates
+        How long the student trains on the subset.
+
+    Examples
+    --------
+    >>> full = risk_bound(N_eff=10_000, T=100, C_data=1, C_opt=1)
+    >>> matched = subsampled(full, gamma=0.25, updates="matched")
+    >>> float(matched.data), float(matched.opt)
+    (0.02, 0.1)
+    """
+    if updates not in get_args(Updates):
+        raise ConfigError(f"updates must be one of {', '.join(get_args(Updates))}, got {updates!r}")
+    factor = within("gamma", above_zero("gamma", gamma), 0, 1) ** -0.5
+    return RiskBound(data=factor * bound.data, opt=bound.opt if updates == "matched" else factor * bound.opt)
+
+
+def step_information(q: ArrayLike, *, norm_sq: ArrayLike = 1.0) -> FloatArray:
+    """Average information of the steps, ``A(x) = (1/n) sum q_j (1 - q_j)``; shape (...).
+
+    With squared norms it is ``A_full(x) = (1/n) sum q_j (1 - q_j) ||phi_j||^2``, which lies between
+    ``c_min A(x)`` and ``c_max A(x)`` when all squared norms lie in [c_min, c_max].
+
+    Parameters
+    ----------
+    q : shape (..., n)
+        The teacher's probability of a positive label, for each step.
+    norm_sq : a shape that broadcasts with q
+        Squared norm of each step's representation.
+
+    Examples
+    --------
+    >>> float(step_information([0.5, 1.0]))  # (1/4 + 0) / 2
+    0.125
+    """
+    q = probabilities_of_steps("q", q)
+    information: FloatArray = np.mean(q * (1 - q) * squared_norms(norm_sq), axis=-1)
+    return information
+
+
+def teacher_mixture(q: ArrayLike) -> FloatArray:
+    """Uncertainty of the rollout as a whole, ``theta = q_bar (1 - q_bar)``, q_bar the mean of q_j; shape (...).
+
+    Lies in [0, 1/4], and is never below ``A(x)``, by Jensen's inequality.
+
+    Examples
+    --------
+    >>> float(teacher_mixture([0.5, 1.0]))  # 3/4 * 1/4
+    0.1875
+    """
+    q_bar: FloatArray = np.mean(probabilities_of_steps("q", q), axis=-1)
+    return q_bar * (1 - q_bar)
+
+
+def expected_mixture(q: ArrayLike) -> FloatArray:
+    """Expected mixture of a rollout's labels; shape (...).
+
+    ``E[p_hat (1 - p_hat) | q] = theta - (1/n^2) sum q_j (1 - q_j) = theta - A(x) / n``.
+
+    Examples
+    --------
+    >>> float(expected_mixture([0.5, 1.0]))  # labels 1 1 or 0 1: half of 1/4
+    0.125
+    """
+    q = probabilities_of_steps("q", q)
+    n: int = q.shape[-1]
+    return teacher_mixture(q) - step_information(q) / n
+
+
+def mixture_bounds(q: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Least and largest that the expected mixture can be: ``theta (1 - 1/n)`` and ``theta``; shapes (...).
+
+    The lower one is reached when all q_j are equal, the upper when each is 0 or 1.
+
+    Examples
+    --------
+    >>> low, high = mixture_bounds([0.5, 1.0])
+    >>> float(low), float(high)
+    (0.09375, 0.1875)
+    """
+    q = probabilities_of_steps("q", q)
+    theta, n = teacher_mixture(q), q.shape[-1]
+    return theta * (1 - 1 / n), theta
+
+
+def rollout_signal(q: ArrayLike, *, eta: ArrayLike, norm_sq: ArrayLike = 1.0) -> FloatArray:
+    """Signal ``S(x) = (1/n) sum (1 - 4 eta_j) q_j (1 - q_j) ||phi_j||^2`` of a rollout; shape (...).
+
+    The mean over steps of `gradient_second_moment` is ``S(x) + (1/n) sum eta_j ||phi_j||^2``, under the same
+    assumptions and with a rate of flips for each step. A step with eta above 1/4 weighs negatively: there
+    the more uncertain step has the smaller term. The paper puts ``eta_eff(K_j)`` for eta_j, which is often
+    above 1/4 for a low-scored positive step.
+
+    Parameters
+    ----------
+    q : shape (..., n)
+        The teacher's probability of a positive label, for each step.
+    eta, norm_sq : shapes that broadcast with q
+        Probability that the step's label is flipped; squared norm of its representation.
+
+    Examples
+    --------
+    >>> float(rollout_signal([0.5, 0.5], eta=[0.0, 0.125]))  # (1/4 + 1/8) / 2
+    0.1875
+    """
+    q, eta = probabilities_of_steps("q", q), within("eta", eta, 0, 1)
+    signal: FloatArray = np.mean((1 - 4 * eta) * q * (1 - q) * squared_norms(norm_sq), axis=-1)
+    return signal

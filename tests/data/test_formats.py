@@ -1,0 +1,184 @@
+"""Every format: what is read of it, and that what is written is read back the same."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mprm
+from mprm.data.format import PRM_TOKEN
+from mprm.data.rollout_formats import FORMATS, WRITABLE, quick
+from mprm.data.rollout_formats import parse_visualprm_raw as parse
+from mprm.data.validate import Problems, leaves_root
+from mprm.errors import ConfigError, DataError
+from tests.conftest import raw_record, write_jsonl
+
+text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
+    lambda t: t.strip() == t and t
+)
+mc = st.integers(0, 16).map(lambda k: k / 16)
+steps = st.lists(st.tuples(text, mc), min_size=1, max_size=5)
+
+
+def plain(value: str) -> bool:
+    return PRM_TOKEN not in value and "Process:" not in value and "Question" not in value
+
+
+@pytest.mark.parametrize("name", WRITABLE)
+@given(question=text, steps=steps, images=st.lists(text, max_size=2), tau=st.sampled_from([0.0, 0.25]))
+def test_what_is_written_is_read_back(name: str, question: str, steps, images, tau: float) -> None:
+    if not all(map(plain, [question, *(t for t, _ in steps)])):
+        return
+    rollout = mprm.Rollout(question=question, images=tuple(images), steps=tuple(mprm.Step(t, s) for t, s in steps))
+    fmt = FORMATS[name]
+    record = json.loads(msgspec.json.encode(fmt.dump(rollout, tau)))
+    problems = Problems()
+    (again,) = fmt.parse(record, problems)
+    assert problems.found == []
+    assert again.question == question
+    assert again.images == tuple(images)
+    assert [s.text for s in again.steps] == [t for t, _ in steps]
+    expected = [s for _, s in steps] if fmt.writes == "mc" else [float(s > tau) for _, s in steps]
+    assert list(again.scores) == expected
+
+
+@given(st.lists(mc, min_size=1, max_size=4), st.booleans())
+def test_the_quick_way_reads_as_the_thorough_one(scores, with_source: bool) -> None:
+    record = raw_record(scores, **({"source": "s"} if with_source else {}))
+    assert (quick(json.dumps(record).encode()),) == parse(record, Problems())
+
+
+def test_prm800k_gives_every_way_of_the_tree() -> None:
+    def completion(text: str, rating: int | None) -> dict:
+        return {"text": text, "rating": rating, "flagged": False}
+
+    record = {
+        "question": {"problem": "1+1?", "ground_truth_answer": "2"},
+        "label": {
+            "steps": [
+                {
+                    "completions": [completion("a", 1), completion("b", -1)],
+                    "human_completion": None,
+                    "chosen_completion": 0,
+                },
+                {
+                    "completions": [completion("c", -1), completion("d", None)],
+                    "human_completion": {"text": "h", "rating": None},
+                    "chosen_completion": None,
+                },
+                {"completions": [completion("e", 0)], "human_completion": None, "chosen_completion": 0},
+            ],
+            "finish_reason": "solution",
+        },
+    }
+    problems = Problems()
+    rollouts = FORMATS["prm800k"].parse(record, problems)
+    found = {tuple(s.text for s in r.steps): r.scores for r in rollouts}
+    # neutral (e) counts as positive, and so does what a labeller wrote (h)
+    assert found == {("b",): (0.0,), ("a", "c"): (1.0, 0.0), ("a", "h", "e"): (1.0, 1.0, 1.0)}
+    assert [kind for kind, _ in problems.found] == ["unrated_step"]
+
+
+def test_math_aps_gives_every_way_of_the_search() -> None:
+    question = "1+1?"
+    prefixes = [("", 0.75), ("\nOne.", 0.5), ("\nOne. Two.", 1.0), ("\nOne. Three.", 0.0), ("\nFour.", 1.0)]
+    flat = {
+        "question": question,
+        "reasoning_steps": [{"solution_prefix": question + t, "mc_value": v} for t, v in prefixes],
+    }
+    node = {
+        "text": "One.",
+        "mc_value": 0.5,
+        "children": [
+            {"text": "Two.", "mc_value": 1.0, "children": []},
+            {"text": "Three.", "mc_value": 0.0, "children": []},
+        ],
+    }
+    tree = {
+        "question": question,
+        "reasoning_steps": {
+            "text": question,
+            "mc_value": 0.75,
+            "children": [node, {"text": "Four.", "mc_value": 1.0, "children": []}],
+        },
+    }
+    expected = {("One.", "Two."): (0.5, 1.0), ("One.", "Three."): (0.5, 0.0), ("Four.",): (1.0,)}
+    for record in (flat, tree):
+        rollouts = FORMATS["math-aps"].parse(record, Problems())
+        assert {tuple(s.text for s in r.steps): r.scores for r in rollouts} == expected
+
+
+def test_mm_prm_finds_the_question_even_if_it_speaks_of_a_process() -> None:
+    value = f"Question: Name the\nProcess: of decay\nProcess: First.{PRM_TOKEN}\n\nThen.{PRM_TOKEN}"
+    record = {"conversations": [{"from": "human", "value": value}, {"from": "gpt", "value": [1.0, 0.5]}]}
+    (rollout,) = FORMATS["mm-prm"].parse(record, Problems())
+    assert rollout.question == "Name the\nProcess: of decay"
+    assert [step.text for step in rollout.steps] == ["First.", "Then."]
+
+
+@pytest.mark.parametrize(
+    ("record", "kind"),
+    [
+        ({"prompt": "q", "completions": ["a"], "labels": [True, False]}, "labels_and_steps_differ"),
+        (
+            {
+                "conversations": [
+                    {"from": "human", "value": "Question: q\nProcess: a<prm> b"},
+                    {"from": "gpt", "value": [1.0]},
+                ]
+            },
+            "labels_and_steps_differ",
+        ),
+        (
+            {
+                "conversations": [
+                    {"from": "human", "value": "### Question:\nq\n\n### Solution Process:\na"},
+                    {"from": "gpt", "value": "?"},
+                ]
+            },
+            "wrong_type",
+        ),
+        ({"input": "q Step 1: a ки", "label": "q Step 1: b +"}, "labels_and_steps_differ"),
+        ({"question": "q", "steps": ["a"], "ratings": [2]}, "wrong_type"),
+    ],
+)
+def test_records_that_do_not_fit_say_why(record, kind: str, tmp_path: Path) -> None:
+    report = mprm.check(write_jsonl(tmp_path / "x.jsonl", [record]), text_only=True)
+    assert kind in report.counts
+    assert report.n_errors
+
+
+def test_an_unknown_record_lists_the_formats(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [{"foo": 1}])
+    with pytest.raises(DataError, match=r"x\.jsonl:1: .*fields foo.*visualprm-raw"):
+        mprm.open_corpus(path)
+    with pytest.raises(ConfigError, match="unknown format 'bar'"):
+        mprm.open_corpus(path, format="bar")
+
+
+def test_a_json_array_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps([raw_record([1.0])], indent=1))
+    with pytest.raises(DataError, match="one JSON array"):
+        mprm.open_corpus(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "leaves"),
+    [
+        ("a/b.png", False),
+        ("a/../b.png", False),
+        ("../b.png", True),
+        ("a/../../b", True),
+        ("/etc/passwd", True),
+        ("C:\\x.png", True),
+        ("..\\x", True),
+        ("a\0b", True),
+        ("./a.png", False),
+    ],
+)
+def test_paths_that_leave_the_image_root(path: str, leaves: bool) -> None:
+    assert leaves_root(path) is leaves

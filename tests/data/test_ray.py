@@ -1,0 +1,116 @@
+"""A real Ray, started here: the same bytes as the local engine, also after a worker was killed."""
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+import mprm
+from mprm.data import records as chunks
+from tests.conftest import random_scores, raw_record, write_jsonl
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("ray") / "annotations"
+    rng = random.Random(3)
+    for source, n in (("ai2d", 900), ("geos", 3), ("vqav2", 500)):
+        records = [raw_record(random_scores(rng), number=i) for i in range(n)]
+        records.insert(n // 2, b"{broken")
+        write_jsonl(folder / f"{source}.jsonl", records)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch) -> None:
+    """Files are cut into many byte ranges, so that each is worked on by several tasks."""
+    monkeypatch.setattr(chunks.chunks_of, "__kwdefaults__", {"format_name": "", "chunk_bytes": 20_000})
+
+
+def outputs(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if not path.name.endswith(".json")}
+
+
+def written(corpus: Path, out: Path, **options) -> dict[str, bytes]:
+    selection = mprm.select(corpus, strategy=["bis", "random", "mixed"], rho=[0.1, 0.5], skip_bad=True, **options)
+    assert len(selection.counts.parts) > 20
+    selection.write_all(str(out))
+    return outputs(out)
+
+
+def test_ray_and_local_give_the_same_bytes(cluster, big: Path, tmp_path: Path) -> None:
+    local = written(big, tmp_path / "local", processes=2)
+    assert written(big, tmp_path / "ray", engine="ray") == local
+    assert "dropped.jsonl" in local
+    for to in ("mm-prm", "trl"):
+        assert written(big, tmp_path / f"ray-{to}", engine="ray", to=to) == written(
+            big, tmp_path / f"local-{to}", to=to
+        )
+
+
+def test_a_killed_worker_changes_nothing(cluster, big: Path, tmp_path: Path) -> None:
+    local = written(big, tmp_path / "local", processes=2)
+    n_killed = 0
+
+    def kill_one(_chunk) -> None:
+        nonlocal n_killed
+        workers = [p for p in Path("/proc").iterdir() if p.name.isdigit() and _is_ray_worker(p)]
+        if workers and n_killed < 3:
+            os.kill(int(workers[0].name), signal.SIGKILL)
+            n_killed += 1
+
+    assert written(big, tmp_path / "ray", engine="ray", on_chunk=kill_one) == local
+    assert n_killed == 3
+
+
+def _is_ray_worker(process: Path) -> bool:
+    try:
+        return (process / "cmdline").read_bytes().startswith((b"ray::count_labels", b"ray::IDLE"))
+    except OSError:
+        return False
+
+
+def test_bad_data_is_told_as_locally(cluster, big: Path) -> None:
+    with pytest.raises(mprm.MprmError, match=r"ai2d\.jsonl:451: not JSON"):
+        mprm.select(big, engine="ray")
+
+
+def test_stats_check_and_convert_run_on_ray(cluster, big: Path, tmp_path: Path) -> None:
+    assert mprm.stats(big, engine="ray", skip_bad=True) == mprm.stats(big, skip_bad=True)
+    assert mprm.check(big, engine="ray") == mprm.check(big)
+    for engine in ("ray", "local"):
+        mprm.convert(big, str(tmp_path / f"{engine}.jsonl"), to="mm-prm", skip_bad=True, engine=engine)
+    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
+
+
+def test_annotating_on_ray_gives_the_same_rollouts_also_after_a_worker_was_killed(cluster, tmp_path: Path) -> None:
+    from mprm.annotation.annotate import AnnotateConfig, annotate
+    from mprm.annotation.samplers.ray import RaySampler
+    from tests.annotation.scripted import Scripted, questions
+
+    victim = tmp_path / "victim"
+
+    class Mortal(Scripted):
+        def answer(self, request):
+            if request.prompt.startswith("[3]") and request.prefix and not victim.exists():
+                victim.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().answer(request)
+
+    config = AnnotateConfig(rollouts=2, early_stop=True)
+    annotate(questions(12), Scripted(), str(tmp_path / "local.jsonl"), config=config)
+    annotate(questions(12), RaySampler(Mortal, workers=2), str(tmp_path / "ray.jsonl"), config=config)
+    assert victim.exists()
+    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()

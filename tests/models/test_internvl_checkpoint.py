@@ -1,0 +1,1185 @@
+"""Converting a checkpoint in the published layout, against the published equations written out here."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch.nn import functional as F
+from transformers import (
+    AutoImageProcessor,
+    AutoTokenizer,
+    GenerationConfig,
+    InternVLConfig,
+    InternVLForConditionalGeneration,
+    InternVLVisionConfig,
+    LlamaConfig,
+    Qwen2Config,
+)
+
+from mprm.cli.convert_internvl import run
+from mprm.errors import (
+    ConfigError,
+    DataError,
+    InputNotFoundError,
+    MissingDependencyError,
+    MprmError,
+    OutputExistsError,
+)
+from mprm.models.internvl import convert_internvl
+from mprm.models.internvl_tokenizer import read_sentencepiece, sentencepiece_backend
+from mprm.models.internvl_weights import RULES, bytes_of, layout_of, match_rules, to_native_layout, to_remote_layout
+
+HEADS, KEY_VALUE_HEADS, VISION_HEADS = 4, 2, 2
+SIDE, PATCH = 28, 7  # 4 × 4 patches, so 4 image tokens after the pixel shuffle
+IMAGE_TOKENS = 4
+
+# ---------------------------------------------------------------- the published layout, made small
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 0x7F:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def field(number: int, value: int | float | bytes) -> bytes:
+    if isinstance(value, bytes):
+        return varint(number << 3 | 2) + varint(len(value)) + value
+    if isinstance(value, float):
+        return varint(number << 3 | 5) + struct.pack("<f", value)
+    return varint(number << 3) + varint(value)
+
+
+def sentencepiece_bytes(
+    pieces: list[tuple[str, float, int]],
+    *,
+    model_type: int = 2,
+    prefix: int = 0,
+    spaces: int = 0,
+    charsmap: bytes = b"",
+) -> bytes:
+    """A tokenizer.model file: pieces are field 1, the trainer's settings 2, the normalizer's 3."""
+    message = b"".join(
+        field(1, field(1, text.encode()) + field(2, score) + field(3, kind)) for text, score, kind in pieces
+    )
+    message += field(2, field(3, model_type) + field(35, 1))
+    return message + field(3, field(1, b"identity") + field(2, charsmap) + field(3, prefix) + field(4, spaces))
+
+
+WORDS = ["th", "the", "▁the", "▁t", "▁", "t", "h", "e", "c", "a", "A", "B", "\n"]
+PIECES: list[tuple[str, float, int]] = [
+    ("<unk>", 0.0, 2),
+    ("<s>", 0.0, 3),
+    ("</s>", 0.0, 3),
+    *((f"<0x{byte:02X}>", 0.0, 6) for byte in range(256)),
+    *((word, float(-rank), 1) for rank, word in enumerate(WORDS)),
+    *((f"[UNUSED_TOKEN_{number}]", 0.0, 4) for number in range(3)),
+]
+FIRST = 3 + 256
+ID = {text: number for number, (text, _, _) in enumerate(PIECES)}
+UNUSED = ID["[UNUSED_TOKEN_0]"]
+"""[UNUSED_TOKEN_0] stays, the next two become <|im_end|> and <|im_start|>, as InternLM2 has it."""
+INTERNLM2_ADDED = {
+    "<unk>": 0,
+    "<s>": 1,
+    "</s>": 2,
+    "<|im_end|>": UNUSED + 1,
+    "<|im_start|>": UNUSED + 2,
+    "<img>": UNUSED + 3,
+    "</img>": UNUSED + 4,
+    "<IMG_CONTEXT>": UNUSED + 5,
+}
+INTERNLM2_VOCABULARY = UNUSED + 6
+
+SPECIAL = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def write_internlm2_tokenizer(folder: Path, **changes: Any) -> None:
+    (folder / "tokenizer.model").write_bytes(sentencepiece_bytes(PIECES))
+    write_json(folder / "added_tokens.json", {text: n for text, n in INTERNLM2_ADDED.items() if n > UNUSED})
+    write_json(folder / "special_tokens_map.json", {"bos_token": "<s>", "unk_token": {"content": "<unk>"}})
+    config = {
+        "added_tokens_decoder": {str(n): {"content": text, **SPECIAL} for text, n in INTERNLM2_ADDED.items()},
+        "auto_map": {"AutoTokenizer": ["tokenization_internlm2.InternLM2Tokenizer", None]},
+        "tokenizer_class": "InternLM2Tokenizer",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "</s>",
+        "model_max_length": 8192,
+        **changes,
+    }
+    write_json(folder / "tokenizer_config.json", config)
+
+
+QWEN2_ADDED = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "<img>", "</img>", "<IMG_CONTEXT>"]
+
+
+def write_qwen2_tokenizer(folder: Path) -> int:
+    """256 bytes, three words and the added tokens; returns how many."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    vocabulary = {text: n for n, text in enumerate([*sorted(ByteLevel.alphabet()), "th", "the", "Ġthe"])}
+    write_json(folder / "vocab.json", vocabulary)
+    (folder / "merges.txt").write_text("#version: 0.2\nt h\nth e\nĠ the\n", encoding="utf-8")
+    added = {len(vocabulary) + n: text for n, text in enumerate(QWEN2_ADDED)}
+    write_json(folder / "added_tokens.json", {text: n for n, text in added.items()})
+    decoder = {str(n): {"content": text, **SPECIAL, "special": text != "<tool_call>"} for n, text in added.items()}
+    config = {
+        "added_tokens_decoder": decoder,
+        "bos_token": None,
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "tokenizer_class": "Qwen2Tokenizer",
+    }
+    write_json(folder / "tokenizer_config.json", config)
+    return len(vocabulary) + len(added)
+
+
+def remote_config(config: InternVLConfig) -> dict[str, Any]:
+    """The config.json that a published checkpoint of this size would have."""
+    text, vision = config.text_config, config.vision_config
+    is_llama = text.model_type == "llama"
+    rope = dict(text.rope_parameters)
+    scaling = {"type": rope["rope_type"], "factor": rope["factor"]} if "factor" in rope else None
+    llm = {
+        "architectures": ["InternLM2ForCausalLM" if is_llama else "Qwen2ForCausalLM"],
+        "model_type": "internlm2" if is_llama else "qwen2",
+        **{
+            name: getattr(text, name)
+            for name in (
+                "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
+                "hidden_act max_position_embeddings rms_norm_eps bos_token_id eos_token_id pad_token_id"
+            ).split()
+        },
+        "rope_theta": rope["rope_theta"],
+        "rope_scaling": scaling,
+        "tie_word_embeddings": False,
+        **({"bias": text.attention_bias} if is_llama else {}),
+    }
+    vit = {
+        "architectures": ["InternVisionModel"],
+        "model_type": "intern_vit_6b",
+        **{
+            name: getattr(vision, name)
+            for name in "hidden_size intermediate_size num_hidden_layers num_attention_heads hidden_act norm_type "
+            "layer_norm_eps".split()
+        },
+        "image_size": SIDE,
+        "patch_size": PATCH,
+        "qkv_bias": vision.attention_bias,
+        "qk_normalization": vision.use_qk_norm,
+        "drop_path_rate": 0.0,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "initializer_factor": 1.0,
+        "use_flash_attn": True,
+    }
+    return {
+        "architectures": ["InternVLChatModel"],
+        "auto_map": {"AutoModel": "modeling_internvl_chat.InternVLChatModel"},
+        "model_type": "internvl_chat",
+        "llm_config": llm,
+        "vision_config": vit,
+        "downsample_ratio": 0.5,
+        "dynamic_image_size": True,
+        "force_image_size": SIDE,
+        "max_dynamic_patch": 12,
+        "min_dynamic_patch": 1,
+        "pad2square": False,
+        "ps_version": "v2",
+        "select_layer": -1,
+        "template": "internvl2_5",
+        "use_backbone_lora": 0,
+        "use_llm_lora": 0,
+        "use_thumbnail": True,
+        "torch_dtype": "bfloat16",
+    }
+
+
+KINDS = ("internlm2", "internlm2-bias-6b-vit", "qwen2")
+
+
+def native_model(kind: str, *, vocab_size: int, image_token_id: int) -> InternVLForConditionalGeneration:
+    """A small model, every parameter of it random: a norm left at ones would not tell where it went."""
+    is_6b = kind == "internlm2-bias-6b-vit"
+    common = {
+        "vocab_size": vocab_size,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KEY_VALUE_HEADS,
+        "max_position_embeddings": 16,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "pad_token_id": 2,
+    }
+    if kind == "qwen2":
+        text: Any = Qwen2Config(**common, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+    else:
+        rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}
+        text = LlamaConfig(**common, rope_parameters=rope, attention_bias=is_6b)
+    vision = InternVLVisionConfig(
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=VISION_HEADS,
+        image_size=[SIDE, SIDE],
+        patch_size=[PATCH, PATCH],
+        attention_bias=not is_6b,
+        use_qk_norm=is_6b,
+        norm_type="rms_norm" if is_6b else "layer_norm",
+    )
+    config = InternVLConfig(
+        vision_config=vision,
+        text_config=text,
+        image_token_id=image_token_id,
+        image_seq_length=IMAGE_TOKENS,
+        tie_word_embeddings=False,
+    )
+    model = InternVLForConditionalGeneration(config).eval()
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.3, generator=generator)
+    return model
+
+
+def write_weights(folder: Path, state: dict[str, Any], *, n_shards: int = 2) -> None:
+    """Shards with an index, as published."""
+    names = list(state)
+    placed = {}
+    for number in range(n_shards):
+        file = f"model-{number + 1:05d}-of-{n_shards:05d}.safetensors"
+        part = names[number::n_shards]
+        save_file({name: state[name].contiguous() for name in part}, folder / file, metadata={"format": "pt"})
+        placed |= dict.fromkeys(part, file)
+    write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": placed})
+
+
+def write_checkpoint(folder: Path, kind: str) -> InternVLForConditionalGeneration:
+    """A published checkpoint in ``folder``; returns the native model it was made of."""
+    folder.mkdir()
+    if kind == "qwen2":
+        n_tokens = write_qwen2_tokenizer(folder)
+        model = native_model(kind, vocab_size=n_tokens + 5, image_token_id=n_tokens - 1)
+    else:
+        write_internlm2_tokenizer(folder)
+        model = native_model(kind, vocab_size=INTERNLM2_VOCABULARY, image_token_id=INTERNLM2_ADDED["<IMG_CONTEXT>"])
+    write_json(folder / "config.json", remote_config(model.config))
+    write_json(folder / "generation_config.json", {"_from_model_config": True, "eos_token_id": 2})
+    write_weights(folder, to_remote_layout(model.state_dict(), model.config))
+    for name in ("modeling_internvl_chat", "configuration_internvl_chat", "tokenization_internlm2"):
+        (folder / f"{name}.py").write_text("raise SystemExit('remote code was run')\n")
+    return model
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A published InternLM2-type checkpoint."""
+    write_checkpoint(tmp_path / "src", "internlm2")
+    return tmp_path / "src"
+
+
+def state_of(folder: Path) -> dict[str, Any]:
+    return {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+
+
+def inputs(image_token_id: int) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(3)
+    ids = [5, 9, *[image_token_id] * IMAGE_TOKENS, 11, 6, 20]
+    return {"input_ids": torch.tensor([ids]), "pixel_values": torch.randn(1, 3, SIDE, SIDE, generator=generator)}
+
+
+# ---------------------------------------------------------------- the published equations
+
+
+def rms_norm(x: Any, weight: Any, eps: float) -> Any:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+
+def rotated(x: Any, theta: float) -> Any:
+    """Rotary embedding of (positions, heads, d): coordinate i turns with coordinate i + d/2."""
+    d = x.shape[-1]
+    angles = torch.arange(len(x))[:, None] * theta ** (-torch.arange(0, d, 2) / d)
+    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+    first, second = x[..., : d // 2], x[..., d // 2 :]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def causal(q: Any, k: Any, v: Any) -> Any:
+    """Attention of one head, (positions, d) each."""
+    scores = q @ k.T / math.sqrt(q.shape[-1])
+    return scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf).softmax(-1) @ v
+
+
+def internlm2_attention(x: Any, state: dict[str, Any], prefix: str, theta: float) -> Any:
+    """From the fused tensor: (key/value head, its queries then k then v, d)."""
+    per_group = HEADS // KEY_VALUE_HEADS
+    fused = F.linear(x, state[f"{prefix}.wqkv.weight"], state.get(f"{prefix}.wqkv.bias"))
+    fused = fused.view(len(x), KEY_VALUE_HEADS, per_group + 2, -1)
+    heads = []
+    for group in range(KEY_VALUE_HEADS):
+        q = rotated(fused[:, group, :per_group], theta)
+        k = rotated(fused[:, group, per_group : per_group + 1], theta)[:, 0]
+        v = fused[:, group, per_group + 1]
+        heads += [causal(q[:, number], k, v) for number in range(per_group)]
+    return F.linear(torch.cat(heads, dim=-1), state[f"{prefix}.wo.weight"], state.get(f"{prefix}.wo.bias"))
+
+
+def vision_attention(x: Any, state: dict[str, Any], prefix: str) -> Any:
+    """From the fused tensor: (q k v, head, d), queries and keys normalised over all heads at once."""
+    fused = F.linear(x, state[f"{prefix}.qkv.weight"], state.get(f"{prefix}.qkv.bias"))
+    q, k, v = fused.view(len(x), 3, -1).unbind(1)
+    if f"{prefix}.q_norm.weight" in state:
+        q = rms_norm(q, state[f"{prefix}.q_norm.weight"], 1e-6)
+        k = rms_norm(k, state[f"{prefix}.k_norm.weight"], 1e-6)
+    heads = []
+    for qh, kh, vh in zip(*(part.chunk(VISION_HEADS, dim=-1) for part in (q, k, v)), strict=True):
+        heads.append((qh @ kh.T / math.sqrt(qh.shape[-1])).softmax(-1) @ vh)
+    return F.linear(torch.cat(heads, dim=-1), state[f"{prefix}.proj.weight"], state[f"{prefix}.proj.bias"])
+
+
+def pixel_shuffle_v2(grid: Any) -> Any:
+    """Each output cell holds the four cells of its 2 × 2 block, row by row: (rows, columns, c) → (.., .., 4c)."""
+    return torch.stack(
+        [
+            torch.stack(
+                [
+                    torch.cat(
+                        [
+                            grid[2 * i, 2 * j],
+                            grid[2 * i, 2 * j + 1],
+                            grid[2 * i + 1, 2 * j],
+                            grid[2 * i + 1, 2 * j + 1],
+                        ]
+                    )
+                    for j in range(grid.shape[1] // 2)
+                ]
+            )
+            for i in range(grid.shape[0] // 2)
+        ]
+    )
+
+
+def vision_features(pixels: Any, state: dict[str, Any], *, n_layers: int) -> Any:
+    """Image embeddings of one tile, (tokens, hidden size of the language model)."""
+    get = state.__getitem__
+    patches = F.conv2d(
+        pixels[None],
+        get("vision_model.embeddings.patch_embedding.weight"),
+        get("vision_model.embeddings.patch_embedding.bias"),
+        stride=PATCH,
+    )
+    x = torch.cat([get("vision_model.embeddings.class_embedding")[0], patches[0].flatten(1).T])
+    x = x + get("vision_model.embeddings.position_embedding")[0]
+
+    def norm(x: Any, name: str) -> Any:
+        if f"{name}.bias" in state:
+            return F.layer_norm(x, x.shape[-1:], get(f"{name}.weight"), get(f"{name}.bias"), 1e-6)
+        return rms_norm(x, get(f"{name}.weight"), 1e-6)
+
+    for number in range(n_layers):
+        layer = f"vision_model.encoder.layers.{number}"
+        x = x + get(f"{layer}.ls1") * vision_attention(norm(x, f"{layer}.norm1"), state, f"{layer}.attn")
+        hidden = F.gelu(
+            F.linear(norm(x, f"{layer}.norm2"), get(f"{layer}.mlp.fc1.weight"), get(f"{layer}.mlp.fc1.bias"))
+        )
+        x = x + get(f"{layer}.ls2") * F.linear(hidden, get(f"{layer}.mlp.fc2.weight"), get(f"{layer}.mlp.fc2.bias"))
+    side = SIDE // PATCH
+    x = pixel_shuffle_v2(x[1:].view(side, side, -1)).flatten(0, 1)
+    x = F.layer_norm(x, x.shape[-1:], get("mlp1.0.weight"), get("mlp1.0.bias"))
+    x = F.gelu(F.linear(x, get("mlp1.1.weight"), get("mlp1.1.bias")))
+    return F.linear(x, get("mlp1.3.weight"), get("mlp1.3.bias"))
+
+
+def published_logits(state: dict[str, Any], input_ids: Any, pixel_values: Any, *, image_token_id: int) -> Any:
+    """The whole published model with InternLM2, from its own tensors."""
+    x = state["language_model.model.tok_embeddings.weight"][input_ids[0]].clone()
+    x[input_ids[0] == image_token_id] = vision_features(pixel_values[0], state, n_layers=2)
+    for number in range(2):
+        layer = f"language_model.model.layers.{number}"
+        normed = rms_norm(x, state[f"{layer}.attention_norm.weight"], 1e-5)
+        x = x + internlm2_attention(normed, state, f"{layer}.attention", 1e6)
+        normed = rms_norm(x, state[f"{layer}.ffn_norm.weight"], 1e-5)
+        gate = F.silu(normed @ state[f"{layer}.feed_forward.w1.weight"].T)
+        x = (
+            x
+            + (gate * (normed @ state[f"{layer}.feed_forward.w3.weight"].T))
+            @ state[f"{layer}.feed_forward.w2.weight"].T
+        )
+    return rms_norm(x, state["language_model.model.norm.weight"], 1e-5) @ state["language_model.output.weight"].T
+
+
+# ---------------------------------------------------------------- weights
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_converted_model_is_the_same_bit_for_bit_and_gives_the_same_logits(kind: str, tmp_path: Path) -> None:
+    model = write_checkpoint(tmp_path / "src", kind)
+    report = convert_internvl(tmp_path / "src", tmp_path / "dst")
+    loaded, problems = InternVLForConditionalGeneration.from_pretrained(tmp_path / "dst", output_loading_info=True)
+    assert not any(problems.values())
+    expected, found = model.state_dict(), loaded.state_dict()
+    assert expected.keys() == found.keys() == state_of(tmp_path / "dst").keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    given = inputs(model.config.image_token_id)
+    assert torch.equal(model(**given).logits, loaded.eval()(**given).logits)
+    assert report.image_token_id == loaded.config.image_token_id == model.config.image_token_id
+    assert report.n_parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert report.language_model == ("qwen2" if kind == "qwen2" else "llama")
+    assert not loaded.config.tie_word_embeddings
+
+
+@pytest.mark.parametrize("kind", ["internlm2", "internlm2-bias-6b-vit"])
+def test_a_converted_model_computes_what_the_published_equations_do(kind: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "src", kind)
+    report = convert_internvl(tmp_path / "src", tmp_path / "dst")
+    native = InternVLForConditionalGeneration.from_pretrained(tmp_path / "dst").eval()
+    given = inputs(report.image_token_id)
+    with torch.no_grad():
+        found = native(**given).logits[0]
+        expected = published_logits(state_of(tmp_path / "src"), **given, image_token_id=report.image_token_id)
+    assert expected.std() > 0.1  # what is compared is not all zeros
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_fused_attention_is_split_as_internlm2_uses_it() -> None:
+    from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
+
+    config = LlamaConfig(
+        hidden_size=32,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEY_VALUE_HEADS,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+    )
+    config._attn_implementation = "eager"
+    attention = LlamaAttention(config, layer_idx=0)
+    prefix = "model.language_model.layers.0.self_attn."
+    shapes = {prefix + name: tuple(tensor.shape) for name, tensor in attention.state_dict().items()}
+    layout = match_rules(shapes, RULES["llama"], n_key_value_heads=KEY_VALUE_HEADS)
+    generator = torch.Generator().manual_seed(0)
+    # 2 groups of 2 queries, a key and a value, 8 rows each: 2 · 4 · 8 = 64 rows
+    state = {
+        "language_model.model.layers.0.attention.wqkv.weight": torch.randn(64, 32, generator=generator),
+        "language_model.model.layers.0.attention.wo.weight": torch.randn(32, 32, generator=generator),
+    }
+    assert {entry.remote: entry.remote_shape for entry in layout} == {n: tuple(t.shape) for n, t in state.items()}
+    split = {name: tensor for entry in layout for name, tensor in entry.split(state[entry.remote]).items()}
+    attention.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in split.items()})
+
+    x = torch.randn(6, 32, generator=generator)
+    position = LlamaRotaryEmbedding(config)(x[None], torch.arange(6)[None])
+    mask = torch.full((1, 1, 6, 6), -torch.inf).triu(1)
+    with torch.no_grad():
+        found = attention(x[None], position_embeddings=position, attention_mask=mask)[0][0]
+    expected = internlm2_attention(x, state, "language_model.model.layers.0.attention", 1e6)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_fused_rows_go_group_by_group_to_queries_keys_and_values() -> None:
+    shapes = {
+        f"model.language_model.layers.0.self_attn.{n}_proj.bias": (rows,)
+        for n, rows in zip("qkv", (4, 2, 2), strict=True)
+    }
+    (entry,) = match_rules(shapes, RULES["llama"], n_key_value_heads=2)
+    # heads of one row; group 0 holds q0 q1 k0 v0, group 1 holds q2 q3 k1 v1
+    q, k, v = entry.split(torch.arange(8)).values()
+    assert (q.tolist(), k.tolist(), v.tolist()) == ([0, 1, 4, 5], [2, 6], [3, 7])
+
+
+def test_the_vision_towers_fused_attention_is_split_as_published(tmp_path: Path) -> None:
+    model = native_model("internlm2-bias-6b-vit", vocab_size=30, image_token_id=5)
+    state = to_remote_layout(model.state_dict(), model.config)
+    generator = torch.Generator().manual_seed(1)
+    for number in range(2):
+        name = f"vision_model.encoder.layers.{number}.attn.qkv.weight"
+        state[name] = torch.randn(state[name].shape, generator=generator)
+    model.load_state_dict(to_native_layout(state, model.config))
+    x = torch.randn(17, 16, generator=generator)
+    with torch.no_grad():
+        found = model.model.vision_tower.encoder.layer[1].attention(x[None])[0][0]
+    torch.testing.assert_close(found, vision_attention(x, state, "vision_model.encoder.layers.1.attn"))
+    # the product of queries and keys would not tell their norms apart
+    norm = state["vision_model.encoder.layers.1.attn.q_norm.weight"]
+    assert torch.equal(norm, model.model.vision_tower.encoder.layer[1].attention.q_norm.weight)
+
+
+def test_the_native_pixel_shuffle_is_the_published_version_two() -> None:
+    model = native_model("qwen2", vocab_size=30, image_token_id=5)
+    grid = torch.arange(4 * 6 * 3.0).view(4, 6, 3)
+    found = model.model.pixel_shuffle(grid[None], scale_factor=0.5)[0]
+    assert torch.equal(found, pixel_shuffle_v2(grid))
+
+
+def test_positions_beyond_the_trained_length_turn_as_published(published: Path, tmp_path: Path) -> None:
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    convert_internvl(published, tmp_path / "dst")
+    text = InternVLConfig.from_pretrained(tmp_path / "dst").text_config
+    rotary = LlamaRotaryEmbedding(text)
+    for length in (16, 40):
+        # dynamic NTK, factor 2, trained length 16, d = 8: the base grows with the length beyond 16
+        grown = 1e6 * (2 * max(length, 16) / 16 - 1) ** (8 / 6)
+        cos, _ = rotary(torch.zeros(1, length, 32), torch.arange(length)[None])
+        expected = torch.cos(torch.arange(length)[:, None] * grown ** (-torch.arange(0, 8, 2) / 8))
+        torch.testing.assert_close(cos[0, :, :4], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_every_rule_is_needed_and_reversible() -> None:
+    for kind in KINDS:
+        model = native_model(kind, vocab_size=30, image_token_id=5)
+        state = model.state_dict()
+        back = to_native_layout(to_remote_layout(state, model.config), model.config)
+        assert all(torch.equal(state[name], back[name]) for name in state)
+        assert state.keys() == back.keys()
+
+
+def test_parameters_that_no_rule_knows_are_named() -> None:
+    with pytest.raises(MissingDependencyError, match=r"model\.vision_tower\.new\.weight"):
+        match_rules({"model.vision_tower.new.weight": (3,)}, RULES["qwen2"], n_key_value_heads=2)
+
+
+@pytest.mark.parametrize(("dtype", "n_bytes"), [("bfloat16", 2), ("float16", 2), ("float32", 4)])
+def test_weights_are_cast_when_asked(dtype: str, n_bytes: int, published: Path, tmp_path: Path) -> None:
+    report = convert_internvl(published, tmp_path / "dst", dtype=dtype)
+    assert {tensor.dtype for tensor in state_of(tmp_path / "dst").values()} == {getattr(torch, dtype)}
+    assert (report.dtype, report.n_bytes) == (dtype, n_bytes * report.n_parameters)
+    assert json.loads((tmp_path / "dst" / "config.json").read_text())["dtype"] == dtype
+
+
+def test_published_types_are_kept(published: Path, tmp_path: Path) -> None:
+    state = {name: tensor.bfloat16() for name, tensor in state_of(published).items()}
+    state["mlp1.0.weight"] = state["mlp1.0.weight"].float()
+    write_weights(published, state)
+    assert convert_internvl(published, tmp_path / "dst").dtype == "bfloat16"
+    found = state_of(tmp_path / "dst")
+    assert [name for name in found if found[name].dtype != torch.bfloat16] == [
+        "model.multi_modal_projector.layer_norm.weight"
+    ]
+
+
+def test_files_are_no_larger_than_asked(published: Path, tmp_path: Path) -> None:
+    whole = convert_internvl(published, tmp_path / "one")
+    assert whole.files == ("model.safetensors",)
+    report = convert_internvl(published, tmp_path / "many", max_shard_size="20KB")
+    index = json.loads((tmp_path / "many" / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == report.n_bytes == whole.n_bytes
+    modes = {path.stat().st_mode for path in (tmp_path / "many").iterdir()}
+    assert len(modes) == 1  # who may read the config may read the weights
+    assert set(index["weight_map"].values()) == set(report.files)
+    for name in report.files:
+        with safe_open(tmp_path / "many" / name, "pt") as file:
+            assert set(file.keys()) == {tensor for tensor, at in index["weight_map"].items() if at == name}
+            tensors = [file.get_tensor(tensor) for tensor in file.keys()]
+        # the embeddings alone are larger than a file
+        assert sum(tensor.nbytes for tensor in tensors) <= 20_000 or len(tensors) == 1
+    one, many = state_of(tmp_path / "one"), state_of(tmp_path / "many")
+    assert one.keys() == many.keys()
+    assert all(torch.equal(one[name], many[name]) for name in one)
+
+
+def test_a_single_weight_file_without_an_index_is_read(published: Path, tmp_path: Path) -> None:
+    state = state_of(published)
+    for file in published.glob("model*"):
+        file.unlink()
+    save_file(state, published / "model.safetensors")
+    assert convert_internvl(published, tmp_path / "dst").n_source_tensors == len(state)
+
+
+@pytest.mark.parametrize(("size", "n_bytes"), [("5GB", 5 * 10**9), ("1.5 MiB", 3 * 2**19), (7, 7), ("20kb", 20_000)])
+def test_sizes_are_read(size: str | int, n_bytes: int) -> None:
+    assert bytes_of(size) == n_bytes
+
+
+@pytest.mark.parametrize("size", ["five", "5", "0GB", 0, "5IB"])
+def test_other_sizes_are_refused(size: str | int) -> None:
+    with pytest.raises(ConfigError, match="such as 5GB"):
+        bytes_of(size)
+
+
+# ---------------------------------------------------------------- what is wrong is said, and nothing is left behind
+
+
+def refused(src: Path, dst: Path, error: type[Exception] = DataError) -> str:
+    with pytest.raises(error) as raised:
+        convert_internvl(src, dst)
+    assert isinstance(raised.value, MprmError)
+    assert sorted(path.name for path in dst.parent.iterdir()) == ["src"]
+    return str(raised.value)
+
+
+def test_all_wrong_tensors_are_named_in_one_error(published: Path, tmp_path: Path) -> None:
+    state = state_of(published)
+    del state["language_model.model.layers.1.attention.wqkv.weight"]
+    state["language_model.model.layers.0.ffn_norm.weight"] = torch.zeros(31)
+    state["mlp1.3.bias"] = torch.zeros(32, dtype=torch.int8)
+    state["vision_model.head.weight"] = torch.zeros(2, 3)
+    write_weights(published, state)
+    text = refused(published, tmp_path / "dst")
+    assert "4 problems" in text
+    assert "language_model.model.layers.1.attention.wqkv.weight: missing; expected shape (64, 32)" in text
+    assert "layers.0.ffn_norm.weight: shape (31,) in model-0000" in text
+    assert "expected (32,)" in text
+    assert "mlp1.3.bias: type I8" in text
+    assert "vision_model.head.weight: unexpected, shape (2, 3)" in text
+
+
+def test_a_cut_file_and_a_missing_one_are_named(published: Path, tmp_path: Path) -> None:
+    state = state_of(published)
+    write_weights(published, state, n_shards=3)
+    for file in published.glob("*of-00002*"):
+        file.unlink()
+    first = published / "model-00001-of-00003.safetensors"
+    first.write_bytes(first.read_bytes()[:-10])
+    (published / "model-00003-of-00003.safetensors").unlink()
+    text = refused(published, tmp_path / "dst")
+    assert "2 problems" in text
+    assert "model-00001-of-00003.safetensors: cut short" in text
+    assert f"model-00003-of-00003.safetensors: not there; {len(list(state)[2::3])} tensors" in text
+
+
+def test_an_index_that_does_not_fit_its_files_is_refused(published: Path, tmp_path: Path) -> None:
+    path = published / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    places = index["weight_map"]
+    places["mlp1.0.bias"] = ({*places.values()} - {places["mlp1.0.bias"]}).pop()
+    write_json(path, index)
+    text = refused(published, tmp_path / "dst")
+    assert "2 problems" in text
+    assert f"mlp1.0.bias: model.safetensors.index.json places it in {places['mlp1.0.bias']}, which lacks it" in text
+    assert "mlp1.0.bias: in model-0000" in text
+
+
+@pytest.mark.parametrize("name", ["../x.safetensors", "/etc/x.safetensors", "a/x.safetensors", "x.bin", 3])
+def test_an_index_that_leads_elsewhere_is_refused(name: Any, published: Path, tmp_path: Path) -> None:
+    path = published / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"]["mlp1.0.bias"] = name
+    write_json(path, index)
+    assert "mlp1.0.bias is placed in" in refused(published, tmp_path / "dst")
+
+
+def test_pickled_weights_are_refused(published: Path, tmp_path: Path) -> None:
+    for file in published.glob("model*"):
+        file.unlink()
+    assert "no weights" in refused(published, tmp_path / "dst", InputNotFoundError)
+    (published / "pytorch_model-00001-of-00002.bin").touch()
+    assert "pickle files can run code" in refused(published, tmp_path / "dst")
+
+
+def changed(src: Path, where: str, value: Any) -> None:
+    """Set ``a.b`` in config.json; None removes it."""
+    config = json.loads((src / "config.json").read_text())
+    *way, last = where.split(".")
+    inner = config
+    for name in way:
+        inner = inner[name]
+    inner[last] = value
+    if value is None:
+        del inner[last]
+    write_json(src / "config.json", config)
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "said"),
+    [
+        ("model_type", "llava", "model_type is 'llava'; expected 'internvl_chat'"),
+        ("ps_version", "v1", "ps_version is 'v1'; expected 'v2'"),
+        ("select_layer", -4, "select_layer is -4; expected -1"),
+        ("template", "Hermes-2", "template is 'Hermes-2'; expected 'internvl2_5'"),
+        ("use_llm_lora", 16, "use_llm_lora is 16; expected 0"),
+        ("force_image_size", 56, "force_image_size is 56; expected 28"),
+        ("use_thumbnail", False, "use_thumbnail is False; expected True"),
+        (
+            "llm_config.architectures",
+            ["Phi3ForCausalLM"],
+            "expected ['InternLM2ForCausalLM'] or ['Qwen2ForCausalLM']",
+        ),
+        ("llm_config.rope_scaling", {"type": "yarn", "factor": 2.0}, "rope_scaling.type is 'yarn'"),
+        ("llm_config.rope_scaling", {"type": "dynamic"}, "llm_config.rope_scaling.factor is missing"),
+        ("llm_config.rope_scaling", "dynamic", "llm_config.rope_scaling is 'dynamic'; expected an object"),
+        ("llm_config.rope_theta", None, "llm_config.rope_theta is missing"),
+        ("vision_config.norm_type", "batch_norm", "norm_type is 'batch_norm'"),
+        ("vision_config.qkv_bias", None, "vision_config.qkv_bias is missing"),
+        ("vision_config", None, "vision_config is missing"),
+        ("vision_config", [], "vision_config is []; expected an object"),
+        ("vision_config.hidden_size", "16", "vision_config.hidden_size is '16'; expected a whole number"),
+        ("vision_config.qkv_bias", 1, "vision_config.qkv_bias is 1; expected true or false"),
+        ("llm_config.num_key_value_heads", 3, "the rest of llm_config.num_attention_heads by 3 is 1; expected 0"),
+        ("llm_config.num_key_value_heads", 0, "num_key_value_heads is 0; expected a whole number above 0"),
+        ("downsample_ratio", 0, "downsample_ratio is 0; expected a number above 0"),
+        ("downsample_ratio", float("nan"), "downsample_ratio is nan; expected a number above 0"),
+        # 4 patches a side: blocks of 1, 2 or 4
+        ("downsample_ratio", 0.3, "downsample_ratio is 0.3; expected 1.0 or 0.5 or 0.25"),
+        ("force_image_size", 0, "force_image_size is 0; expected a whole number above 0"),
+        ("max_dynamic_patch", -1, "max_dynamic_patch is -1; expected a whole number above 0"),
+        ("min_dynamic_patch", 13, "min_dynamic_patch is 13; expected no more than max_dynamic_patch, 12"),
+        ("min_dynamic_patch", "one", "min_dynamic_patch is 'one'; expected a whole number above 0"),
+        ("vision_config.patch_size", 0, "vision_config.patch_size is 0; expected a whole number above 0"),
+        ("vision_config.dropout", 1.5, "vision_config.dropout is 1.5; expected a number from 0 to below 1"),
+        ("llm_config.rms_norm_eps", float("inf"), "rms_norm_eps is inf; expected a number above 0"),
+        (
+            "llm_config.hidden_act",
+            "zork",
+            "transformers cannot set up the model that it describes (KeyError: 'zork')",
+        ),
+        (
+            "llm_config.hidden_size",
+            4 * 10**14,
+            "transformers cannot set up the model that it describes (RuntimeError",
+        ),
+    ],
+)
+def test_a_config_that_the_native_class_cannot_follow_is_refused(
+    where: str, value: Any, said: str, published: Path, tmp_path: Path
+) -> None:
+    changed(published, where, value)
+    assert said in refused(published, tmp_path / "dst")
+
+
+@pytest.mark.parametrize(("part", "n_layers"), [("llm_config", 10**6), ("vision_config", 10**15), ("llm_config", 3)])
+def test_other_numbers_of_layers_than_the_weights_have_are_refused_at_once(
+    part: str, n_layers: int, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mprm.models.internvl.native_config", lambda *_, **__: pytest.fail("too late"))
+    changed(published, f"{part}.num_hidden_layers", n_layers)
+    text = refused(published, tmp_path / "dst")
+    assert f"{part}.num_hidden_layers is {n_layers:,}; the weights have 2 layers" in text
+
+
+def test_a_single_weight_file_that_is_cut_short_is_named_alone(published: Path, tmp_path: Path) -> None:
+    state = state_of(published)
+    for file in published.glob("model*"):
+        file.unlink()
+    save_file(state, published / "model.safetensors")
+    whole = (published / "model.safetensors").read_bytes()
+    (published / "model.safetensors").write_bytes(whole[:-10])
+    text = refused(published, tmp_path / "dst")
+    assert "1 problems" in text
+    assert "model.safetensors: cut short" in text
+    save_file({}, published / "model.safetensors")
+    assert "there are no tensors" in refused(published, tmp_path / "dst")
+
+
+def test_a_norm_of_queries_and_keys_with_another_epsilon_is_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "src", "internlm2-bias-6b-vit")
+    changed(tmp_path / "src", "vision_config.layer_norm_eps", 1e-5)
+    assert "layer_norm_eps is 1e-05; expected 1e-06" in refused(tmp_path / "src", tmp_path / "dst")
+
+
+def test_a_native_checkpoint_is_left_alone(published: Path, tmp_path: Path) -> None:
+    changed(published, "model_type", "internvl")
+    assert "native layout already" in refused(published, tmp_path / "dst", ConfigError)
+
+
+def test_broken_and_missing_files_are_named(published: Path, tmp_path: Path) -> None:
+    (published / "tokenizer_config.json").write_text("{")
+    assert "tokenizer_config.json: not JSON" in refused(published, tmp_path / "dst")
+    (published / "tokenizer_config.json").unlink()
+    assert "tokenizer_config.json is not there" in refused(published, tmp_path / "dst", InputNotFoundError)
+    assert "hf download" in refused(tmp_path / "src" / "nowhere", tmp_path / "dst", InputNotFoundError)
+
+
+def test_an_existing_output_needs_force(published: Path, tmp_path: Path) -> None:
+    dst = tmp_path / "dst"
+    convert_internvl(published, dst, max_shard_size="20KB")
+    with pytest.raises(OutputExistsError, match="--force"):
+        convert_internvl(published, dst)
+    assert (dst / "model.safetensors.index.json").exists()
+    convert_internvl(published, dst, force=True)
+    assert not (dst / "model.safetensors.index.json").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dst", "src"]
+
+
+def test_force_replaces_conversions_only_and_a_failure_leaves_the_old_one(published: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match="no converted checkpoint"):
+        convert_internvl(published, home, force=True)
+    assert (home / "thesis.tex").exists()
+    for near in (published / "native", published, published.parent):
+        with pytest.raises(ConfigError, match="lie in one another"):
+            convert_internvl(published, near, force=True)
+    dst = tmp_path / "dst"
+    convert_internvl(published, dst)
+    (published / "model-00001-of-00002.safetensors").unlink()
+    with pytest.raises(DataError):
+        convert_internvl(published, dst, force=True)
+    assert InternVLConfig.from_pretrained(dst).model_type == "internvl"
+
+
+@pytest.mark.parametrize("stranger", ["mprm.json", "train.json", "checkpoint-10"])
+def test_force_never_replaces_a_folder_that_holds_anything_else(
+    stranger: str, published: Path, tmp_path: Path
+) -> None:
+    run_folder = tmp_path / "run"
+    convert_internvl(published, run_folder)
+    (run_folder / stranger).mkdir()
+    with pytest.raises(ConfigError, match=rf"did not write \({stranger}\) and is not replaced"):
+        convert_internvl(published, run_folder, force=True)
+    (run_folder / stranger).rmdir()
+    convert_internvl(published, run_folder, force=True)
+
+
+@pytest.mark.parametrize("marker", [None, "", "[]", '{"files": 3}'])
+def test_force_never_replaces_a_native_checkpoint_that_was_not_converted(
+    marker: str | None, published: Path, tmp_path: Path
+) -> None:
+    dst = tmp_path / "dst"
+    convert_internvl(published, dst)
+    before = {path.name for path in dst.iterdir()}
+    assert "mprm_conversion.json" in before
+    (dst / "mprm_conversion.json").unlink()
+    if marker is not None:
+        (dst / "mprm_conversion.json").write_text(marker)
+    with pytest.raises(ConfigError, match=r"no converted checkpoint \(no mprm_conversion\.json"):
+        convert_internvl(published, dst, force=True)
+    assert before - {path.name for path in dst.iterdir()} <= {"mprm_conversion.json"}
+
+
+def test_an_empty_folder_is_filled_and_a_file_is_left_alone(published: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    convert_internvl(published, tmp_path / "empty", force=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file is no folder and is not replaced"):
+        convert_internvl(published, tmp_path / "file", force=True)
+
+
+def test_a_weight_file_that_cannot_be_written_is_named(published: Path, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+
+    # the weights are 180 KB; a limit of the system's own, so that the error is the one that safetensors makes of it
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large.*dst/model\.safetensors'"):
+            convert_internvl(published, tmp_path / "dst")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in tmp_path.iterdir()] == ["src"]
+
+
+@pytest.mark.parametrize(
+    ("written_by", "error", "named"),
+    [
+        ("transformers.InternVLConfig.save_pretrained", OSError(28, "No space left on device"), "config.json"),
+        # as tokenizers tells of it
+        (
+            "transformers.PreTrainedTokenizerBase.save_pretrained",
+            Exception("No space left on device (os error 28)"),
+            "tokenizer.json",
+        ),
+    ],
+)
+def test_a_small_file_that_cannot_be_written_is_named(
+    written_by: str,
+    error: Exception,
+    named: str,
+    published: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(written_by, full)
+    with pytest.raises(OSError, match=rf"No space left on device.*{tmp_path}/dst/{named}'"):
+        convert_internvl(published, tmp_path / "dst")
+    assert [path.name for path in tmp_path.iterdir()] == ["src"]
+
+
+def test_a_write_that_fails_halfway_leaves_nothing(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match="no space"):
+        convert_internvl(published, tmp_path / "dst")
+    assert [path.name for path in tmp_path.iterdir()] == ["src"]
+
+
+def test_a_head_tied_to_the_embeddings_stays_tied(tmp_path: Path) -> None:
+    model = write_checkpoint(tmp_path / "src", "qwen2")
+    changed(tmp_path / "src", "llm_config.tie_word_embeddings", True)
+    report = convert_internvl(tmp_path / "src", tmp_path / "own")
+    assert any("a head of its own" in note for note in report.notes)
+    own = InternVLForConditionalGeneration.from_pretrained(tmp_path / "own")
+    assert torch.equal(own.lm_head.weight, model.lm_head.weight)
+
+    state = state_of(tmp_path / "src")
+    del state["language_model.lm_head.weight"]
+    write_weights(tmp_path / "src", state)
+    assert convert_internvl(tmp_path / "src", tmp_path / "tied").notes == ()
+    tied = InternVLForConditionalGeneration.from_pretrained(tmp_path / "tied")
+    assert tied.config.tie_word_embeddings
+    assert torch.equal(tied.lm_head.weight, model.model.language_model.embed_tokens.weight)
+
+
+def test_stochastic_depth_is_left_out_with_a_note(published: Path, tmp_path: Path) -> None:
+    changed(published, "vision_config.drop_path_rate", 0.1)
+    (note,) = convert_internvl(published, tmp_path / "dst").notes
+    assert "drop_path_rate 0.1" in note
+
+
+# ---------------------------------------------------------------- tokenizer, template, processors
+
+
+def test_the_internlm2_tokenizer_loads_without_remote_code_and_keeps_every_id(
+    published: Path, tmp_path: Path
+) -> None:
+    convert_internvl(published, tmp_path / "dst")
+    assert not list((tmp_path / "dst").glob("*.py"))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "dst")
+    for text, number in INTERNLM2_ADDED.items():
+        assert tokenizer.convert_tokens_to_ids(text) == number
+        assert tokenizer.encode(text, add_special_tokens=False) == [number]
+    assert len(tokenizer) == INTERNLM2_VOCABULARY
+    named = (tokenizer.start_image_token, tokenizer.end_image_token, tokenizer.context_image_token)
+    assert named == ("<img>", "</img>", "<IMG_CONTEXT>")
+    assert tokenizer.context_image_token_id == INTERNLM2_ADDED["<IMG_CONTEXT>"]
+    assert tokenizer.video_token in INTERNLM2_ADDED  # no id beyond the embedding table
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (1, 2, 2)
+    assert tokenizer.model_max_length == 8192
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        # th is joined first, then the; no piece joins "the" with the space after it
+        ("the cat", ["the", "▁", "c", "a", "t"]),
+        # of ▁t and th the better one, th, comes first, then the, then ▁the
+        (" the", ["▁the"]),
+        # é is no piece: its two bytes in UTF-8 are C3 A9
+        ("é", ["<0xC3>", "<0xA9>"]),
+        # user-defined pieces are found whole, and text around control tokens is cut on its own
+        ("t[UNUSED_TOKEN_0]h", ["t", "[UNUSED_TOKEN_0]", "h"]),
+        ("th<|im_end|>\nth", ["th", "<|im_end|>", "\n", "th"]),
+        ("<img> the</img>", ["<img>", "▁the", "</img>"]),
+    ],
+)
+def test_text_is_cut_as_the_sentencepiece_model_cuts_it(text: str, pieces: list[str], tmp_path: Path) -> None:
+    from mprm.models.internvl_tokenizer import build_tokenizer
+
+    write_internlm2_tokenizer(tmp_path)
+    tokenizer = build_tokenizer(tmp_path, vocab_size=INTERNLM2_VOCABULARY, system_message="")
+    ids = {**ID, **INTERNLM2_ADDED}
+    assert tokenizer(text)["input_ids"] == [1, *(ids[piece] for piece in pieces)]
+    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+def cut(path: Path, text: str, **settings: Any) -> list[str]:
+    path.write_bytes(sentencepiece_bytes(PIECES, **settings))
+    return list(sentencepiece_backend(read_sentencepiece(path), {}).encode(text).tokens)
+
+
+def test_the_models_own_normalisation_is_followed(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.model"
+    assert cut(path, "the") == ["the"]
+    assert cut(path, "the", prefix=1) == ["▁the"]
+    assert cut(path, "  t   h ") == ["▁", "▁t", "▁", "▁", "▁", "h", "▁"]
+    assert cut(path, "  t   h ", spaces=1) == ["t", "▁", "h"]
+    # a double array that maps A to B: from the root (offset 1) A leads to 1 ^ 0x41 = 64, whose value is at 65
+    units = [0] * 256
+    units[0], units[64], units[65] = 1 << 10, 0x41 | 1 << 8 | 1 << 10, 1 << 31
+    charsmap = struct.pack("<I", 1024) + struct.pack("<256I", *units) + b"B\0"
+    assert cut(path, "tA") == ["t", "A"]
+    assert cut(path, "tA", charsmap=charsmap) == ["t", "B"]
+
+
+def test_other_sentencepiece_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.model"
+    good = sentencepiece_bytes(PIECES)
+    for data, said in (
+        (good[:-3], "ends after the file"),
+        (b"\xff" * 20, "no SentencePiece model"),
+        (sentencepiece_bytes(PIECES, model_type=1), "of type 1; expected 2"),
+        (sentencepiece_bytes(PIECES[1:]), "none for unknown text"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=said):
+            read_sentencepiece(path)
+    path.write_bytes(sentencepiece_bytes([*PIECES, ("at", -20.0, 5)]))
+    with pytest.raises(DataError, match="'at' is marked unused"):
+        sentencepiece_backend(read_sentencepiece(path), {})
+
+
+def test_ids_that_do_not_fit_are_named(published: Path, tmp_path: Path) -> None:
+    listed = {**INTERNLM2_ADDED, "<IMG_CONTEXT>": UNUSED + 9}
+    decoder = {str(n): {"content": text, **SPECIAL} for text, n in listed.items()}
+    write_internlm2_tokenizer(published, added_tokens_decoder=decoder)
+    (published / "added_tokens.json").unlink()
+    text = refused(published, tmp_path / "dst")
+    assert f"<IMG_CONTEXT> has id {UNUSED + 5}; expected {UNUSED + 9}" in text
+    write_internlm2_tokenizer(published, added_tokens_decoder=decoder)
+    assert "added tokens with two ids: <IMG_CONTEXT>" in refused(published, tmp_path / "dst")
+    write_internlm2_tokenizer(published)
+    write_json(published / "added_tokens.json", {"<quad>": UNUSED + 3})
+    assert f"id {UNUSED + 3} is '<quad>', and '<img>'" in refused(published, tmp_path / "dst")
+    write_internlm2_tokenizer(published, pad_token="<pad>")
+    assert "not in the vocabulary: pad_token '<pad>'" in refused(published, tmp_path / "dst")
+    write_internlm2_tokenizer(published)
+    changed(published, "llm_config.vocab_size", INTERNLM2_VOCABULARY - 1)
+    assert f"the highest id is {INTERNLM2_VOCABULARY - 1}" in refused(published, tmp_path / "dst")
+
+
+def test_broken_tokenizer_files_are_named(tmp_path: Path) -> None:
+    src = tmp_path / "src"
+    write_checkpoint(src, "qwen2")
+    (src / "merges.txt").write_text("q zz\n")
+    assert "vocab.json and merges.txt make no tokenizer" in refused(src, tmp_path / "dst")
+    write_internlm2_tokenizer(src, added_tokens_decoder={"one": {"content": "<img>"}})
+    assert "added_tokens_decoder cannot be read" in refused(src, tmp_path / "dst")
+
+
+def test_tokens_that_internvl_needs_are_asked_for(published: Path, tmp_path: Path) -> None:
+    kept = {text: n for text, n in INTERNLM2_ADDED.items() if n <= UNUSED}
+    write_internlm2_tokenizer(
+        published, added_tokens_decoder={str(n): {"content": text, **SPECIAL} for text, n in kept.items()}
+    )
+    (published / "added_tokens.json").unlink()
+    text = refused(published, tmp_path / "dst")
+    assert all(f"{token} is not among the added tokens" in text for token in ("<|im_end|>", "<img>", "<IMG_CONTEXT>"))
+    (published / "tokenizer.model").unlink()
+    assert "expected tokenizer.model (InternLM2)" in refused(published, tmp_path / "dst", InputNotFoundError)
+
+
+def test_the_qwen2_tokenizer_keeps_every_id(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "src", "qwen2")
+    convert_internvl(tmp_path / "src", tmp_path / "dst")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "dst")
+    added = json.loads((tmp_path / "src" / "added_tokens.json").read_text())
+    assert all(tokenizer.encode(text) == [number] for text, number in added.items())
+    # "Ġthe" is the last of 256 bytes and three words
+    assert tokenizer.encode("the the<img>") == [257, 258, added["<img>"]]
+    assert tokenizer.decode(tokenizer.encode("<img><tool_call>é the"), skip_special_tokens=True) == "<tool_call>é the"
+    assert tokenizer.bos_token is None
+    assert tokenizer.context_image_token_id == added["<IMG_CONTEXT>"]
+    assert len(tokenizer) == 259 + len(added)
+
+
+SYSTEM = "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、清华大学及多家合作单位联合开发的多模态大语言模型。"
+
+
+@pytest.mark.parametrize(("kind", "bos"), [("internlm2", "<s>"), ("qwen2", "")])
+def test_the_chat_template_renders_the_published_conversation(kind: str, bos: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "src", kind)
+    convert_internvl(tmp_path / "src", tmp_path / "dst")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "dst")
+
+    def rendered(*messages: tuple[str, Any], reply: bool = True) -> str:
+        chat = [{"role": role, "content": content} for role, content in messages]
+        return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=reply))
+
+    system = f"{bos}<|im_start|>system\n{SYSTEM}<|im_end|>\n"
+    user = "<|im_start|>user\n<IMG_CONTEXT>\n the \nq<|im_end|>\n"
+    parts = [{"type": "image"}, {"type": "text", "text": " the \nq"}]
+    assert rendered(("user", parts)) == system + user + "<|im_start|>assistant\n"
+    assert rendered(("user", "<IMG_CONTEXT>\n the \nq"), ("assistant", "a"), reply=False) == (
+        system + user + "<|im_start|>assistant\na<|im_end|>\n"
+    )
+    assert rendered(("system", "S"), ("user", "q"), reply=False) == (
+        f"{bos}<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq<|im_end|>\n"
+    )
+    with pytest.raises(Exception, match="text and images, not of video"):
+        rendered(("user", [{"type": "video"}]))
+
+
+def test_the_image_processor_makes_the_published_tiles(published: Path, tmp_path: Path) -> None:
+    import numpy as np
+    from PIL import Image
+
+    convert_internvl(published, tmp_path / "dst")
+    processor = AutoImageProcessor.from_pretrained(tmp_path / "dst", backend="pil")
+    # 2 : 1 is two tiles of 28 pixels and a thumbnail
+    made = processor(Image.new("RGB", (56, 28), (255, 0, 0)))
+    assert list(made["num_patches"]) == [3]
+    tiles = np.stack(made["pixel_values"])
+    assert tiles.shape == (3, 3, SIDE, SIDE)
+    # ImageNet: (1 - 0.485) / 0.229, (0 - 0.456) / 0.224, (0 - 0.406) / 0.225
+    np.testing.assert_allclose(tiles[0, :, 0, 0], [2.2489, -2.0357, -1.8044], atol=1e-4)
+    assert (processor.min_patches, processor.max_patches) == (1, 12)
+
+
+def test_a_turn_ends_where_the_published_chat_ends_it(published: Path, tmp_path: Path) -> None:
+    write_json(published / "generation_config.json", {"_from_model_config": True, "eos_token_id": 2, "top_p": 0.9})
+    convert_internvl(published, tmp_path / "dst")
+    settings = GenerationConfig.from_pretrained(tmp_path / "dst")
+    assert settings.eos_token_id == [INTERNLM2_ADDED["<|im_end|>"], 2]
+    assert (settings.bos_token_id, settings.pad_token_id, settings.top_p) == (1, 2, 0.9)
+
+
+def test_the_native_config_says_what_the_published_one_does(published: Path, tmp_path: Path) -> None:
+    convert_internvl(published, tmp_path / "dst")
+    config = InternVLConfig.from_pretrained(tmp_path / "dst")
+    assert config.architectures == ["InternVLForConditionalGeneration"]
+    assert (config.image_seq_length, config.downsample_ratio) == (IMAGE_TOKENS, 0.5)
+    assert (config.vision_feature_layer, config.vision_feature_select_strategy) == (-1, "default")
+    assert config.text_config.rope_parameters == {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}
+    assert (config.text_config.max_position_embeddings, config.text_config.rms_norm_eps) == (16, 1e-5)
+    assert "auto_map" not in (tmp_path / "dst" / "config.json").read_text()
+
+
+def test_the_layout_of_the_published_8b_has_its_tensors_and_parameters() -> None:
+    """The tensors of InternVL2.5-8B, counted by hand; nothing of that size is made."""
+    # 8B: embeddings 4, 24 layers of 14 (qkv, proj, fc1, fc2, norm1, norm2 twice each; ls1, ls2), projector 6;
+    # embeddings 1, 32 layers of 7 (wqkv, wo, w1, w2, w3, two norms), norm and output 2
+    vision = InternVLVisionConfig(attention_bias=True)
+    text = LlamaConfig(
+        vocab_size=92553,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+    )
+    layout = layout_of(InternVLConfig(vision_config=vision, text_config=text, tie_word_embeddings=False))
+    assert len(layout) == 4 + 24 * 14 + 6 + 1 + 32 * 7 + 2
+    shapes = {entry.remote: entry.remote_shape for entry in layout}
+    assert shapes["language_model.model.layers.31.attention.wqkv.weight"] == ((32 + 2 * 8) * 128, 4096)
+    assert shapes["vision_model.encoder.layers.23.attn.qkv.weight"] == (3072, 1024)
+    assert shapes["mlp1.1.weight"] == (4096, 4096)
+    # 8,075,365,376: 304,012,288 of the vision tower, 33,570,816 of the projector, 7,737,782,272 of the rest
+    assert sum(math.prod(shape) for shape in shapes.values()) == 8_075_365_376
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command_converts_and_reports(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dst = tmp_path / "dst"
+    assert run([str(published), str(dst), "--dtype", "bfloat16", "--max-shard-size", "1MB"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "writing model.safetensors\n"
+    assert f"written to {dst}" in printed.out
+    assert "language model llama" in printed.out
+    assert run([str(published), str(dst), "--force", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["dtype"] == "float32"
+    assert report["files"] == ["model.safetensors"]
+    with pytest.raises(OutputExistsError):
+        run([str(published), str(dst)])
+    with pytest.raises(ConfigError, match="unknown dtype"):
+        convert_internvl(published, tmp_path / "other", dtype="int8")

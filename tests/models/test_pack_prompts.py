@@ -1,0 +1,310 @@
+"""Packed trees give the scores and gradients of padded batches: no chain sees another, no token is lost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from mprm.data.types import Chain
+from mprm.errors import ConfigError
+from mprm.models.checkpoint import Backbone, Card
+from mprm.models.head import StepModel, freeze_vision, load_step_model, step_probabilities
+from mprm.models.prefix_tree import PrefixTree, pack_numbers, packed, read_ids, shared_length
+from mprm.models.prompt import Encoded, PromptEncoder
+from mprm.training.loss import step_loss_sum
+from tests.tiny_models import BACKBONES, save_tiny
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model whose attention matters: with weights as they are drawn, every token would score alike."""
+
+    step_model: StepModel
+    images: tuple[Image.Image, ...]
+
+    @property
+    def model(self) -> Any:
+        return self.step_model.model
+
+    @property
+    def encoder(self) -> PromptEncoder:
+        return self.step_model.encoder
+
+
+@pytest.fixture(scope="module", params=BACKBONES)
+def reader(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    path = save_tiny(request.param, tmp_path_factory.mktemp(request.param))
+    step_model = load_step_model(path, Card(), device="cpu")
+    with torch.no_grad():
+        for name, weight in step_model.model.named_parameters():
+            if weight.dim() > 1 and "visual" not in name and "vision_tower" not in name:
+                weight *= 8
+    freeze_vision(step_model.model, step_model.family)
+    rng = np.random.default_rng(0)
+    sizes = () if request.param == "text" else ((80, 60), (200, 40), (30, 90))
+    images = (Image.fromarray(rng.integers(0, 255, (h, w, 3), dtype=np.uint8)) for w, h in sizes)
+    return Reader(step_model, tuple(images))
+
+
+SHOWN = ((), (0,), (0, 1), (2, 2), (1,))
+QUESTIONS = ("what is 12 + 30?", "how long is bar 1? " * 4, "compare <image> with <image> and say")
+WORDS = st.sampled_from(("the sum of 12 and 30 is 42", "no", "so the answer is 7 " * 4, "", "hm"))
+steps = st.lists(WORDS, min_size=1, max_size=4).map(tuple)
+drawn = st.lists(st.tuples(st.sampled_from(QUESTIONS), st.sampled_from(SHOWN), steps), min_size=1, max_size=7)
+within = settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+Drawn = list[tuple[str, tuple[int, ...], tuple[str, ...]]]
+
+
+def encoded(reader: Reader, some: Drawn, max_length: int = 8192) -> list[Encoded]:
+    encoder = reader.encoder
+    encoder.max_length, before = max_length, encoder.max_length
+    chains = [
+        Chain(question if "<image>" not in question or len(shown) > 1 else "which?", chain,
+              tuple(reader.images[i] for i in shown) if reader.images else ())
+        for question, shown, chain in some
+    ]  # fmt: skip
+    try:
+        found = [encoder.encode(chain) for chain in chains]
+    finally:
+        encoder.max_length = before
+    return [one for one in found if one.positions]
+
+
+@torch.no_grad()
+def plain_scores(reader: Reader, batch: list[Encoded]) -> torch.Tensor:
+    return step_probabilities(reader.model.eval()(**reader.encoder.collate(batch))["logits"])
+
+
+@torch.no_grad()
+def tree_scores(reader: Reader, batch: list[Encoded], **options: Any) -> torch.Tensor:
+    return step_probabilities(reader.model.eval()(**packed(reader.encoder, batch, **options))["logits"])
+
+
+def gradients(reader: Reader, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    model = reader.model.train()
+    model.zero_grad()
+    labels = (torch.arange(len(inputs["prm_index"])) % 3 == 0).float()
+    loss = step_loss_sum(model(**inputs)["logits"], labels)
+    loss.backward()
+    return loss.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
+
+
+@within
+@given(some=drawn, min_shared=st.sampled_from((1, 8, 32)))
+def test_scores_equal_those_of_the_plain_way(reader: Reader, some: Drawn, min_shared: int) -> None:
+    batch = encoded(reader, some)
+    together = plain_scores(reader, batch)
+    torch.testing.assert_close(tree_scores(reader, batch, min_shared=min_shared), together, atol=1e-5, rtol=0)
+    alone = torch.cat([plain_scores(reader, [one]) for one in batch])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+
+
+@within
+@given(some=drawn, min_shared=st.sampled_from((1, 32)))
+def test_loss_and_gradients_equal_those_of_the_plain_way(reader: Reader, some: Drawn, min_shared: int) -> None:
+    batch = encoded(reader, some)
+    loss, plain = gradients(reader, reader.encoder.collate(batch))
+    tree_loss, tree = gradients(reader, packed(reader.encoder, batch, min_shared=min_shared))
+    torch.testing.assert_close(tree_loss, loss, rtol=1e-5, atol=1e-5)
+    assert plain.keys() == tree.keys()
+    overall = torch.cat([gradient.flatten() for gradient in plain.values()]).norm()
+    for name, gradient in plain.items():
+        # some are zero but for rounding, such as those of biases that softmax does not see
+        assert (tree[name] - gradient).norm() <= 1e-4 * gradient.norm() + 1e-6 * overall, name
+    projector = reader.step_model.family.projector(reader.model)
+    if projector is not None and any(one.images for one in batch):
+        assert all(weight.grad.any() for weight in projector.parameters())
+
+
+@within
+@given(some=drawn, max_length=st.integers(90, 260))
+def test_scores_of_chains_that_were_cut_off_are_the_same_too(reader: Reader, some: Drawn, max_length: int) -> None:
+    batch = encoded(reader, some, max_length)
+    if batch:
+        torch.testing.assert_close(tree_scores(reader, batch), plain_scores(reader, batch), atol=1e-5, rtol=0)
+
+
+def candidates(reader: Reader, n: int = 4) -> list[Encoded]:
+    """Chains of one question, the first two of which begin with the same step."""
+    first = ("the answer is 7 " * 3, "the answer is 7 " * 3, "no, it is 42", "hm hm " * 8)
+    shown = (0, 1) if reader.images else ()
+    return encoded(reader, [(QUESTIONS[1], shown, (step, f"so {k}", "the end")) for k, step in enumerate(first)][:n])
+
+
+def test_one_branch_is_the_chain_itself(reader: Reader) -> None:
+    (chain,) = candidates(reader, 1)
+    inputs = packed(reader.encoder, [chain])
+    assert inputs["input_ids"][0].tolist() == chain.ids[: chain.positions[-1] + 1]
+    assert len(inputs["tree"].nodes) == 1
+    torch.testing.assert_close(tree_scores(reader, [chain]), plain_scores(reader, [chain]), atol=1e-6, rtol=0)
+
+
+def test_no_branch_sees_another(reader: Reader) -> None:
+    batch = candidates(reader)
+    other = encoded(reader, [(QUESTIONS[1], (0, 1) if reader.images else (), ("something else " * 5, "and more"))])
+    before = tree_scores(reader, batch)
+    beside = tree_scores(reader, [*batch, *other])[: len(before)]
+    torch.testing.assert_close(beside, before, atol=1e-6, rtol=0)
+    # the test can tell: a tree in which the third branch continues the second gives other scores
+    inputs = packed(reader.encoder, batch, min_shared=1)
+    nodes = list(inputs["tree"].nodes)
+    leaves = [n for n in range(len(nodes)) if n not in {node.parent for node in nodes}]
+    nodes[leaves[2]] = replace(nodes[leaves[2]], parent=leaves[1])
+    with torch.no_grad():
+        leaking = step_probabilities(reader.model(**{**inputs, "tree": PrefixTree(tuple(nodes))})["logits"])
+    assert (leaking - before).abs().max() > 1e-3
+
+
+def test_what_chains_share_is_computed_once(reader: Reader) -> None:
+    batch = candidates(reader)
+    ids = [read_ids(one).tolist() for one in batch]
+    beginnings = {tuple(chain[: end + 1]) for chain in ids for end in range(len(chain))}
+    # one token for each distinct beginning: question and images once, the first step of two chains once
+    n_tokens = packed(reader.encoder, batch, min_shared=1)["input_ids"].shape[1]
+    assert n_tokens == len(beginnings) < sum(map(len, ids)) / 2
+    calls: list[int] = []
+    if reader.images:
+        tower = reader.step_model.family.vision_tower(reader.model)
+        hook = tower.register_forward_hook(lambda *_: calls.append(1))
+        tree_scores(reader, batch)
+        hook.remove()
+        assert calls == [1]
+        plain = reader.encoder.collate(batch)["pixel_values"]
+        assert len(packed(reader.encoder, batch)["pixel_values"]) == len(plain) / 4
+
+
+def test_images_are_needed_of_one_chain_alone(reader: Reader) -> None:
+    batch = candidates(reader)
+    bare = [batch[0], *(replace(one, vision={}) for one in batch[1:])]
+    torch.testing.assert_close(tree_scores(reader, bare), tree_scores(reader, batch), atol=0, rtol=0)
+
+
+def test_equal_words_about_other_images_share_nothing(reader: Reader) -> None:
+    if not reader.images:
+        return
+    batch = encoded(reader, [("what?", (shown,), ("it is 7",)) for shown in (0, 0)])
+    inverted = Image.fromarray(255 - np.asarray(reader.images[0]))
+    batch.append(reader.encoder.encode(Chain("what?", ("it is 7",), (inverted,))))
+    assert batch[0].ids == batch[2].ids
+    found = tree_scores(reader, batch)
+    torch.testing.assert_close(found, plain_scores(reader, batch), atol=1e-5, rtol=0)
+    assert abs(found[0] - found[2]) > 1e-3 > 1e-6 > abs(found[0] - found[1])
+    assert len(packed(reader.encoder, batch)["tree"].nodes) == 2
+
+
+def test_chains_of_a_question_come_into_one_pack_as_far_as_they_fit(reader: Reader) -> None:
+    batch = candidates(reader) + encoded(reader, [("other " * 20, (), ("a", "b"))])
+    (whole,) = pack_numbers(batch, 10_000)
+    assert sorted(whole) == [0, 1, 2, 3, 4]
+    longest = max(len(one.ids) for one in batch)
+    for pack in pack_numbers(batch, longest + 20):
+        assert packed(reader.encoder, [batch[n] for n in pack])["input_ids"].shape[1] <= longest + 20
+
+
+def test_gradient_checkpointing_runs_the_same_tree_again(reader: Reader) -> None:
+    inputs = packed(reader.encoder, candidates(reader), min_shared=1)
+    _, whole = gradients(reader, inputs)
+    reader.model.gradient_checkpointing_enable({"use_reentrant": False})
+    try:
+        _, again = gradients(reader, inputs)
+    finally:
+        reader.model.gradient_checkpointing_disable()
+    for name, gradient in whole.items():
+        torch.testing.assert_close(again[name], gradient, msg=name)
+
+
+def test_the_vision_tower_leaves_nothing_for_backward_and_stays_in_eval_mode(reader: Reader) -> None:
+    if not reader.images:
+        return
+    seen: list[tuple[bool, bool]] = []
+    tower = reader.step_model.family.vision_tower(reader.model)
+    last = getattr(tower, "blocks", None) or tower.encoder.layer
+    hook = last[-1].register_forward_hook(
+        lambda module, _, out: seen.append(((out if torch.is_tensor(out) else out[0]).requires_grad, module.training))
+    )
+    reader.model.gradient_checkpointing_enable({"use_reentrant": False})  # as training does
+    try:
+        for inputs in (packed(reader.encoder, candidates(reader)), reader.encoder.collate(candidates(reader))):
+            gradients(reader, inputs)
+    finally:
+        reader.model.gradient_checkpointing_disable()
+        hook.remove()
+    assert seen == [(False, False)] * 2
+
+
+def test_the_prompts_length_is_what_chains_of_a_question_share_but_for_a_token(reader: Reader) -> None:
+    images = reader.images[:2]
+    chains = [Chain(QUESTIONS[0], (step,), images) for step in ("the sum", "7 is")]
+    one, other = (read_ids(reader.encoder.measure(chain)) for chain in chains)
+    assert reader.encoder.n_prompt(chains[0]) - shared_length(one, other) in (0, 1)
+
+
+def test_internvl_with_another_language_model_reads_trees_too(tmp_path: Any, monkeypatch: Any) -> None:
+    import transformers
+
+    monkeypatch.setattr(transformers, "LlamaConfig", transformers.Qwen2Config)
+    step_model = load_step_model(save_tiny("internvl", tmp_path), Card(), device="cpu")
+    assert step_model.model.config.text_config.model_type == "qwen2"
+    reader = Reader(step_model, (Image.new("RGB", (80, 60), "red"), Image.new("RGB", (60, 60), "blue")))
+    batch = candidates(reader)
+    torch.testing.assert_close(tree_scores(reader, batch), plain_scores(reader, batch), atol=1e-5, rtol=0)
+
+
+def test_a_model_that_drops_attention_in_training_reads_padded_batches_alone(tmp_path: Any) -> None:
+    path = save_tiny("text", tmp_path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.1}))
+    assert "drops 10% of its attention" in load_step_model(path, Card(), device="cpu").model.why_no_trees
+
+
+def test_a_model_of_an_unknown_kind_reads_padded_batches_alone(tmp_path: Any) -> None:
+    step_model = load_step_model(save_tiny("text", tmp_path), Card(), device="cpu", attention="eager")
+    chain = step_model.encoder.encode(Chain("q", ("a", "b")))
+    assert "attends with eager" in step_model.model.why_no_trees
+    with pytest.raises(ConfigError, match="cannot read packed trees: the model attends with eager"):
+        step_model.model(**packed(step_model.encoder, [chain]))
+    assert step_model.model(**step_model.encoder.collate([chain]))["logits"].shape == (2, 2)
+
+
+def test_what_is_saved_does_not_name_our_attention(reader: Reader, tmp_path: Any) -> None:
+    reader.model.save_pretrained(tmp_path)
+    assert "mprm" not in (tmp_path / "config.json").read_text()
+
+
+def test_an_image_is_shown_at_its_own_mark_whatever_the_order_of_the_marks(reader: Reader) -> None:
+    if not reader.images:
+        return
+    one, other, _ = reader.images
+    in_turn = Chain("is <image1> larger than <image2>?", ("it is 7",), (one, other))
+    turned = Chain("is <image2> larger than <image1>?", ("it is 7",), (other, one))
+    crossed = Chain("is <image2> larger than <image1>?", ("it is 7",), (one, other))
+    batch = [reader.encoder.encode(chain) for chain in (in_turn, turned, crossed)]
+    assert batch[0].ids == batch[1].ids
+    assert batch[0].images == batch[1].images != batch[2].images
+    assert all((batch[0].vision[name] == batch[1].vision[name]).all() for name in batch[0].vision)
+    found = tree_scores(reader, batch)
+    torch.testing.assert_close(found, plain_scores(reader, batch), atol=1e-5, rtol=0)
+    assert abs(found[0] - found[2]) > 1e-4 > 1e-6 > abs(found[0] - found[1])
+
+
+def test_a_policy_is_shown_an_image_at_its_own_mark_too(reader: Reader) -> None:
+    if not reader.images:
+        return
+    one, other, _ = reader.images
+    backbone = Backbone(
+        reader.step_model.family, reader.model, reader.encoder.tokenizer, reader.encoder.image_processor
+    )
+    in_turn = backbone.encode_chat("is <image1> larger than <image2>?", [one, other])
+    turned = backbone.encode_chat("is <image2> larger than <image1>?", [other, one])
+    for name, tensor in in_turn.items():
+        assert torch.equal(tensor, turned[name])
