@@ -33,7 +33,7 @@ import torch
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from mprm.annotation.samplers.policy import TransformersSampler
 from mprm.annotation.samplers.prefix_sampler import PrefixSampler
-from mprm.annotation.samplers.sampler import Decoding, Request, answers
+from mprm.annotation.samplers.sampler import Request, SamplingParams, answers
 from mprm.models.checkpoint import FAMILIES, Backbone
 from tiny_models import tiny_tokenizer
 
@@ -161,7 +161,7 @@ def requests_of(case: Case, policy: Backbone) -> list[list[Request]]:
                         prefix="\n\n".join(steps[:n_done]) + "\n\n",
                         n=case.continuations,
                         seed=len(found) * N_STEPS + n_done,
-                        decoding=Decoding(max_new_tokens=(N_STEPS - n_done) * STEP_TOKENS),
+                        sampling=SamplingParams(max_new_tokens=(N_STEPS - n_done) * STEP_TOKENS),
                     )
                     for n_done in range(1, N_STEPS)
                 ]
@@ -203,7 +203,7 @@ def measure(sampler: Any, requests: list[Request], policy: Backbone) -> dict[str
         if is_cuda:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - began
-    wanted = {number: request.decoding.max_new_tokens for number, request in enumerate(requests)}
+    wanted = {number: request.sampling.max_new_tokens for number, request in enumerate(requests)}
     assert all(completion.n_tokens == wanted[number] for number, row in found for completion in row)
     peak = torch.cuda.max_memory_allocated() / 2**30 if is_cuda else None
     return {"seconds": seconds, "continuations": sum(len(row) for _, row in found), "peak_gib": peak, **counts}
@@ -220,7 +220,7 @@ def run_case(case: Case, device: str, rounds: int) -> list[dict[str, Any]]:
         "full": (PrefixSampler(policy, name="p"), all_),
     }
     for sampler, requests in ways.values():  # warms up: the same shapes, a few tokens each
-        short = [replace(r, decoding=replace(r.decoding, max_new_tokens=4)) for r in requests]
+        short = [replace(r, sampling=replace(r.sampling, max_new_tokens=4)) for r in requests]
         list(answers(sampler, short))
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
     for number in range(rounds):

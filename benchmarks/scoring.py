@@ -29,7 +29,7 @@ import mprm
 from mprm.data.types import Chain
 from mprm.evaluation.rerank import RerankConfig
 from mprm.models import attention as tree_attention
-from mprm.models.checkpoint import Card, write_card
+from mprm.models.checkpoint import PRMConfig, write_prm_config
 from mprm.models.head import load_step_model, step_probabilities
 from mprm.models.prefix_tree import packed
 from mprm.models.prm import PRM
@@ -167,10 +167,10 @@ def rerank_on_the_lab(kind: str, *, tiny: bool, rounds: int) -> list[dict[str, A
     size = Size(hidden=64, layers=2, heads=4, kv_heads=2, intermediate=128, vision_hidden=32, vision_layers=1,
                 vision_heads=2) if tiny else Size()  # fmt: skip
     save_policy(new_policy(kind, size=size), folder / "policy")
-    untrained = load_step_model(folder / "policy", Card(), device="cpu")
+    untrained = load_step_model(folder / "policy", PRMConfig(), device="cpu")
     untrained.model.save_pretrained(folder / "prm")
     untrained.save_beside(folder / "prm")
-    write_card(folder / "prm", Card())
+    write_prm_config(folder / "prm", PRMConfig())
     device = "cpu" if tiny else "auto"
     models = {
         name: PRM.from_pretrained(folder / "prm", image_root=folder / "images", device=device, share_prefixes=share)

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from mprm.models.checkpoint import FAMILIES, Card
-from mprm.models.head import freeze_vision, load_step_model, step_reader
+from mprm.models.checkpoint import FAMILIES, PRMConfig
+from mprm.models.head import freeze_vision, load_step_model, prm_model
 from mprm.models.prompt import PromptEncoder, step_tokens
 from tiny_models import save_tiny, tiny_tokenizer
 
@@ -81,7 +81,7 @@ def build(kind: str, *, tiny: bool = False, is_trained: bool = False) -> Built:
     """The model on the GPU in bf16; with ``tiny`` a small one in float32 on the CPU."""
     folder = Path(tempfile.mkdtemp())
     if tiny:
-        step_model = load_step_model(save_tiny(kind, folder / "model"), Card(), device="cpu", image_root=folder)
+        step_model = load_step_model(save_tiny(kind, folder / "model"), PRMConfig(), device="cpu", image_root=folder)
         model, encoder = step_model.model, step_model.encoder
     else:
         model, encoder = _true_size(kind, folder)
@@ -109,7 +109,7 @@ def _true_size(kind: str, folder: Path) -> tuple[Any, PromptEncoder]:
         for name, parameter in model.named_parameters():
             parameter.fill_(1.0) if "norm" in name and "weight" in name else parameter.normal_(0, 0.02)
     torch.backends.cuda.enable_cudnn_sdp(False)  # as mprm loads models: its plans are made anew for every shape
-    return step_reader(model, family, tokens), PromptEncoder(tokenizer, processor, family, tokens, image_root=folder)
+    return prm_model(model, family, tokens), PromptEncoder(tokenizer, processor, family, tokens, image_root=folder)
 
 
 def _processor(kind: str, config: Any, folder: Path) -> Any:

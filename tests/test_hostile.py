@@ -52,7 +52,7 @@ def test_odd_values_are_reported_and_never_escape(name: str, record: dict, tmp_p
         ["stats", "--skip-bad"],
         ["convert", "--to", "trl", "--skip-bad", "--force", "--out", str(tmp_path / "o.jsonl")],
     ):
-        assert run([command[0], str(path), "--input-format", name, *command[1:]]) in (0, 1, 2, 3)
+        assert run([command[0], str(path), "--format", name, *command[1:]]) in (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize("cut", [6, 40, -1])

@@ -11,7 +11,20 @@ import mprm
 
 PACKAGE = Path(mprm.__file__).parent
 ORDER = [
-    *("errors", "answers", "data", "selection", "theory", "models", "annotation", "evaluation", "training", "report"),
+    *(
+        "errors",
+        "config",
+        "progress",
+        "answers",
+        "data",
+        "selection",
+        "theory",
+        "models",
+        "annotation",
+        "evaluation",
+        "training",
+        "report",
+    ),
     "cli",
 ]
 """Each room imports from itself and from those before it."""

@@ -17,7 +17,7 @@ from scipy.stats import binom, chi2
 import mprm
 from mprm.annotation.adaptive import AdaptiveRule
 from mprm.annotation.annotate import AnnotateConfig, annotate, estimate
-from mprm.annotation.samplers.sampler import Completion, Decoding, Request
+from mprm.annotation.samplers.sampler import Completion, Request, SamplingParams
 from mprm.annotation.samplers.server import HTTPSampler
 from mprm.annotation.task import Shard
 from mprm.data.types import Question
@@ -296,7 +296,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         with pytest.raises(ConfigError):
             AnnotateConfig(**settings)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="temperature 0"):
-        AnnotateConfig(decoding=Decoding(temperature=0))
+        AnnotateConfig(sampling=SamplingParams(temperature=0))
 
 
 def test_two_questions_with_one_id_and_outputs_over_inputs_are_refused(tmp_path: Path) -> None:

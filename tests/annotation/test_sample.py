@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mprm.annotation.sample import SampleConfig, sample
-from mprm.annotation.samplers.sampler import Answered, Completion, Decoding, Request, Session
+from mprm.annotation.samplers.sampler import Answered, Completion, Request, SamplingParams, Session
 from mprm.cli.sample import run
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
@@ -122,7 +122,7 @@ def test_other_settings_do_not_continue_a_run(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         sample(QUESTIONS, Echo(stops_after=2), out, config=CONFIG)
     with pytest.raises(ConfigError, match=r"temperature was 0\.7, now 1\.0"):
-        sample(QUESTIONS, Echo(), out, config=SampleConfig(n=2, decoding=Decoding(temperature=1.0)))
+        sample(QUESTIONS, Echo(), out, config=SampleConfig(n=2, sampling=SamplingParams(temperature=1.0)))
     with pytest.raises(ConfigError, match="voice was 'low', now 'high'"):
         sample(QUESTIONS, Echo(voice="high"), out, config=CONFIG)
     with pytest.raises(ConfigError, match="questions was"):
@@ -301,7 +301,7 @@ def test_the_command_samples_from_a_server(
     assert ids(out) == ["0", "1", "2"]
     assert {header["Authorization"] for header in server.headers} == {"Bearer secret"}
     body = server.bodies[0]
-    # the paper's decoding
+    # the paper's sampling
     assert (body["n"], body["temperature"], body["top_p"], body["top_k"], body["max_tokens"]) == (
         16,
         0.7,

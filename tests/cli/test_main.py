@@ -69,7 +69,7 @@ def test_the_version_is_told(capsys) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_error(random_corpus) -> None:
-    command = f"{sys.executable} -m mprm.cli.main stats {random_corpus} --format json | head -c 10"
+    command = f"{sys.executable} -m mprm.cli.main stats {random_corpus} --json | head -c 10"
     done = subprocess.run(
         command, shell=True, capture_output=True, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mprm.data.benchmark_formats import NONE_LEFT, PAST_THE_END
-from mprm.data.benchmarks import OCCURS_TWICE, read_benchmark, refuse_broken_images, refuse_missing_images
+from mprm.data.benchmarks import OCCURS_TWICE, check_images_exist, check_images_readable, read_benchmark
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError
 from tests.conftest import SHARED, raw_record, write_jsonl
 
@@ -270,13 +270,13 @@ def test_text_only_takes_records_without_an_image(tmp_path: Path) -> None:
 def test_missing_images_are_listed(tmp_path: Path) -> None:
     benchmark = read_benchmark(write_jsonl(tmp_path / "x.jsonl", [VISUAL]))
     with pytest.raises(ConfigError, match=r"2 images are named.*--image-root"):
-        refuse_missing_images(benchmark, None)
+        check_images_exist(benchmark, None)
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "1.png").touch()
     with pytest.raises(InputNotFoundError, match=r"1 of 2 images are not under .*\nimages/2.png \(.*x.jsonl:1\)"):
-        refuse_missing_images(benchmark, tmp_path)
+        check_images_exist(benchmark, tmp_path)
     (tmp_path / "images" / "2.png").touch()
-    refuse_missing_images(benchmark, tmp_path)
+    check_images_exist(benchmark, tmp_path)
 
 
 def test_all_images_that_cannot_be_decoded_are_listed(tmp_path: Path) -> None:
@@ -287,13 +287,13 @@ def test_all_images_that_cannot_be_decoded_are_listed(tmp_path: Path) -> None:
     benchmark = read_benchmark(write_jsonl(tmp_path / "x.jsonl", records))
     for name in names:
         image.effect_noise((64, 64), 90).save(tmp_path / name)  # noise, so that a file has many bytes to cut off
-    refuse_broken_images(benchmark, tmp_path)
+    check_images_readable(benchmark, tmp_path)
     whole = (tmp_path / "2.png").read_bytes()
     (tmp_path / "2.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "4.png").write_bytes(b"")
-    refuse_missing_images(benchmark, tmp_path)
+    check_images_exist(benchmark, tmp_path)
     with pytest.raises(DataError) as error:
-        refuse_broken_images(benchmark, tmp_path)
+        check_images_readable(benchmark, tmp_path)
     head, *lines = str(error.value).splitlines()
     assert head.startswith("2 of 4 images cannot be used")
     # 2.png is named by the records of lines 1 and 2
@@ -305,15 +305,15 @@ def test_all_images_that_cannot_be_decoded_are_listed(tmp_path: Path) -> None:
 
 def test_without_images_pillow_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    refuse_broken_images(read_benchmark(write_jsonl(tmp_path / "x.jsonl", [PROCESS])), None)
+    check_images_readable(read_benchmark(write_jsonl(tmp_path / "x.jsonl", [PROCESS])), None)
     with pytest.raises(MissingDependencyError, match="Pillow"):
-        refuse_broken_images(read_benchmark(write_jsonl(tmp_path / "x.jsonl", [VISUAL])), tmp_path)
+        check_images_readable(read_benchmark(write_jsonl(tmp_path / "x.jsonl", [VISUAL])), tmp_path)
 
 
 def test_an_image_path_that_leaves_the_root_is_refused(tmp_path: Path) -> None:
     benchmark = read_benchmark(write_jsonl(tmp_path / "x.jsonl", [{**VISUAL, "image": "../secret.png"}]))
     with pytest.raises(DataError, match=r"x\.jsonl:1: .*leaves the image root"):
-        refuse_missing_images(benchmark, tmp_path)
+        check_images_exist(benchmark, tmp_path)
 
 
 def test_processbench_is_read_whole() -> None:

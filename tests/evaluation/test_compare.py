@@ -3,7 +3,7 @@ import pytest
 
 from mprm.errors import DataError
 from mprm.evaluation.bootstrap import bootstrap, bootstrap_overall, count_units, measure, measured
-from mprm.evaluation.compare import Contender, compare, permutation_test, refuse_other_steps
+from mprm.evaluation.compare import ModelResult, check_same_steps, compare, permutation_test
 from mprm.evaluation.step_table import ScoredBenchmark, step_table
 from mprm.evaluation.thresholds import choose_thresholds
 from tests.evaluation.scorers import scored, simulated
@@ -12,7 +12,7 @@ from tests.evaluation.scorers import scored, simulated
 def contender(solutions, *, draws=500, threshold="held-out"):
     table = step_table(solutions)
     thresholds = choose_thresholds(table, threshold, folds=5, seed=0)
-    return Contender(
+    return ModelResult(
         name="m", table=table, thresholds=thresholds, measured=measured(table, thresholds, draws=draws, seed=0)
     )
 
@@ -123,10 +123,10 @@ def test_other_steps_are_refused_with_the_first_mismatch(field: str, value: obje
     other = [same[0], msgspec.structs.replace(same[1], **{field: value})]
     first = ScoredBenchmark(name="A", solutions=tuple(same))
     with pytest.raises(DataError, match=rf"solution 2 has {field} .* in A and .* in B"):
-        refuse_other_steps(first, ScoredBenchmark(name="B", solutions=tuple(other)))
+        check_same_steps(first, ScoredBenchmark(name="B", solutions=tuple(other)))
     with pytest.raises(DataError, match="A has 2 solutions and B 1"):
-        refuse_other_steps(first, ScoredBenchmark(name="B", solutions=tuple(same[:1])))
-    refuse_other_steps(first, first)
+        check_same_steps(first, ScoredBenchmark(name="B", solutions=tuple(same[:1])))
+    check_same_steps(first, first)
 
 
 def test_the_overall_value_alone_is_drawn_as_with_all_the_others() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mprm
-from mprm.annotation.samplers.sampler import Decoding
+from mprm.annotation.samplers.sampler import SamplingParams
 from mprm.errors import ConfigError
 from mprm.evaluation.step_table import read_scores
 from mprm_lab.make import make_lab
@@ -46,7 +46,7 @@ PLAN = LabPlan(
     validation_questions=3,
     best_of_n_questions=4,
     candidates=3,
-    decoding=Decoding(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=40),
+    sampling=SamplingParams(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=40),
     shards=2,
     rows=None,
     device="cpu",

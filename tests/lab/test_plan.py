@@ -91,7 +91,7 @@ def test_a_part_that_was_begun_with_another_plan_is_not_gone_on_with(tmp_path: P
     (tmp_path / "corpus.jsonl").touch()
     make_lab(tmp_path, plan, only=("corpus",))  # it is there
     with pytest.raises(ConfigError, match="begun with another plan"):
-        make_lab(tmp_path, replace(plan, decoding=replace(plan.decoding, temperature=0.3)), only=("corpus",))
+        make_lab(tmp_path, replace(plan, sampling=replace(plan.sampling, temperature=0.3)), only=("corpus",))
 
 
 @pytest.mark.parametrize("part", ["corpus", "benchmark", "validation", "candidates", "scores"])

@@ -15,7 +15,7 @@ from PIL import Image
 
 from mprm.data.types import Chain
 from mprm.errors import ConfigError
-from mprm.models.checkpoint import Backbone, Card
+from mprm.models.checkpoint import Backbone, PRMConfig
 from mprm.models.head import StepModel, freeze_vision, load_step_model, step_probabilities
 from mprm.models.prefix_tree import PrefixTree, pack_numbers, packed, read_ids, shared_length
 from mprm.models.prompt import Encoded, PromptEncoder
@@ -42,7 +42,7 @@ class Reader:
 @pytest.fixture(scope="module", params=BACKBONES)
 def reader(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reader:
     path = save_tiny(request.param, tmp_path_factory.mktemp(request.param))
-    step_model = load_step_model(path, Card(), device="cpu")
+    step_model = load_step_model(path, PRMConfig(), device="cpu")
     with torch.no_grad():
         for name, weight in step_model.model.named_parameters():
             if weight.dim() > 1 and "visual" not in name and "vision_tower" not in name:
@@ -253,7 +253,7 @@ def test_internvl_with_another_language_model_reads_trees_too(tmp_path: Any, mon
     import transformers
 
     monkeypatch.setattr(transformers, "LlamaConfig", transformers.Qwen2Config)
-    step_model = load_step_model(save_tiny("internvl", tmp_path), Card(), device="cpu")
+    step_model = load_step_model(save_tiny("internvl", tmp_path), PRMConfig(), device="cpu")
     assert step_model.model.config.text_config.model_type == "qwen2"
     reader = Reader(step_model, (Image.new("RGB", (80, 60), "red"), Image.new("RGB", (60, 60), "blue")))
     batch = candidates(reader)
@@ -264,11 +264,11 @@ def test_a_model_that_drops_attention_in_training_reads_padded_batches_alone(tmp
     path = save_tiny("text", tmp_path)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.1}))
-    assert "drops 10% of its attention" in load_step_model(path, Card(), device="cpu").model.why_no_trees
+    assert "drops 10% of its attention" in load_step_model(path, PRMConfig(), device="cpu").model.why_no_trees
 
 
 def test_a_model_of_an_unknown_kind_reads_padded_batches_alone(tmp_path: Any) -> None:
-    step_model = load_step_model(save_tiny("text", tmp_path), Card(), device="cpu", attention="eager")
+    step_model = load_step_model(save_tiny("text", tmp_path), PRMConfig(), device="cpu", attention="eager")
     chain = step_model.encoder.encode(Chain("q", ("a", "b")))
     assert "attends with eager" in step_model.model.why_no_trees
     with pytest.raises(ConfigError, match="cannot read packed trees: the model attends with eager"):

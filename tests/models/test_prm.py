@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import mprm
 from mprm.data.images import as_rgb
 from mprm.errors import ConfigError, DataError, InputNotFoundError
-from mprm.models.checkpoint import Card, write_card
+from mprm.models.checkpoint import PRMConfig, write_prm_config
 from mprm.models.head import load_step_model
 from mprm.models.prm import PRM, score_chains
 from tests.tiny_models import BACKBONES, save_tiny
@@ -25,10 +25,10 @@ from tests.tiny_models import BACKBONES, save_tiny
 def saved(kind: str, path: Path, **card: Any) -> Path:
     """A step model as training leaves it, untrained."""
     base = save_tiny(kind, path.with_name(path.name + "-base"))
-    step_model = load_step_model(base, Card(), device="cpu")
+    step_model = load_step_model(base, PRMConfig(), device="cpu")
     step_model.model.save_pretrained(path)
     step_model.save_beside(path)
-    write_card(path, Card(**card))
+    write_prm_config(path, PRMConfig(**card))
     return path
 
 
@@ -241,4 +241,4 @@ def test_settings_of_another_backbone_are_refused(tmp_path: Path) -> None:
         ({"min_pixels": 5000, "max_pixels": 1000}, "min_pixels must be at most max_pixels"),
     ):
         with pytest.raises(ConfigError, match=message):
-            load_step_model(base, Card(image_settings=settings), device="cpu")
+            load_step_model(base, PRMConfig(image_settings=settings), device="cpu")

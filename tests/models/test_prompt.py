@@ -14,7 +14,7 @@ from PIL import Image
 from mprm.data.images import place_images
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, DataError
-from mprm.models.checkpoint import Card
+from mprm.models.checkpoint import PRMConfig
 from mprm.models.head import StepModel, load_step_model
 from mprm.models.prompt import PromptEncoder
 from tests.tiny_models import BACKBONES, IMAGE, save_tiny
@@ -26,7 +26,9 @@ VISION = {"qwen2_5_vl": ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", 
 
 @pytest.fixture(scope="module", params=BACKBONES)
 def step_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StepModel:
-    return load_step_model(save_tiny(request.param, tmp_path_factory.mktemp(request.param)), Card(), device="cpu")
+    return load_step_model(
+        save_tiny(request.param, tmp_path_factory.mktemp(request.param)), PRMConfig(), device="cpu"
+    )
 
 
 def picture(width: int = 60, height: int = 60) -> Image.Image:
@@ -153,9 +155,9 @@ def test_images_stand_at_their_marks_where_these_fit(question: str, n_images: in
 def test_a_tokenizer_that_splits_yes_is_refused(tmp_path: Path) -> None:
     path = save_tiny("text", tmp_path)
     with pytest.raises(ConfigError, match=r"splits 'Yess' into .* expected one known token"):
-        load_step_model(path, Card(positive="Yess"), device="cpu")
+        load_step_model(path, PRMConfig(positive="Yess"), device="cpu")
     with pytest.raises(ConfigError, match="must be three tokens"):
-        load_step_model(path, Card(positive="No"), device="cpu")
+        load_step_model(path, PRMConfig(positive="No"), device="cpu")
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
@@ -166,7 +168,7 @@ def test_the_step_token_gets_a_row_and_none_is_lost(kind: str, spare_rows: int, 
 
     path = save_tiny(kind, tmp_path, spare_rows=spare_rows)
     n_tokens = len(AutoTokenizer.from_pretrained(path))
-    first, second = (load_step_model(path, Card(), device="cpu") for _ in range(2))
+    first, second = (load_step_model(path, PRMConfig(), device="cpu") for _ in range(2))
     for table in ("get_input_embeddings", "get_output_embeddings"):
         weight = getattr(first.model, table)().weight
         assert len(weight) == max(n_tokens + spare_rows, n_tokens + 1)
@@ -177,4 +179,4 @@ def test_the_step_token_gets_a_row_and_none_is_lost(kind: str, spare_rows: int, 
 def test_remote_code_checkpoints_are_sent_to_the_converter(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "internvl_chat"}')
     with pytest.raises(ConfigError, match="mprm convert-internvl"):
-        load_step_model(tmp_path, Card())
+        load_step_model(tmp_path, PRMConfig())

@@ -10,7 +10,7 @@ import pytest
 
 from mprm.data.types import Chain
 from mprm.errors import ConfigError
-from mprm.models.checkpoint import Card
+from mprm.models.checkpoint import PRMConfig
 from mprm.models.head import load_step_model
 from mprm.models.prm import PRM
 from mprm.models.prompt import Encoded, Memory
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def encoder(folder: Path, kind: str, memory: Memory | None, **options: Any) -> Any:
-    card = Card(max_length=options.pop("max_length", 200))
+    card = PRMConfig(max_length=options.pop("max_length", 200))
     return load_step_model(folder / kind, card, device="cpu", image_root=folder / "images", memory=memory).encoder
 
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from mprm.data.types import Chain
-from mprm.models.checkpoint import Card, load_backbone
+from mprm.models.checkpoint import PRMConfig, load_backbone
 from mprm.models.head import StepModel, freeze_vision, load_step_model, step_probabilities
 from tests.tiny_models import BACKBONES, save_tiny
 
@@ -19,7 +19,7 @@ from tests.tiny_models import BACKBONES, save_tiny
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[StepModel, Any]:
     """A step model, and the same checkpoint as plain transformers has it."""
     path = save_tiny(request.param, tmp_path_factory.mktemp(request.param))
-    return load_step_model(path, Card(), device="cpu"), load_backbone(path, device="cpu").model
+    return load_step_model(path, PRMConfig(), device="cpu"), load_backbone(path, device="cpu").model
 
 
 def chains(step_model: StepModel) -> list[Chain]:
@@ -145,7 +145,7 @@ def test_a_batch_without_images_still_sends_gradients_to_the_projector(pair: tup
     ("setting", "value"), [("logits_scaling", 4.0), ("logit_scale", 0.25), ("final_logit_softcapping", 0.05)]
 )
 def test_what_a_model_does_to_its_logits_is_done(setting: str, value: float, tmp_path: Any) -> None:
-    step_model = load_step_model(save_tiny("text", tmp_path), Card(), device="cpu")
+    step_model = load_step_model(save_tiny("text", tmp_path), PRMConfig(), device="cpu")
     before = logits_of(step_model, [Chain("q", ("s", "t"))])
     setattr(step_model.model.config, setting, value)
     after = logits_of(step_model, [Chain("q", ("s", "t"))])

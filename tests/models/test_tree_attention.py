@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mprm.models import attention as module
-from mprm.models.attention import Stretches, TreeOnDevice, tree_attention, window_attention
+from mprm.models.attention import TreeOnDevice, VarlenBatch, tree_attention, window_attention
 from mprm.models.prefix_tree import PrefixTree, lay_out
 
 HEADS, SHARED, WIDTH = 4, 2, 8
@@ -45,7 +45,7 @@ def dense(query: Tensor, key: Tensor, value: Tensor, tree: PrefixTree) -> Tensor
     return (weights @ value).transpose(1, 2)
 
 
-def plain_flash(query: Tensor, key: Tensor, value: Tensor, which: Stretches, scale: float | None) -> Any:
+def plain_flash(query: Tensor, key: Tensor, value: Tensor, which: VarlenBatch, scale: float | None) -> Any:
     """What flash attention computes, stretch by stretch."""
     out, log_sum = torch.empty_like(query), query.new_empty(query.shape[1], query.shape[0])
     for q, k, scores in _scores(query, key, which, scale):
@@ -55,7 +55,7 @@ def plain_flash(query: Tensor, key: Tensor, value: Tensor, which: Stretches, sca
 
 
 def plain_flash_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum: Tensor, rest: Any, which: Stretches,
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum: Tensor, rest: Any, which: VarlenBatch,
     scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """As flash attention goes backward: weights from the log-sum-exp, gradients of scores from the output."""
@@ -71,7 +71,7 @@ def plain_flash_backward(
     return found  # type: ignore[return-value]
 
 
-def _scores(query: Tensor, key: Tensor, which: Stretches, scale: float | None) -> Any:
+def _scores(query: Tensor, key: Tensor, which: VarlenBatch, scale: float | None) -> Any:
     for (q0, q1), (k0, k1) in zip(
         which.query_ends.unfold(0, 2, 1).tolist(), which.key_ends.unfold(0, 2, 1).tolist(), strict=True
     ):

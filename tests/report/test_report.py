@@ -71,7 +71,7 @@ def test_the_statistics_are_those_of_mprm_stats(
     from mprm.cli.stats import run as run_stats
 
     report(random_corpus, out=tmp_path / "r.html")
-    assert run_stats([str(random_corpus), "--format", "json"]) == 0
+    assert run_stats([str(random_corpus), "--json"]) == 0
     stats = json.loads(capsys.readouterr().out)
     rows = re.findall('<th scope="row">(.*?)</th>(.*?)</tr>', (tmp_path / "r.html").read_text())
     for name, cells in rows:

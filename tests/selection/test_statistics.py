@@ -50,9 +50,9 @@ def test_every_way_of_printing(small: Path, capsys) -> None:
         ("markdown", "| a | 2 | 5 | 2.50 | 4.0 | 20.00% | 0.7000 |"),
         ("latex", r"\begin{tabular}"),
     ):
-        assert run(["stats", str(small), "--format", form]) == 0
+        assert run(["stats", str(small), "--style", form]) == 0
         assert sign in capsys.readouterr().out
-    assert run(["stats", str(small), "--format", "json", "--by", "all"]) == 0
+    assert run(["stats", str(small), "--json", "--by", "all"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["sources"] == {}
     assert found["all"]["n_steps"] == 6

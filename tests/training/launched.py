@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from mprm.training.config import TrainConfig
 from mprm.training.train import leave_group, train
-from mprm.training.trainer import StepTrainer
+from mprm.training.trainer import PRMTrainer
 
 
 class DumpGradients(TrainerCallback):
@@ -39,13 +39,13 @@ class DumpGradients(TrainerCallback):
 def updates(kind: str, folder: Path, out: Path, per_device: int, pack: Any = "tree") -> None:
     """Train a few updates and write ``gradients.pt`` into ``out``."""
     dump = DumpGradients()
-    original = StepTrainer.__init__
+    original = PRMTrainer.__init__
 
     def with_dump(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         self.add_callback(dump)
 
-    StepTrainer.__init__ = with_dump  # type: ignore[method-assign]
+    PRMTrainer.__init__ = with_dump  # type: ignore[method-assign]
     try:
         config = TrainConfig(
             model=str(folder / kind),
@@ -64,7 +64,7 @@ def updates(kind: str, folder: Path, out: Path, per_device: int, pack: Any = "tr
         )
         train(str(folder / f"{'text' if kind == 'text' else 'images'}.jsonl"), config)
     finally:
-        StepTrainer.__init__ = original  # type: ignore[method-assign]
+        PRMTrainer.__init__ = original  # type: ignore[method-assign]
     if int(os.environ.get("RANK", "0")) == 0:
         torch.save({"gradients": dump.found, "losses": dump.losses}, out / "gradients.pt")
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mprm.errors import DataError
-from mprm.models.head import StepReader
+from mprm.models.head import PRMModel
 from mprm.training.batches import BatchPlan, PackedPlan, packed_plan
 from mprm.training.train import train
 from tests.tiny_models import BACKBONES, save_tiny
@@ -122,7 +122,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def n_tokens(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Tokens that the model read since it was last asked."""
     seen: list[int] = []
-    original = StepReader.forward
+    original = PRMModel.forward
 
     def spy(self: Any, input_ids: Any, **inputs: Any) -> Any:
         seen.append(input_ids.numel())
@@ -133,7 +133,7 @@ def n_tokens(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         seen.clear()
         return total
 
-    monkeypatch.setattr(StepReader, "forward", spy)
+    monkeypatch.setattr(PRMModel, "forward", spy)
     return taken
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 import mprm
 from mprm.errors import ConfigError, DataError, OutputExistsError
-from mprm.models.checkpoint import read_card
+from mprm.models.checkpoint import read_prm_config
 from mprm.models.prm import PRM
 from mprm.training.config import TrainConfig
 from mprm.training.dataset import TrainingSet, chain_of
@@ -161,7 +161,7 @@ def test_sharded_over_two_processes_stopped_and_resumed_gives_the_weights_of_one
     assert one.keys() == sharded.keys()
     for name, weight in one.items():
         torch.testing.assert_close(sharded[name], weight, atol=1e-5, rtol=1e-4, msg=name)
-    assert read_card(tmp_path / "two").data["rollouts"] == 10
+    assert read_prm_config(tmp_path / "two").data["rollouts"] == 10
 
 
 @pytest.mark.slow
@@ -233,10 +233,10 @@ def test_killed_and_resumed_gives_the_weights_of_an_uninterrupted_run(folder: Pa
 def test_the_ids_that_training_sees_are_those_that_evaluate_sees(
     tmp_path: Path, folder: Path, monkeypatch: Any
 ) -> None:
-    from mprm.models.head import StepReader
+    from mprm.models.head import PRMModel
 
     seen: list[tuple[int, ...]] = []
-    original = StepReader.forward
+    original = PRMModel.forward
 
     def spy(self: Any, input_ids: Any, tree: Any, **inputs: Any) -> Any:
         continued = {node.parent for node in tree.nodes}
@@ -245,7 +245,7 @@ def test_the_ids_that_training_sees_are_those_that_evaluate_sees(
             seen.append(tuple(id_ for node in spans for id_ in input_ids[0, node.start : node.end].tolist()))
         return original(self, input_ids=input_ids, tree=tree, **inputs)
 
-    monkeypatch.setattr(StepReader, "forward", spy)
+    monkeypatch.setattr(PRMModel, "forward", spy)
     for kind in BACKBONES:
         seen.clear()
         train(data_for(kind, folder), config_for(kind, folder, tmp_path / kind))
@@ -262,7 +262,7 @@ def test_the_ids_that_training_sees_are_those_that_evaluate_sees(
 
 def test_a_run_writes_a_plain_checkpoint_and_its_card(folder: Path, tmp_path: Path) -> None:
     trained = train(data_for("internvl", folder), config_for("internvl", folder, tmp_path / "run", tau=0.5))
-    card = read_card(tmp_path / "run")
+    card = read_prm_config(tmp_path / "run")
     assert (card.step_token, card.positive, card.negative) == ("<prm>", "Yes", "No")
     assert card.labels == {"scheme": "hard", "tau": 0.5}
     assert card.data == trained.data
@@ -294,11 +294,11 @@ def test_adapters_train_and_load(folder: Path, tmp_path: Path) -> None:
     )
     image = str(next((folder / "images").glob("*.png")).name)
     after = prm.score("how long is the bar?", [image], ["the bar is 3 long"])
-    from mprm.models.checkpoint import Card
+    from mprm.models.checkpoint import PRMConfig
     from mprm.models.head import load_step_model
     from mprm.models.prm import score_chains
 
-    untrained = load_step_model(base, Card(), device="cpu", image_root=folder / "images")
+    untrained = load_step_model(base, PRMConfig(), device="cpu", image_root=folder / "images")
     chain = mprm.Chain("how long is the bar?", ("the bar is 3 long",), (image,))
     assert score_chains(untrained.model, untrained.encoder, [chain])[0] != after
 

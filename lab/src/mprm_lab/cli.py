@@ -6,12 +6,13 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from mprm.cli.arguments import Force, Option, parsed
+from mprm.cli.arguments import parsed
+from mprm.config import Config, Force, Option
 from mprm.errors import ConfigError, InputNotFoundError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabCommand:
+class LabCommand(Config):
     """The laboratory.
 
     corpus: write the sample corpus that mprm ships, about 3,000 made-up rollouts of eight sources, without images.
@@ -112,11 +113,11 @@ def _pack(options: LabCommand) -> int:
 def _reproduce(options: LabCommand) -> int:
     from pathlib import Path
 
-    from mprm.data.output import refuse_existing
+    from mprm.data.output import check_overwrite
     from mprm.report.figures import need_altair
     from mprm_lab.reproduce.dry_run import dry_run
     from mprm_lab.reproduce.inputs import find_inputs
-    from mprm_lab.reproduce.reproduce import refuse_in_the_way, refuse_jobs, reproduce, wanted_cells
+    from mprm_lab.reproduce.reproduce import check_free, check_jobs, reproduce, wanted_cells
     from mprm_lab.reproduce.reproduce_plan import ReproducePlan
     from mprm_lab.reproduce.write_page import write_page
 
@@ -134,14 +135,14 @@ def _reproduce(options: LabCommand) -> int:
         return 0
     if options.out is not None:
         need_altair()  # before minutes of training
-        refuse_existing(f"{options.out}/lab.json", force=options.force)
+        check_overwrite(f"{options.out}/lab.json", force=options.force)
     if options.make:
         from mprm_lab.make import make_lab
 
         backbones = {cell.backbone for cell in wanted_cells(plan, only)}  # stops before minutes of making
         if options.jobs is not None:
-            refuse_jobs(options.jobs)
-        refuse_in_the_way(Path(options.folder))
+            check_jobs(options.jobs)
+        check_free(Path(options.folder))
         try:
             find_inputs(Path(options.folder), tuple(backbones))
         except InputNotFoundError:

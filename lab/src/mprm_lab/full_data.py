@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from mprm.data.benchmarks import read_benchmark, refuse_missing_images
+from mprm.data.benchmarks import check_images_exist, read_benchmark
 from mprm.evaluation.step_table import score_benchmark, write_scores
 from mprm.models.prm import PRM
 from mprm.training.config import TrainConfig
@@ -20,7 +20,7 @@ def score_with_full_data(folder: Path, out: Path, *, policy: str, learning_rate:
     run, images = out.parent / NAME, folder / "images"
     shutil.rmtree(run, ignore_errors=True)  # of a command that was stopped
     benchmark = read_benchmark(str(folder / "benchmark.jsonl"))
-    refuse_missing_images(benchmark, images)
+    check_images_exist(benchmark, images)
     config = TrainConfig(
         model=str(folder / "policies" / policy),
         out=str(run),

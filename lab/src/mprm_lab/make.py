@@ -122,7 +122,7 @@ def make_corpus(folder: Path, plan: LabPlan, say: Say) -> None:
         plan.corpus_questions,
         plan.rollouts,
         plan.continuations,
-        plan.decoding,
+        plan.sampling,
         plan.corpus_sources,
     ):
         return
@@ -149,7 +149,7 @@ def make_corpus(folder: Path, plan: LabPlan, say: Say) -> None:
 
 
 def _annotate(folder: Path, plan: LabPlan, questions: Path, index: int, out: Path) -> list[str]:
-    how = plan.decoding
+    how = plan.sampling
     words = [sys.executable, "-m", "mprm", "annotate", str(questions), "--out", str(out)]
     options = {
         "policy": folder / "policies" / plan.corpus_policy,
@@ -181,7 +181,7 @@ def make_validation(folder: Path, plan: LabPlan, say: Say) -> None:
 def _judged(folder: Path, plan: LabPlan, say: Say, split: str, n: int) -> None:
     """One solution of each policy to each of its ``n`` questions, the steps judged by the world."""
     final = folder / f"{split}.jsonl"
-    if _is_made(folder, split, final, *plan.benchmark_policies, n, plan.decoding, plan.sources):
+    if _is_made(folder, split, final, *plan.benchmark_policies, n, plan.sampling, plan.sources):
         return
     for name in plan.benchmark_policies:
         _need_policy(folder, name)
@@ -200,7 +200,7 @@ def _judged(folder: Path, plan: LabPlan, say: Say, split: str, n: int) -> None:
 def make_candidates(folder: Path, plan: LabPlan, say: Say) -> None:
     """Candidates for best-of-N."""
     final = folder / "candidates.jsonl"
-    details = (plan.corpus_policy, plan.best_of_n_questions, plan.candidates, plan.decoding, plan.sources)
+    details = (plan.corpus_policy, plan.best_of_n_questions, plan.candidates, plan.sampling, plan.sources)
     if _is_made(folder, "candidates", final, *details):
         return
     _need_policy(folder, plan.corpus_policy)
@@ -280,5 +280,5 @@ def _sample(folder: Path, plan: LabPlan, policy: str, questions: Path, out: Path
         return
     out.parent.mkdir(exist_ok=True)
     sampler = load_policy(folder / "policies" / policy, device=plan.device, rows=plan.rows)
-    config = SampleConfig(n=n, decoding=plan.decoding)
+    config = SampleConfig(n=n, sampling=plan.sampling)
     sample(str(questions), sampler, str(out), config=config, image_root=folder / "images")

@@ -31,7 +31,7 @@ def pictures_of(lines: Iterable[bytes], place: str) -> Iterator[str]:
         yield from [record.image] if isinstance(record.image, str) else record.image or record.images or []
 
 
-def refuse_no_folder(*folders: Path) -> None:
+def check_folder(*folders: Path) -> None:
     """Stop where something else stands in a folder's place."""
     for folder in folders:
         if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
@@ -40,7 +40,7 @@ def refuse_no_folder(*folders: Path) -> None:
 
 def draw_missing(records: Iterable[Path], images: Path) -> int:
     """Draw the pictures that the files name and ``images`` has not; returns how many."""
-    refuse_no_folder(images)
+    check_folder(images)
     n_drawn = 0
     for path in records:
         with path.open("rb") as lines:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from mprm.annotation.samplers.sampler import Decoding
+from mprm.annotation.samplers.sampler import SamplingParams
 from mprm.errors import ConfigError
 from mprm_lab.policy.architecture import Size
 from mprm_lab.policy.train_policy import PolicyTraining
 from mprm_lab.world import SOURCES
 
-FREE = Decoding(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=320)
+FREE = SamplingParams(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=320)
 """Tokens are drawn as the policy has learnt them."""
 
 
@@ -98,7 +98,7 @@ class LabPlan:
     """Likewise, of the benchmark that hyperparameters are chosen on."""
     best_of_n_questions: int = 600
     candidates: int = 16
-    decoding: Decoding = FREE
+    sampling: SamplingParams = FREE
     rows: int | None = 4096
     """Answers that a process draws at a time."""
     shards: int = 6

@@ -17,7 +17,7 @@ from typing import Any
 
 import zstandard
 
-from mprm.data.output import atomic_write, refuse_existing
+from mprm.data.output import atomic_write, check_overwrite
 from mprm_lab.draws import Draws
 from mprm_lab.problems import angles, charts, curves, experiments, food_webs, photos, plots, shapes
 from mprm_lab.sample_scores import N_MC, Course, Sampled, draw_courses, draw_n_steps, draw_samples
@@ -83,7 +83,7 @@ def write_sample(folder: str | Path, *, force: bool = False) -> list[Path]:
     """
     targets = {packed: Path(folder).expanduser() / packed.name.removesuffix(".zst") for packed in sample_files()}
     for target in targets.values():
-        refuse_existing(str(target), force=force)
+        check_overwrite(str(target), force=force)
     for packed, target in targets.items():
         with atomic_write(str(target)) as temporary:
             temporary.write_bytes(zstandard.ZstdDecompressor().decompress(packed.read_bytes()))

@@ -19,9 +19,9 @@ import xxhash
 import zstandard
 
 from mprm.data.corpus import MANIFEST_SUFFIX
-from mprm.data.output import atomic_write, refuse_existing
+from mprm.data.output import atomic_write, check_overwrite
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
-from mprm_lab.pictures import pictures_of, refuse_no_folder
+from mprm_lab.pictures import check_folder, pictures_of
 from mprm_lab.world import write_images
 
 RECORDS = ("corpus", "validation", "benchmark", "candidates")
@@ -80,8 +80,8 @@ def open_lab(folder: str | Path, *, force: bool = False) -> list[str]:
     if not all((source / packed).is_file() for packed in [HASHES, *records.values(), *policies.values()]):
         raise InputNotFoundError("this installation ships no lab; make one on a GPU: mprm lab make DIR")
     for path in [*records, *(f"policies/{name}/config.json" for name in policies)]:
-        refuse_existing(str(target / path), force=force)
-    refuse_no_folder(target / "images", target / "policies")
+        check_overwrite(str(target / path), force=force)
+    check_folder(target / "images", target / "policies")
     unpacked = {path: _unpacked(source, packed) for path, packed in (records | policies).items()}
     images = {image for path in records if path != SCORES for image in pictures_of(unpacked[path].splitlines(), path)}
     if force:  # they may be of another version's problems

@@ -23,14 +23,14 @@ import xxhash
 
 from mprm.annotation.adaptive import AdaptiveRule
 from mprm.annotation.checker import AnswerChecker, Judged
-from mprm.annotation.journal import Journal, Key, commonest, refuse_output, write_failed
-from mprm.annotation.monte_carlo import ROLLOUTS, Annotation, FixedBudget, Procedure, Tally, refuse_numbers
-from mprm.annotation.samplers.sampler import Answered, Completion, Decoding, Request, Sampler, identity_of
+from mprm.annotation.journal import Journal, Key, check_output, commonest, write_failed
+from mprm.annotation.monte_carlo import ROLLOUTS, Annotation, AnnotationStats, FixedBudget, Procedure, check_numbers
+from mprm.annotation.samplers.sampler import Answered, Completion, Request, Sampler, SamplingParams, identity_of
 from mprm.annotation.task import Shard, Task, question_tasks, rollout_tasks
 from mprm.answers.extract import last_box
 from mprm.data.candidate_formats import split_steps
 from mprm.data.corpus import hash_file, write_manifest
-from mprm.data.output import Dropped, DroppedRecords, atomic_write, dropped_path, refuse_existing, refuse_inputs
+from mprm.data.output import Dropped, DroppedRecords, atomic_write, check_not_inputs, check_overwrite, dropped_path
 from mprm.data.questions import given_questions, input_entries
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError
@@ -81,7 +81,7 @@ class Work:
         self._n_open: dict[Key, int] = {}
         self._reasons: dict[Key, list[str]] = {}
         self._n_done = 0
-        self._tally, self._began = Tally(), monotonic()
+        self._tally, self._began = AnnotationStats(), monotonic()
 
     def do(self, tasks: Iterable[Task]) -> dict[Key, list[str]]:
         """The reasons of the tasks that failed."""
@@ -136,7 +136,7 @@ class Work:
 
     def _take(self, answered: Sequence[Answered], checker: AnswerChecker) -> None:
         """Judge what was answered, and save each request as soon as it is judged."""
-        self._refuse_odd(answered)
+        self._check_odd(answered)
         pairs: list[tuple[str, Question]] = []
         slots: list[tuple[int, int]] = []
         verdicts: dict[int, list[Judged | None]] = {}
@@ -160,7 +160,7 @@ class Work:
 
         checker.check_many(pairs, on_checked=note)
 
-    def _refuse_odd(self, answered: Sequence[Answered]) -> None:
+    def _check_odd(self, answered: Sequence[Answered]) -> None:
         """Stop where a sampler does not keep to what `Session` says: its counts could not be trusted."""
         for number, completions in answered:
             asked = self._under_way.get(number)
@@ -196,14 +196,14 @@ class Work:
             self._journal.forget(key)  # what is saved would fail again
         if problems:
             self._reasons[key] = problems
-            self._refuse_hopeless()
+            self._check_hopeless()
         else:
             self._n_done += 1
             records, tally = annotation.records(), annotation.tally()
             self._journal.add({"source": key[0], "id": key[1], "records": records, "tally": tally})
         self._tell(1)
 
-    def _refuse_hopeless(self) -> None:
+    def _check_hopeless(self) -> None:
         """Stop when all questions fail, and all for one reason: the others would as well."""
         reasons = {reason for some in self._reasons.values() for reason in some}
         if not self._n_done and len(self._reasons) == HOPELESS and len(reasons) == 1:
@@ -267,7 +267,7 @@ class AnnotateConfig:
     """Most steps a rollout is split into; as many as it has blank lines when None."""
     early_stop: bool = False
     """Leave out the steps after a first one that never succeeded; they count as negative."""
-    decoding: Decoding = field(default_factory=Decoding)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
     adaptive: AdaptiveRule | None = None
     """Stop a prefix when its label is decided, before all N continuations."""
@@ -278,9 +278,9 @@ class AnnotateConfig:
     """Longest time that the comparison of two answers may take."""
 
     def __post_init__(self) -> None:
-        refuse_numbers(rollouts=self.rollouts, continuations=self.continuations)
+        check_numbers(rollouts=self.rollouts, continuations=self.continuations)
         split_steps("", self.max_steps)
-        if self.decoding.temperature == 0 and self.continuations > 1:
+        if self.sampling.temperature == 0 and self.continuations > 1:
             raise ConfigError(
                 f"at temperature 0 all {self.continuations} continuations would be the same; raise the temperature"
             )
@@ -298,7 +298,7 @@ class AnnotateConfig:
             continuations=self.continuations,
             max_steps=self.max_steps,
             early_stop=self.early_stop,
-            decoding=self.decoding,
+            sampling=self.sampling,
             seed=self.seed,
             budget=self.adaptive or FixedBudget(self.continuations),
             is_fresh=is_fresh,
@@ -309,7 +309,7 @@ class AnnotateConfig:
         """What the records depend on."""
         fields = asdict(self)
         del fields["timeout_s"]
-        return {**fields.pop("decoding"), **fields}
+        return {**fields.pop("sampling"), **fields}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +322,7 @@ class AnnotateSummary:
     n_failed: int
     n_continued: int
     """Of those done, the ones that an earlier run had done."""
-    tally: Tally
+    tally: AnnotationStats
     seconds: float
     renamed_images: dict[str, str]
     """Images that lie under the image root by another name than the question's: that name, by the question's."""
@@ -378,7 +378,7 @@ def annotate(
     began = monotonic()
     out, config = str(out), config or AnnotateConfig()
     given = questions if rollouts_from is None else rollouts_from
-    refuse_output(out, given, force=force)
+    check_output(out, given, force=force)
     if (questions is None) == (rollouts_from is None):
         raise ConfigError("annotate either questions or the rollouts of rollouts_from")
     renamed: dict[str, str] = {}
@@ -393,10 +393,10 @@ def annotate(
         fresh=fresh,
         on_bad=dropped if skip_bad else None,
     )
-    refuse_inputs({path for task in tasks for path in task.images} if Path(out).exists() else (), [out])
+    check_not_inputs({path for task in tasks for path in task.images} if Path(out).exists() else (), [out])
     run = {**identity_of(sampler), **config.identity(), "tasks": _digest(tasks)}
     with Journal(out, run=run, force=force, sync_s=SYNC_S) as journal:
-        refuse_existing(out, force=force)  # again: nobody else can finish it from now on
+        check_overwrite(out, force=force)  # again: nobody else can finish it from now on
         todo = [task for task in tasks if task.key not in journal]
         reasons: dict[Key, list[str]] = {}
         if todo:
@@ -411,7 +411,7 @@ def annotate(
                 f" {failed_to}; what is done is kept in {journal.path}. The same command asks for the failed ones"
                 " again; with --allow-failures it goes on without those that fail"
             )
-        refuse_existing(out, force=force)
+        check_overwrite(out, force=force)
         tally, manifest = _write(out, journal, tasks, reasons, inputs, {"policy": sampler.name, **run})
         dropped_to = dropped_path(out) if len(dropped) else None
         if dropped_to is not None:
@@ -477,10 +477,10 @@ def _write(
     reasons: dict[Key, list[str]],
     inputs: list[dict[str, Any]],
     run: dict[str, Any],
-) -> tuple[Tally, str]:
+) -> tuple[AnnotationStats, str]:
     """Write the records in the tasks' order; returns the sums, and the manifest."""
     sources: dict[str, dict[str, int]] = {}
-    total = Tally()
+    total = AnnotationStats()
     with atomic_write(out) as temporary:
         with temporary.open("wb") as lines:
             for task in tasks:
@@ -547,7 +547,7 @@ def estimate(
     )
     n_tried = min(n_tried, len(tasks))
     tried = [tasks[number * len(tasks) // n_tried] for number in range(n_tried)]
-    began, tally = monotonic(), Tally()
+    began, tally = monotonic(), AnnotationStats()
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "trial.jsonl")
         with Journal(out, run={}) as journal, watch("trying", n_tried) as note:

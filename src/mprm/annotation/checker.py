@@ -95,7 +95,7 @@ def _judge_choice(response: str, options: Sequence[str], gold: str) -> Judged | 
     return Undecided(Job(answer.latex, candidates), answer.key, tuple(letters))
 
 
-def _refuse_no_text(place: int, response: Any, question: Question) -> None:
+def _check_no_text(place: int, response: Any, question: Question) -> None:
     """Stop at what cannot be compared, before anything is."""
     if not isinstance(response, str):
         raise DataError(f"pair {place}: the response is {shown(response)}; expected text")
@@ -175,7 +175,7 @@ class AnswerChecker:
             Called with the place of a response and its verdict, as soon as it is known.
         """
         for place, (response, question) in enumerate(pairs):
-            _refuse_no_text(place, response, question)
+            _check_no_text(place, response, question)
         verdicts: list[Judged | None] = [None] * len(pairs)
         places: dict[Job, list[tuple[int, Undecided]]] = {}
 

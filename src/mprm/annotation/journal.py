@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from mprm.data.corpus import MANIFEST_SUFFIX
-from mprm.data.output import atomic_write, refuse_existing, refuse_inputs
+from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
 from mprm.data.questions import is_in_memory
 from mprm.data.records import corpus_files, is_url
 from mprm.errors import ConfigError, DataError, printable
@@ -227,7 +227,7 @@ MOST_NAME_BYTES = 220
 """Of a file's name; file systems take 255, and other files are named after it."""
 
 
-def refuse_output(out: str, given: Any, *, force: bool) -> None:
+def check_output(out: str, given: Any, *, force: bool) -> None:
     """Stop when nothing can be written to ``out``: to be called before a policy is loaded, too."""
     if is_url(out):
         raise ConfigError(f"{out}: answers are saved as they come, on this machine; name a local file")
@@ -240,8 +240,8 @@ def refuse_output(out: str, given: Any, *, force: bool) -> None:
         if Path(path).expanduser().is_dir():
             raise ConfigError(f"{path} is a folder, and would be a file beside the output; choose another output")
     if given is not None and not is_in_memory(given):
-        refuse_inputs([file.path for file in corpus_files(given)], [out, *made])
-    refuse_existing(out, force=force)
+        check_not_inputs([file.path for file in corpus_files(given)], [out, *made])
+    check_overwrite(out, force=force)
 
 
 def commonest(reasons: Mapping[Key, list[str]]) -> str:

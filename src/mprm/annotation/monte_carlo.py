@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import xxhash
 
-from mprm.annotation.samplers.sampler import Decoding, Request, derived_seed
+from mprm.annotation.samplers.sampler import Request, SamplingParams, derived_seed
 from mprm.annotation.task import Task
 from mprm.data.candidate_formats import JOINT, split_steps
 from mprm.errors import ConfigError
@@ -49,7 +49,7 @@ class Procedure:
     continuations: int
     max_steps: int | None
     early_stop: bool
-    decoding: Decoding
+    sampling: SamplingParams
     seed: int
     budget: Budget
     is_fresh: bool
@@ -108,7 +108,7 @@ class StepCounts:
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
+class AnnotationStats:
     """What annotating has come to; tallies add up."""
 
     n_rollouts: int = 0
@@ -212,7 +212,7 @@ class Annotation:
             prefix=prefix,
             n=n,
             seed=derived_seed(procedure.seed, *(["fresh"] if procedure.is_fresh else []), *task.key, part),
-            decoding=procedure.decoding,
+            sampling=procedure.sampling,
         )
 
     def prefix_of(self, part: str) -> str:
@@ -283,7 +283,7 @@ class Annotation:
 
     def tally(self) -> dict[str, float]:
         """The question's part of the sums; of given rollouts, only what was drawn now."""
-        total = Tally(n_rollouts=len(self.chains or {}), n_empty=self.n_empty, n_tokens=self.n_tokens)
+        total = AnnotationStats(n_rollouts=len(self.chains or {}), n_empty=self.n_empty, n_tokens=self.n_tokens)
         for number, chain in (self.chains or {}).items():
             total.n_cut_rollouts += chain.finish_reason == "length"
             for place, step in enumerate(chain.steps):
@@ -311,7 +311,7 @@ def _prefix(chain: _Chain, place: int) -> str:
     return text + JOINT if place + 1 < len(chain.steps) else text
 
 
-def refuse_numbers(**numbers: float) -> None:
+def check_numbers(**numbers: float) -> None:
     """Stop at counts below 1."""
     for name, number in numbers.items():
         if number < 1:

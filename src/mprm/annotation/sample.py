@@ -11,12 +11,12 @@ import msgspec
 import xxhash
 
 from mprm.annotation.annotate import Advance, Watch, unwatched_watch
-from mprm.annotation.journal import Journal, commonest, refuse_output, write_failed
+from mprm.annotation.journal import Journal, check_output, commonest, write_failed
 from mprm.annotation.samplers.sampler import (
     Completion,
-    Decoding,
     Request,
     Sampler,
+    SamplingParams,
     answers,
     derived_seed,
     identity_of,
@@ -24,7 +24,7 @@ from mprm.annotation.samplers.sampler import (
 from mprm.data.candidate_formats import split_steps
 from mprm.data.corpus import hash_file, write_manifest
 from mprm.data.images import image_files
-from mprm.data.output import atomic_write, refuse_existing
+from mprm.data.output import atomic_write, check_overwrite
 from mprm.data.questions import given_questions
 from mprm.data.types import Question
 from mprm.errors import MprmError
@@ -36,14 +36,14 @@ class SampleConfig:
 
     n: int = 16
     """Candidates of each question."""
-    decoding: Decoding = field(default_factory=Decoding)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
     """With the question's source and id it seeds the question's candidates."""
     max_steps: int | None = None
     """Most steps a candidate is split into; as many as it has blank lines when None."""
 
     def __post_init__(self) -> None:
-        Request(prompt="", n=self.n, decoding=self.decoding)  # refuses what makes no sense
+        Request(prompt="", n=self.n, sampling=self.sampling)  # refuses what makes no sense
         split_steps("", self.max_steps)
 
 
@@ -96,13 +96,13 @@ def sample(
         Shows how far the work is.
     """
     out, config = str(out), config or SampleConfig()
-    refuse_output(out, questions, force=force)
+    check_output(out, questions, force=force)
     renamed: dict[str, str] = {}
     entries, inputs = given_questions(questions, format, image_root, renamed)
     requests = [_request(question, config, image_root) for question in entries]
     run = {**identity_of(sampler), **_settings(config), "questions": _digest(entries)}
     with Journal(out, run=run, force=force) as journal:
-        refuse_existing(out, force=force)  # again: nobody else can finish it from now on
+        check_overwrite(out, force=force)  # again: nobody else can finish it from now on
         todo = [number for number, question in enumerate(entries) if _key(question) not in journal]
         with watch("sampling", len(todo) * config.n) as advance:
             reasons = _fill(journal, sampler, [(entries[i], requests[i]) for i in todo], config, advance)
@@ -139,7 +139,7 @@ def _digest(entries: Sequence[Question]) -> str:
 
 
 def _settings(config: SampleConfig) -> dict[str, Any]:
-    return {"n": config.n, **asdict(config.decoding), "seed": config.seed, "max_steps": config.max_steps}
+    return {"n": config.n, **asdict(config.sampling), "seed": config.seed, "max_steps": config.max_steps}
 
 
 def _request(question: Question, config: SampleConfig, image_root: str | Path | None) -> Request:
@@ -150,7 +150,7 @@ def _request(question: Question, config: SampleConfig, image_root: str | Path | 
         images=image_files(question, image_root),
         n=config.n,
         seed=derived_seed(config.seed, question.source, question.id),
-        decoding=config.decoding,
+        sampling=config.sampling,
     )
 
 

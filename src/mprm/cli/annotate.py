@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mprm.cli.arguments import Force, Json, Option, RayAddress, SkipBad, as_json, parsed
+from mprm.cli.arguments import as_json, parsed
 from mprm.cli.policy_options import PolicyOptions
 from mprm.cli.progress import noting
+from mprm.config import Force, Json, Option, SkipBad
 from mprm.data.engine import EngineName
 from mprm.errors import ConfigError
 
@@ -57,7 +58,7 @@ class AnnotateCommand(PolicyOptions):
     workers: Annotated[int | None, Option("Copies of the policy with --engine ray; one a GPU by default.", "N")] = (
         None
     )
-    ray_address: RayAddress = None
+    ray_address: Annotated[str | None, Option("Ray cluster to join; a local one by default.", "ADDRESS")] = None
     shard: Annotated[str, Option("Do one of several equal parts, such as 3/64.", "I/N")] = "1/1"
     seed: Annotated[int, Option("Seed; each request has its own made from it.", "N")] = 0
     questions_format: Annotated[
@@ -65,7 +66,6 @@ class AnnotateCommand(PolicyOptions):
         Option(
             "Format of the questions or rollouts, where the first record must not decide.",
             "NAME",
-            aliases=("--input-format",),
         ),
     ] = None
     image_root: Annotated[str | None, Option("Folder that holds the images.", "DIR")] = None
@@ -112,7 +112,7 @@ class AnnotateCommand(PolicyOptions):
             continuations=self.continuations,
             max_steps=self.max_steps,
             early_stop=self.early_stop,
-            decoding=self.decoding(),
+            sampling=self.sampling(),
             seed=self.seed,
             adaptive=rule,
             audit=self.audit,
@@ -130,7 +130,7 @@ def run(arguments: list[str]) -> int:
     )
     options.check()
     from mprm.annotation.annotate import annotate
-    from mprm.annotation.journal import refuse_output
+    from mprm.annotation.journal import check_output
 
     config = options.config()
     given: dict[str, Any] = {
@@ -150,8 +150,8 @@ def run(arguments: list[str]) -> int:
         print(as_json(asdict(expected)) if options.json else _expected(expected))
         return 0
     assert options.out is not None, "checked before"
-    refuse_output(options.out, options.questions or options.rollouts_from, force=options.force)
-    options.refuse_policy_folder(options.out)
+    check_output(options.out, options.questions or options.rollouts_from, force=options.force)
+    options.check_not_in_policy(options.out)
     summary = annotate(
         questions,
         options.engine_sampler(),

@@ -1,109 +1,102 @@
-"""Command lines from dataclasses, and the options that several commands share.
+"""Command lines from configs.
 
-A field is an option, its annotation says what it takes and what it is for. Built on argparse, which
-loads in a tenth of the time of richer libraries: ``mprm select`` takes little more than a second.
-
+Built on argparse, which loads in a tenth of the time of richer libraries: ``mprm select --help`` must feel instant.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import difflib
 import inspect
-import types
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import MISSING
+from typing import Any, NoReturn, TypeVar
 
-from mprm.data.engine import EngineName
-from mprm.data.rollout_formats import FORMATS
+from mprm.config import Config, Declared, declared
 
+GROUPS = ("input", "selection", "labels", "annotation", "policy", "server", "training", "evaluation", "options")
+"""Order of the headings in ``--help``; others follow, and compute and output come last."""
+LAST_GROUPS = ("compute", "output")
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Option:
-    """What an option is for and how it is shown."""
-
-    help: str
-    metavar: str | None = None
-    is_positional: bool = False
-    aliases: tuple[str, ...] = ()
+C = TypeVar("C", bound=Config)
 
 
-Paths = Annotated[tuple[str, ...], Option("Files, globs, folders or URLs of rollouts.", "INPUT", is_positional=True)]
-InputFormat = Annotated[
-    str | None,
-    Option(
-        f"Format of the input, where the first record must not decide: {', '.join(FORMATS)}.",
-        "NAME",
-        aliases=("--input-format",),
-    ),
-]
-Alpha = Annotated[float, Option("BIS smoothing; larger lets in more single-label rollouts.", "NUMBER")]
-Tau = Annotated[float, Option("A step is positive when its score is strictly above it.", "NUMBER")]
-Engine = Annotated[EngineName, Option("Where the work runs: on this machine's cores, or on Ray.")]
-Processes = Annotated[int | None, Option("Worker processes; all cores by default.", "N")]
-RayAddress = Annotated[str | None, Option("Ray cluster to join; a local one by default.", "ADDRESS")]
-TextOnly = Annotated[bool, Option("Accept records without an image.")]
-SkipBad = Annotated[bool, Option("Drop bad records, each with its reason, instead of stopping at the first.")]
-Force = Annotated[bool, Option("Replace outputs that exist.")]
-Json = Annotated[bool, Option("Print the summary as JSON.")]
-
-Config = TypeVar("Config")
-
-
-def parsed(config: type[Config], arguments: list[str], *, command: str, example: str) -> Config:
+def parsed(config: type[C], arguments: list[str], *, command: str, example: str) -> C:
     """The command's options; prints help and exits when asked to, or when they are wrong."""
+    options = vars(parser_of(config, command=command, example=example).parse_args(arguments))
+    return config(**{name: tuple(value) if isinstance(value, list) else value for name, value in options.items()})
+
+
+def parser_of(config: type[Config], *, command: str, example: str) -> argparse.ArgumentParser:
+    """The parser of a command, with one option for each field of its config."""
     parser = _Parser(
-        prog=f"mprm {command}",
+        prog=command if command.startswith("mprm") else f"mprm {command}",
         description=f"{inspect.cleandoc(config.__doc__ or '')}\n\nExample:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
-    hints = get_type_hints(config, include_extras=True)
-    for field in dataclasses.fields(config):  # type: ignore[arg-type]
-        _add(parser, field, hints[field.name])
-    found = vars(parser.parse_args(arguments))
-    return config(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+    entries = declared(config)
+    names = list(dict.fromkeys(entry.option.group for entry in entries if not entry.option.is_positional))
+    order = [*GROUPS, *(name for name in names if name not in (*GROUPS, *LAST_GROUPS)), *LAST_GROUPS]
+    groups = {name: parser.add_argument_group(name) for name in sorted(names, key=order.index)}
+    for entry in entries:
+        _add(parser if entry.option.is_positional else groups[entry.option.group], entry)
+    return parser
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help that fits 80 columns, without argparse's own list of all options at the top."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        positional = [action for action in actions if not action.option_strings]
+        required = [action for action in actions if action.option_strings and action.required]
+        words = [*(self._format_args(action, action.metavar or action.dest) for action in positional)]
+        words += [f"{action.option_strings[-1]} {action.metavar or action.dest.upper()}" for action in required]
+        super().add_usage(usage or " ".join(["%(prog)s", *words, "[options]"]), actions, groups, prefix)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Says what is wrong in one line, with the nearest option where one is unknown."""
 
     def error(self, message: str) -> NoReturn:
         """Print the message and exit with 2."""
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        for word in message.removeprefix("unrecognized arguments: ").split() if "unrecognized" in message else ():
+            for close in difflib.get_close_matches(word.split("=")[0], known, n=1):
+                message += f" (did you mean {close}?)"
         self.exit(2, f"{self.prog}: {message}. Inputs go before the options; {self.prog} --help lists them.\n")
 
 
-def _add(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], hint: Any) -> None:
+def _add(parser: Any, entry: Declared) -> None:
     """Add the option of one field."""
-    kind, option = get_args(hint)
-    is_required = field.default is dataclasses.MISSING
+    field, option = entry.field, entry.option
+    is_required = field.default is MISSING
     default = None if is_required else field.default
+    flag = f"--{entry.name.replace('_', '-')}"
     words = option.help.replace("%", "%%")
-    if default is not None and default is not False and default != ():
-        shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
-        words += f" (default: {shown})"
-    names = [f"--{field.name.replace('_', '-')}", *option.aliases]
-    if kind is bool:
-        parser.add_argument(*names, dest=field.name, action="store_true", help=words)
+    if entry.kind is bool and default is True:
+        parser.add_argument(f"--no-{flag[2:]}", dest=entry.name, action="store_false", help=words)
         return
-    if get_origin(kind) in (Union, types.UnionType):
-        kind = next(member for member in get_args(kind) if member is not type(None))
-    several = get_origin(kind) is tuple
-    if several:
-        kind = get_args(kind)[0]
-    choices = get_args(kind) if get_origin(kind) is Literal else None
+    if entry.kind is bool:
+        parser.add_argument(flag, dest=entry.name, action="store_true", help=words)
+        return
+    if default is not None and default != ():
+        words += f" (default: {' '.join(map(str, default)) if isinstance(default, tuple) else default})"
     settings: dict[str, Any] = {
         "help": words,
-        "type": str if choices else kind,
-        "choices": choices,
+        "type": str if entry.choices else entry.kind,
+        "choices": entry.choices or None,
         "metavar": option.metavar,
-        "nargs": "+" if several else None,
+        "nargs": "+" if entry.is_many else None,
     }
     if option.is_positional and not is_required:
-        parser.add_argument(field.name, **{**settings, "nargs": "*" if several else "?", "default": default})
+        parser.add_argument(entry.name, **{**settings, "nargs": "*" if entry.is_many else "?", "default": default})
     elif option.is_positional:
-        parser.add_argument(field.name, **settings)
+        parser.add_argument(entry.name, **settings)
     else:
-        parser.add_argument(*names, dest=field.name, default=default, required=is_required, **settings)
+        parser.add_argument(flag, dest=entry.name, default=default, required=is_required, **settings)
 
 
 def as_json(value: Any) -> str:

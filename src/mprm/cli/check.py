@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from mprm.cli.arguments import Engine, InputFormat, Option, Paths, Processes, RayAddress, TextOnly, as_json, parsed
+from mprm.cli.arguments import as_json, parsed
 from mprm.cli.progress import progress
+from mprm.config import EngineOptions, InputFormat, Option, Paths, TextOnly
 
 if TYPE_CHECKING:
     from mprm.data.check import CheckReport
@@ -17,7 +18,7 @@ EXAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckCommand:
+class CheckCommand(EngineOptions):
     """Find every problem in a corpus, with file and line; the exit code tells errors (1) and warnings (3)."""
 
     paths: Paths
@@ -29,9 +30,6 @@ class CheckCommand:
     json: Annotated[bool, Option("Print everything as JSON, every problem included.")] = False
     format: InputFormat = None
     text_only: TextOnly = False
-    engine: Engine = "local"
-    processes: Processes = None
-    ray_address: RayAddress = None
 
 
 def run(arguments: list[str]) -> int:

@@ -5,26 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-from mprm.cli.arguments import (
-    Engine,
-    Force,
-    InputFormat,
-    Json,
-    Option,
-    Paths,
-    Processes,
-    RayAddress,
-    SkipBad,
-    TextOnly,
-    as_json,
-    parsed,
-)
+from mprm.cli.arguments import as_json, parsed
 from mprm.cli.progress import progress
+from mprm.config import EngineOptions, Force, InputFormat, Json, Option, Paths, SkipBad, TextOnly
 from mprm.data.convert import TARGETS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertCommand:
+class ConvertCommand(EngineOptions):
     """Turn a corpus into another format; what the format cannot hold is refused."""
 
     paths: Paths
@@ -38,9 +26,6 @@ class ConvertCommand:
     skip_bad: SkipBad = False
     force: Force = False
     json: Json = False
-    engine: Engine = "local"
-    processes: Processes = None
-    ray_address: RayAddress = None
 
 
 def run(arguments: list[str]) -> int:

@@ -6,11 +6,12 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
-from mprm.cli.arguments import Force, Json, Option, as_json, parsed
+from mprm.cli.arguments import as_json, parsed
+from mprm.config import Config, Force, Json, Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertInternVLCommand:
+class ConvertInternVLCommand(Config):
     """Turn a published InternVL2.5 checkpoint into one for transformers' own class, without running its code."""
 
     src: Annotated[str, Option("Folder of the published checkpoint.", "SRC", is_positional=True)]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mprm.cli.arguments import Force, Json, Option, Tau, TextOnly, as_json, parsed
+from mprm.cli.arguments import as_json, parsed
 from mprm.cli.progress import counting
+from mprm.config import Config, Force, Json, Option, Tau, TextOnly
 from mprm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluateCommand:
+class EvaluateCommand(Config):
     """Measure how well a process reward model tells correct steps from incorrect ones."""
 
     benchmarks: Annotated[
@@ -66,10 +67,10 @@ def run(arguments: list[str]) -> int:
         command="evaluate",
         example="mprm evaluate bench/test.jsonl --model runs/bis10 --image-root bench --out eval/bis10",
     )
-    from mprm.evaluation.evaluate import evaluate, refuse_wrong_use
+    from mprm.evaluation.evaluate import check_arguments, evaluate
 
     config = _config(options)
-    refuse_wrong_use(
+    check_arguments(
         options.benchmarks or None,
         has_scorer=options.model is not None,
         scores=options.scores,
@@ -126,14 +127,14 @@ def _benchmark(options: EvaluateCommand, config: EvaluateConfig) -> Benchmark | 
     """The benchmark, read and its images looked at before a model is loaded."""
     if not options.benchmarks:
         return None
-    from mprm.data.benchmarks import read_benchmark, refuse_broken_images, refuse_missing_images
+    from mprm.data.benchmarks import check_images_exist, check_images_readable, read_benchmark
 
     benchmark = read_benchmark(
         options.benchmarks, format=config.benchmark_format, tau=config.tau, text_only=config.text_only
     )
     if options.model is not None:
-        refuse_missing_images(benchmark, config.image_root)
-        refuse_broken_images(benchmark, config.image_root)
+        check_images_exist(benchmark, config.image_root)
+        check_images_readable(benchmark, config.image_root)
     return benchmark
 
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mprm.cli.arguments import Option
+from mprm.config import Config, Option
 from mprm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mprm.annotation.samplers.sampler import Decoding, Sampler
+    from mprm.annotation.samplers.sampler import Sampler, SamplingParams
 
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyOptions:
+class PolicyOptions(Config):
     """Where the policy is, and how it answers."""
 
     policy: Annotated[str | None, Option("Checkpoint to sample from in this process.", "DIR")] = None
@@ -58,10 +58,10 @@ class PolicyOptions:
             raise ConfigError("name either --policy DIR or --server URL with --model NAME")
         if (self.server is None) != (self.model is None):
             raise ConfigError("--server URL and --model NAME go together")
-        from mprm.annotation.samplers.server import refuse_limits
+        from mprm.annotation.samplers.server import check_limits
 
         # wrong ones are told even where a policy in this process has no use for them
-        refuse_limits(
+        check_limits(
             concurrency=self.concurrency,
             timeout_s=self.timeout_s,
             retries=self.retries,
@@ -70,16 +70,16 @@ class PolicyOptions:
         if self.rows_per_batch is not None and self.rows_per_batch < 1:
             raise ConfigError(f"rows_per_batch must be 1 or more, got {self.rows_per_batch}")
 
-    def refuse_policy_folder(self, out: str) -> None:
+    def check_not_in_policy(self, out: str) -> None:
         """Stop where the output would lie among the policy's own files."""
         if self.policy is not None and Path(out).expanduser().resolve().parent == Path(self.policy).resolve():
             raise ConfigError(f"{out} lies in the policy's folder; choose another place for the output")
 
-    def decoding(self) -> Decoding:
+    def sampling(self) -> SamplingParams:
         """How tokens are drawn."""
-        from mprm.annotation.samplers.sampler import Decoding
+        from mprm.annotation.samplers.sampler import SamplingParams
 
-        return Decoding(
+        return SamplingParams(
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,

@@ -5,27 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from mprm.cli.arguments import (
-    Alpha,
-    Engine,
-    Force,
-    InputFormat,
-    Json,
-    Option,
-    Processes,
-    RayAddress,
-    SkipBad,
-    Tau,
-    TextOnly,
-    as_json,
-    parsed,
-)
+from mprm.cli.arguments import as_json, parsed
 from mprm.cli.progress import progress
+from mprm.config import Alpha, EngineOptions, Force, InputFormat, Json, Option, SkipBad, Tau, TextOnly
 from mprm.data.corpus import open_corpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportCommand:
+class ReportCommand(EngineOptions):
     """Write one page that shows a corpus, what a selection keeps of it, and training runs; it opens offline."""
 
     paths: Annotated[
@@ -50,9 +37,6 @@ class ReportCommand:
     skip_bad: SkipBad = False
     force: Force = False
     json: Json = False
-    engine: Engine = "local"
-    processes: Processes = None
-    ray_address: RayAddress = None
 
 
 def run(arguments: list[str]) -> int:

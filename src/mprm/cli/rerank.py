@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from mprm.cli.arguments import Force, Json, Option, as_json, parsed
+from mprm.cli.arguments import as_json, parsed
 from mprm.cli.progress import counting
+from mprm.config import Config, Force, Json, Option
 from mprm.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RerankCommand:
+class RerankCommand(Config):
     """Choose the best of N candidates by the scores of their steps, and measure what the choice is worth."""
 
     candidates: Annotated[

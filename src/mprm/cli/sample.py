@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-from mprm.cli.arguments import Force, Json, Option, as_json, parsed
+from mprm.cli.arguments import as_json, parsed
 from mprm.cli.policy_options import PolicyOptions
 from mprm.cli.progress import counting
+from mprm.config import Force, Json, Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +42,12 @@ def run(arguments: list[str]) -> int:
         example="mprm sample questions.jsonl --server http://localhost:8000/v1 --model policy --out candidates.jsonl",
     )
     options.check()
-    from mprm.annotation.journal import refuse_output
+    from mprm.annotation.journal import check_output
     from mprm.annotation.sample import SampleConfig, sample
 
-    config = SampleConfig(n=options.n, decoding=options.decoding(), seed=options.seed, max_steps=options.max_steps)
-    refuse_output(options.out, options.questions, force=options.force)
-    options.refuse_policy_folder(options.out)
+    config = SampleConfig(n=options.n, sampling=options.sampling(), seed=options.seed, max_steps=options.max_steps)
+    check_output(options.out, options.questions, force=options.force)
+    options.check_not_in_policy(options.out)
     summary = sample(
         options.questions,
         options.sampler(),

@@ -5,25 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from mprm.cli.arguments import (
-    Alpha,
-    Engine,
-    Force,
-    InputFormat,
-    Option,
-    Paths,
-    Processes,
-    RayAddress,
-    SkipBad,
-    Tau,
-    TextOnly,
-    parsed,
-)
+from mprm.cli.arguments import parsed
 from mprm.cli.progress import progress
+from mprm.config import Alpha, EngineOptions, Force, InputFormat, Option, Paths, SkipBad, Tau, TextOnly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreCommand:
+class ScoreCommand(EngineOptions):
     """Write one row a rollout: source, line, n, n_pos, p_pos, mixture, R, mean MC and BIS."""
 
     paths: Paths
@@ -34,9 +22,6 @@ class ScoreCommand:
     text_only: TextOnly = False
     skip_bad: SkipBad = False
     force: Force = False
-    engine: Engine = "local"
-    processes: Processes = None
-    ray_address: RayAddress = None
 
 
 def run(arguments: list[str]) -> int:

@@ -5,24 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from mprm.cli.arguments import (
-    Alpha,
-    Engine,
-    Force,
-    InputFormat,
-    Json,
-    Option,
-    Paths,
-    Processes,
-    RayAddress,
-    SkipBad,
-    Tau,
-    TextOnly,
-    as_json,
-    parsed,
-)
+from mprm.cli.arguments import as_json, parsed
 from mprm.cli.progress import progress
-from mprm.data.convert import TARGETS, refuse_name, target_for
+from mprm.config import Alpha, EngineOptions, Force, InputFormat, Json, Option, Paths, SkipBad, Tau, TextOnly
+from mprm.data.convert import TARGETS, check_output_name, target_for
 from mprm.data.records import container_of
 from mprm.errors import ConfigError
 from mprm.selection.strategies import SelectConfig
@@ -32,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelectCommand:
+class SelectCommand(EngineOptions):
     """Keep, from each source of a corpus, the rollouts that teach the most."""
 
     paths: Paths
@@ -70,9 +56,6 @@ class SelectCommand:
     skip_bad: SkipBad = False
     force: Force = False
     json: Json = False
-    engine: Engine = "local"
-    processes: Processes = None
-    ray_address: RayAddress = None
 
     def check(self) -> None:
         """Stop when the options do not go together, before anything is read."""
@@ -116,13 +99,13 @@ def run(arguments: list[str]) -> int:
     )
     options.check()
     from mprm.data.corpus import open_corpus
-    from mprm.data.output import refuse_existing
+    from mprm.data.output import check_overwrite
     from mprm.selection.select import select
 
     source_rho = _source_rho(options.source_rho)
     if options.out is not None and not options.dry_run:
-        refuse_existing(options.out, force=options.force)
-        refuse_name(options.out)
+        check_overwrite(options.out, force=options.force)
+        check_output_name(options.out)
         target_for(options.to, container_of(options.out), options.tau)
     corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
     with progress("reading", corpus.n_bytes) as on_chunk:

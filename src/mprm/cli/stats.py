@@ -6,37 +6,35 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from mprm.cli.arguments import Engine, Option, Paths, Processes, RayAddress, SkipBad, Tau, TextOnly, as_json, parsed
+from mprm.cli.arguments import as_json, parsed
 from mprm.cli.progress import progress
+from mprm.config import EngineOptions, InputFormat, Json, Option, Paths, SkipBad, Tau, TextOnly
 from mprm.data.corpus import open_corpus
-from mprm.data.rollout_formats import FORMATS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatsCommand:
+class StatsCommand(EngineOptions):
     """Show the paper's statistics tables for a corpus: per source and overall."""
 
     paths: Paths
     by: Annotated[Literal["source", "all"], Option("One row a source and one for all, or only the last.")] = "source"
-    format: Annotated[Literal["table", "json", "markdown", "latex"], Option("How to print.")] = "table"
+    style: Annotated[Literal["table", "markdown", "latex"], Option("How to print.", group="output")] = "table"
+    json: Json = False
     alpha: Annotated[float, Option("BIS smoothing, for the share of rollouts tied at it.", "NUMBER")] = 0.05
     tau: Tau = 0.0
-    input_format: Annotated[str | None, Option(f"Format of the input: {', '.join(FORMATS)}.", "NAME")] = None
+    format: InputFormat = None
     text_only: TextOnly = False
     skip_bad: SkipBad = False
-    engine: Engine = "local"
-    processes: Processes = None
-    ray_address: RayAddress = None
 
 
 def run(arguments: list[str]) -> int:
     """Parse, call `mprm.stats`, print."""
     options = parsed(
-        StatsCommand, arguments, command="stats", example="mprm stats annotations/*.jsonl --format markdown"
+        StatsCommand, arguments, command="stats", example="mprm stats annotations/*.jsonl --style markdown"
     )
     from mprm.selection.stats import stats
 
-    corpus = open_corpus(options.paths, format=options.input_format, text_only=options.text_only)
+    corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
     with progress("counting", corpus.n_bytes) as on_chunk:
         found = stats(
             corpus,
@@ -54,7 +52,7 @@ def run(arguments: list[str]) -> int:
             file=sys.stderr,
         )
     sources = found.sources if options.by == "source" else {}
-    if options.format == "json":
+    if options.json:
         by_source = {name: entry.as_dict() for name, entry in sources.items()}
         print(as_json({"sources": by_source, "all": found.total.as_dict(), "dropped": found.n_dropped}))
         return 0
@@ -63,9 +61,9 @@ def run(arguments: list[str]) -> int:
 
     heads = ["source", *(column.head for column in STATISTICS)]
     rows = [*statistics_rows(sources, STATISTICS), *statistics_rows({"all": found.total}, STATISTICS)]
-    if options.format == "markdown":
+    if options.style == "markdown":
         print(markdown_table(heads, rows))
-    elif options.format == "latex":
+    elif options.style == "latex":
         print(latex_table(heads, rows))
     else:
         spare = ["never sampled", "avg out of N", "words/step", "tied at α", "mixed"]

@@ -10,24 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from mprm.cli.arguments import (
-    Alpha,
-    Engine,
-    Force,
-    InputFormat,
-    Json,
-    Option,
-    Paths,
-    Processes,
-    RayAddress,
-    SkipBad,
-    Tau,
-    TextOnly,
-    as_json,
-    parsed,
-)
+from mprm.cli.arguments import as_json, parsed
 from mprm.cli.progress import counting, progress
 from mprm.cli.tables import rich_table, show, show_fitted
+from mprm.config import Alpha, EngineOptions, Force, InputFormat, Json, Option, Paths, SkipBad, Tau, TextOnly
 from mprm.errors import ConfigError, printable
 from mprm.theory.fit_corpus import CorpusFit, SourceFit
 from mprm_lab.theory.verify import Verification
@@ -173,7 +159,7 @@ Example:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyCommand:
+class VerifyCommand(EngineOptions):
     """Simulate what each statement of the paper's analysis is about, and tell whether it holds.
 
     Exits with 1 when a line does not hold.
@@ -190,7 +176,7 @@ class VerifyCommand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitCommand:
+class FitCommand(EngineOptions):
     """Fit the Beta-Binomial model to a corpus, overall and per source.
 
     Tells the priors with 95% intervals, the effective noise of each count, the expected share of pseudo-positives,
@@ -215,9 +201,6 @@ class FitCommand:
     skip_bad: SkipBad = False
     force: Force = False
     json: Json = False
-    engine: Engine = "local"
-    processes: Processes = None
-    ray_address: RayAddress = None
 
 
 def run(arguments: list[str]) -> int:
@@ -251,13 +234,13 @@ def run_verify(arguments: list[str]) -> int:
 
 def _output_folder(options: VerifyCommand) -> Path:
     """The folder, once it is known that nothing in it would be replaced."""
-    from mprm.data.output import refuse_existing
+    from mprm.data.output import check_overwrite
     from mprm_lab.theory.figures import FIGURES
 
     assert options.out is not None
     folder = Path(options.out).expanduser()
     for name in ("theory.json", *FIGURES):
-        refuse_existing(str(folder / name), force=options.force)
+        check_overwrite(str(folder / name), force=options.force)
     return folder
 
 
@@ -282,13 +265,13 @@ def run_fit(arguments: list[str]) -> int:
         FitCommand, arguments, command="theory fit", example="mprm theory fit annotations/*.jsonl --rho 0.10"
     )
     from mprm.data.corpus import open_corpus
-    from mprm.data.output import atomic_write, refuse_existing, refuse_inputs
+    from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
     from mprm.theory.fit_corpus import fit_corpus
 
     corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
     if options.out is not None:
-        refuse_inputs([file.path for file in corpus.files], [options.out])
-        refuse_existing(options.out, force=options.force)
+        check_not_inputs([file.path for file in corpus.files], [options.out])
+        check_overwrite(options.out, force=options.force)
     with progress("counting", corpus.n_bytes) as on_chunk:
         found = fit_corpus(
             corpus,

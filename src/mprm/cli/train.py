@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
-from mprm.cli.arguments import Alpha, Force, InputFormat, Json, Option, Paths, SkipBad, Tau, TextOnly, as_json, parsed
+from mprm.cli.arguments import as_json, parsed
+from mprm.config import Alpha, Config, Force, InputFormat, Json, Option, Paths, SkipBad, Tau, TextOnly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainCommand:
+class TrainCommand(Config):
     """Train a process reward model on annotated rollouts, with the paper's hyperparameters by default.
 
     Several GPUs: torchrun --nproc-per-node 4 -m mprm train …, or accelerate launch -m mprm train ….

@@ -153,18 +153,18 @@ def _array_records(data: bytes, path: str, line: int) -> Iterator[tuple[int, Rec
         at = _past_blank(text, end)
         is_closed = text.startswith("]", at)
         if not is_closed and not text.startswith(",", at):
-            _refuse_rest(text, at, path, line + text.count("\n", counted, at), "a comma or ] after the record")
+            _check_rest(text, at, path, line + text.count("\n", counted, at), "a comma or ] after the record")
         at = at if is_closed else _past_blank(text, at + 1)
     end = _past_blank(text, at + 1)
     if end < len(text):
-        _refuse_rest(text, end, path, line + text.count("\n", counted, end), "nothing after the array")
+        _check_rest(text, end, path, line + text.count("\n", counted, end), "nothing after the array")
 
 
 def _past_blank(text: str, start: int) -> int:
     return BLANK.match(text, start).end()  # type: ignore[union-attr]  # it matches nothing, too
 
 
-def _refuse_rest(text: str, at: int, path: str, line: int, expected: str) -> NoReturn:
+def _check_rest(text: str, at: int, path: str, line: int, expected: str) -> NoReturn:
     found = repr(text[at : at + SHOWN]) if at < len(text) else "the end of the file"
     raise DataError(f"{path}:{line}: not JSON: found {found}; expected {expected}. Mend the file.")
 
@@ -290,7 +290,7 @@ def _image_places(benchmark: Benchmark) -> dict[str, str]:
     return places
 
 
-def refuse_missing_images(benchmark: Benchmark, image_root: str | Path | None) -> None:
+def check_images_exist(benchmark: Benchmark, image_root: str | Path | None) -> None:
     """Stop, before hours of scoring, when an image is not below the image root; names the missing ones."""
     wanted = _image_places(benchmark)
     if not wanted:
@@ -315,10 +315,10 @@ def refuse_missing_images(benchmark: Benchmark, image_root: str | Path | None) -
         )
 
 
-def refuse_broken_images(benchmark: Benchmark, image_root: str | Path | None) -> None:
+def check_images_readable(benchmark: Benchmark, image_root: str | Path | None) -> None:
     """Stop, before hours of scoring, when an image cannot be decoded to its end; names all of them.
 
-    See `refuse_missing_images` for those that are not there. A model reads the images, so this needs Pillow;
+    See `check_images_exist` for those that are not there. A model reads the images, so this needs Pillow;
     without images it does not.
     """
     places = _image_places(benchmark)

@@ -20,17 +20,17 @@ from mprm.data.corpus import (
     Judgement,
     bad_record,
     bytes_by_source,
+    check_inputs_kept,
+    check_unchanged,
     hash_file,
     open_corpus,
     read_line,
-    refuse_changed,
-    refuse_input_as_output,
     rollouts_of,
     write_manifest,
 )
 from mprm.data.engine import EngineName, make_engine
 from mprm.data.format import Format
-from mprm.data.output import Dropped, DroppedRecords, Sink, atomic_write, dropped_path, open_sink, refuse_existing
+from mprm.data.output import Dropped, DroppedRecords, Sink, atomic_write, check_overwrite, dropped_path, open_sink
 from mprm.data.records import DATA_FILE, Chunk, Container, container_of, lines_of, mapped
 from mprm.data.rollout_formats import FORMATS, WRITABLE, append_mm_prm, dump_hard
 from mprm.data.types import Rollout
@@ -76,7 +76,7 @@ def target_for(to: str | None, container: Container, tau: float) -> Target:
     return Target(to, container, tau)
 
 
-def refuse_name(out: str) -> None:
+def check_output_name(out: str) -> None:
     """Stop when the output's name does not say how it is packed."""
     if not DATA_FILE.search(out):
         raise ConfigError(f"{out}: the name must end in .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
@@ -93,7 +93,7 @@ def check_tau(tau: float) -> None:
         raise ConfigError(f"tau must be in [0, 1), got {tau}")
 
 
-def refuse_unholdable(formats: Iterable[tuple[str, Format]], target: Target) -> None:
+def check_labels_fit(formats: Iterable[tuple[str, Format]], target: Target) -> None:
     """Stop when the target needs MC scores that a file does not have."""
     if not target.needs_mc:
         return
@@ -307,14 +307,14 @@ def convert(
     """
     out = str(out)
     check_tau(tau)
-    refuse_name(out)
+    check_output_name(out)
     target = target_for(to, container_of(out), tau)
     if target.format is None:
         raise ConfigError("name the output format with --to")
-    refuse_existing(out, force=force)
+    check_overwrite(out, force=force)
     corpus = open_corpus(paths, format=format, text_only=text_only, forbids=output_forbids(target.format))
-    refuse_unholdable(corpus.formats.items(), target)
-    refuse_input_as_output(corpus, [out, dropped_path(out)])
+    check_labels_fit(corpus.formats.items(), target)
+    check_inputs_kept(corpus, [out, dropped_path(out)])
     worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
     hashes = InputHashes(corpus, worker)
     dropped = DroppedRecords()
@@ -330,12 +330,12 @@ def convert(
                     on_chunk(chunk)
         finally:
             sink.close()
-        progress.refuse_hard_labels(target)
-        refuse_changed(corpus)
+        progress.check_soft_labels(target)
+        check_unchanged(corpus)
         dropped_to = None
         if len(dropped):
             dropped_to = dropped_path(out)
-            refuse_existing(dropped_to, force=force)
+            check_overwrite(dropped_to, force=force)
             dropped.write(dropped_to)
         manifest = write_manifest(
             out,
@@ -407,7 +407,7 @@ class _Progress:
             raise bad_record(chunk.path, line, kind, text)
         self._dropped(Dropped(chunk.path, line, chunk.source, kind, text, record))
 
-    def refuse_hard_labels(self, target: Target) -> None:
+    def check_soft_labels(self, target: Target) -> None:
         """Stop when MC scores were asked for and a file turned out to hold only 0 and 1."""
         if not target.needs_mc:
             return

@@ -27,7 +27,7 @@ import xxhash
 from mprm import __version__
 from mprm.data.engine import Engine
 from mprm.data.format import Format, Record, shown
-from mprm.data.output import Dropped, TemporaryFolder, atomic_write, refuse_inputs
+from mprm.data.output import Dropped, TemporaryFolder, atomic_write, check_not_inputs
 from mprm.data.records import Chunk, CorpusFile, chunks_of, corpus_files, is_url, lines_of, stamp_of
 from mprm.data.rollout_formats import FORMATS, dump_visualprm_raw, format_named, recognised
 from mprm.data.types import Rollout
@@ -620,12 +620,12 @@ class InputHashes:
         ]
 
 
-def refuse_input_as_output(corpus: Corpus, outs: list[str]) -> None:
+def check_inputs_kept(corpus: Corpus, outs: list[str]) -> None:
     """Stop before an input is replaced by what is made of it."""
-    refuse_inputs([file.path for file in corpus.files], outs)
+    check_not_inputs([file.path for file in corpus.files], outs)
 
 
-def refuse_changed(corpus: Corpus) -> None:
+def check_unchanged(corpus: Corpus) -> None:
     """Stop when a local input is not as it was when the corpus was opened."""
     for file in corpus.files:
         if not is_url(file.path) and file.stamp != stamp_of(file.path):

@@ -54,7 +54,7 @@ def open_image(image: Any, root: str | Path | None = None) -> Image:
             return as_rgb(image)
         except Exception as error:
             raise DataError(f"image {image!r} cannot be read: {error or type(error).__name__}") from error
-    _refuse_no_image(image)
+    _check_no_image(image)
     path = image_path(image, root)
     try:
         with Image.open(path) as opened:
@@ -86,7 +86,7 @@ def as_rgb(image: Image) -> Image:
     return image.convert("RGB")
 
 
-def _refuse_no_image(image: Any) -> None:
+def _check_no_image(image: Any) -> None:
     if not isinstance(image, str | Path | _pillow().Image):
         raise DataError(f"an image is {image!r:.200}; expected a path or a PIL image")
 
@@ -101,7 +101,7 @@ def _size_of_file(path: Path, _mtime_ns: int, _n_bytes: int) -> tuple[int, int]:
 
 def image_size(image: Any, root: str | Path | None = None) -> tuple[int, int]:
     """(width, height), read from the file's header alone."""
-    _refuse_no_image(image)
+    _check_no_image(image)
     if not isinstance(image, str | Path):
         if not all(image.size):
             raise DataError(f"image {image!r} has no pixels")

@@ -43,7 +43,7 @@ class TemporaryFolder:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
-def refuse_existing(path: str, *, force: bool) -> None:
+def check_overwrite(path: str, *, force: bool) -> None:
     """Stop when the output is there already and must not be replaced."""
     if is_url(path):
         fs, inner = filesystem(path)
@@ -52,7 +52,7 @@ def refuse_existing(path: str, *, force: bool) -> None:
         final = Path(path).expanduser()
         if final.exists() and not final.is_file():
             raise ConfigError(f"{path} is there already and is no regular file; choose another name")
-        refuse_no_folder(str(final.parent))
+        check_folder(str(final.parent))
         exists = not force and final.exists()
     if exists:
         raise OutputExistsError(
@@ -60,7 +60,7 @@ def refuse_existing(path: str, *, force: bool) -> None:
         )
 
 
-def refuse_no_folder(path: str) -> None:
+def check_folder(path: str) -> None:
     """Stop when a local folder is not there and cannot be made, before work is done whose outcome would be lost."""
     if is_url(path):
         return
@@ -107,7 +107,7 @@ def atomic_write(path: str) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def refuse_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> None:
+def check_not_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> None:
     """Stop when an output is one of the inputs, whatever ``force`` says."""
     read = {_identity(path) for path in inputs}
     for out in outputs:

@@ -761,5 +761,5 @@ def recognised(record: Record, file: str) -> Format:
     keys = ", ".join(sorted(map(str, record))[:12]) or "none"
     raise DataError(
         f"{file}:1: the record has the fields {keys}, which fit no known format;"
-        f" name one with --input-format: {', '.join(FORMATS)}."
+        f" name one with --format: {', '.join(FORMATS)}."
     )

@@ -41,7 +41,7 @@ class Comparison:
     """Labelled steps that only one of them scored."""
 
 
-def refuse_other_steps(first: ScoredBenchmark, other: ScoredBenchmark) -> None:
+def check_same_steps(first: ScoredBenchmark, other: ScoredBenchmark) -> None:
     """Stop when the two do not hold the same solutions with the same labels, in the same order."""
     for number, (one, two) in enumerate(zip(first.solutions, other.solutions, strict=False), 1):
         for field in ("id", "source", "problem", "labels", "first_error"):
@@ -59,7 +59,7 @@ def refuse_other_steps(first: ScoredBenchmark, other: ScoredBenchmark) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Contender:
+class ModelResult:
     """A model as a comparison needs it."""
 
     name: str
@@ -68,8 +68,8 @@ class Contender:
     measured: Measured
 
 
-def compare(model: Contender, baseline: Contender, *, draws: int, seed: int) -> Comparison:
-    """Compare two models of the same steps; see `refuse_other_steps`."""
+def compare(model: ModelResult, baseline: ModelResult, *, draws: int, seed: int) -> Comparison:
+    """Compare two models of the same steps; see `check_same_steps`."""
     one, two, n_left_out = _on_common_steps(model, baseline, draws=draws, seed=seed)
     differences = {}
     for key, value in one.values.items():
@@ -89,7 +89,7 @@ def compare(model: Contender, baseline: Contender, *, draws: int, seed: int) -> 
 
 
 def _on_common_steps(
-    model: Contender, baseline: Contender, *, draws: int, seed: int
+    model: ModelResult, baseline: ModelResult, *, draws: int, seed: int
 ) -> tuple[Measured, Measured, int]:
     """Both models measured on the steps that both scored, and how many labelled steps that leaves out."""
     lost = [np.isnan(contender.table.scores) for contender in (model, baseline)]

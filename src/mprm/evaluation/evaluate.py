@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mprm.data.benchmarks import Benchmark, read_benchmark, refuse_missing_images
+from mprm.data.benchmarks import Benchmark, check_images_exist, read_benchmark
 from mprm.data.corpus import MANIFEST_SUFFIX, Paths, hash_file, write_manifest
-from mprm.data.output import atomic_write, refuse_existing, refuse_inputs
+from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
 from mprm.data.records import corpus_files, is_url
 from mprm.data.types import StepScorer
 from mprm.errors import ConfigError
 from mprm.evaluation.bootstrap import measured
-from mprm.evaluation.compare import Contender, compare, refuse_other_steps
+from mprm.evaluation.compare import ModelResult, check_same_steps, compare
 from mprm.evaluation.step_table import (
     ScoredBenchmark,
     ScoredSolution,
@@ -42,17 +42,17 @@ def output_path(out: str | Path, name: str) -> str:
     return f"{str(out).rstrip('/')}/{name}"
 
 
-def refuse_outputs(out: str | Path, *, inputs: Sequence[str | Path], has_scorer: bool, force: bool) -> None:
+def check_outputs(out: str | Path, *, inputs: Sequence[str | Path], has_scorer: bool, force: bool) -> None:
     """Stop when an output would replace an input, or another file without ``force``, or cannot be written."""
     outputs = [output_path(out, name) for name in (OUTPUTS if has_scorer else OUTPUTS[1:])]
-    refuse_inputs(inputs, [*outputs, *(output + MANIFEST_SUFFIX for output in outputs)])
+    check_not_inputs(inputs, [*outputs, *(output + MANIFEST_SUFFIX for output in outputs)])
     if not is_url(str(out)):
-        _refuse_no_folder(Path(out))
+        _check_no_folder(Path(out))
     for output in outputs:
-        refuse_existing(output, force=force)
+        check_overwrite(output, force=force)
 
 
-def _refuse_no_folder(out: Path) -> None:
+def _check_no_folder(out: Path) -> None:
     """Stop when the folder is a file, or when no file can be made in it or where it would be made."""
     try:
         folder = out.expanduser()
@@ -97,11 +97,11 @@ def evaluate(
     """
     config = config or EvaluateConfig()
     saved = [scores] if isinstance(scores, str | Path) else list(scores)
-    refuse_wrong_use(benchmark, has_scorer=scorer is not None, scores=saved, out=out, force=force)
+    check_arguments(benchmark, has_scorer=scorer is not None, scores=saved, out=out, force=force)
     read = _read(benchmark, config)
     every = [read_scores(path) for path in saved]
     for scored in every:
-        refuse_other_steps(every[0] if read is None else _labels_of(read), scored)
+        check_same_steps(every[0] if read is None else _labels_of(read), scored)
     if scorer is not None:
         assert read is not None
         every.append(_score(read, scorer, config, out, model_info, on_scored))
@@ -111,7 +111,7 @@ def evaluate(
     return evaluation
 
 
-def refuse_wrong_use(
+def check_arguments(
     benchmark: Benchmark | Paths | None,
     *,
     has_scorer: bool,
@@ -125,7 +125,7 @@ def refuse_wrong_use(
     if has_scorer and benchmark is None:
         raise ConfigError("a model needs a benchmark to score: name its files")
     if out is not None:
-        refuse_outputs(out, inputs=[*scores, *_paths(benchmark)], has_scorer=has_scorer, force=force)
+        check_outputs(out, inputs=[*scores, *_paths(benchmark)], has_scorer=has_scorer, force=force)
 
 
 def _paths(benchmark: Benchmark | Paths | None) -> list[str]:
@@ -163,7 +163,7 @@ def _score(
     on_scored: Callable[[int], None] | None,
 ) -> ScoredBenchmark:
     """Score the benchmark and save the scores; whatever can be wrong is found before."""
-    refuse_missing_images(benchmark, config.image_root)
+    check_images_exist(benchmark, config.image_root)
     if config.threshold == "held-out":
         folds_of(tuple(dict.fromkeys(s.problem for s in benchmark.solutions)), folds=config.folds, seed=config.seed)
     name = str(getattr(scorer, "name", type(scorer).__name__))
@@ -191,10 +191,10 @@ def _evaluation(every: list[ScoredBenchmark], benchmark: Benchmark | None, confi
     )
 
 
-def _contender(name: str, scored: ScoredBenchmark, config: EvaluateConfig) -> Contender:
+def _contender(name: str, scored: ScoredBenchmark, config: EvaluateConfig) -> ModelResult:
     table = step_table(scored.solutions)
     thresholds = choose_thresholds(table, config.threshold, folds=config.folds, seed=config.seed)
-    return Contender(
+    return ModelResult(
         name=name,
         table=table,
         thresholds=thresholds,
@@ -210,7 +210,7 @@ def _distinct(names: list[str]) -> list[str]:
     ]
 
 
-def _model(model: Contender) -> ModelEvaluation:
+def _model(model: ModelResult) -> ModelEvaluation:
     table, thresholds = model.table, model.thresholds
     by_source = {source: step_counts(table, table.source == number) for number, source in enumerate(table.sources)}
     whole = step_counts(table, np.ones(len(table.source), np.bool_))

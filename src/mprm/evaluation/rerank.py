@@ -29,7 +29,7 @@ from mprm.answers.extract import final_answer
 from mprm.data.candidate_formats import Candidate, CandidateSet, read_candidates
 from mprm.data.corpus import MANIFEST_SUFFIX, is_blank
 from mprm.data.images import image_files
-from mprm.data.output import atomic_write, refuse_existing, refuse_inputs
+from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
 from mprm.data.records import corpus_files, is_url
 from mprm.data.types import Chain, StepScorer
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError, printable
@@ -162,10 +162,10 @@ def read_scores(path: str, sets: Sequence[CandidateSet]) -> StepScores:
             place = f"{path}:{number}"
             saved = _decoded(decoder, line, place)
             model = saved.model if model is None else model
-            _refuse_mixed(saved, model, place)
+            _check_mixed(saved, model, place)
             entry = wanted.get((saved.source, saved.id))
             if entry is not None:
-                _refuse_other(saved, entry, place)
+                _check_other(saved, entry, place)
                 if found.setdefault(entry.key, saved.scores) != saved.scores:
                     raise DataError(
                         f"{place}: question {saved.id!r} of {saved.source!r} has other scores on a line before;"
@@ -189,7 +189,7 @@ def _decoded(decoder: Any, line: bytes, place: str) -> _Line:
     return saved
 
 
-def _refuse_mixed(saved: _Line, model: str, place: str) -> None:
+def _check_mixed(saved: _Line, model: str, place: str) -> None:
     """Stop at scores that no one model gave."""
     if saved.model != model:
         raise DataError(
@@ -201,7 +201,7 @@ def _refuse_mixed(saved: _Line, model: str, place: str) -> None:
         raise DataError(f"{place}: a step has score {wrong[0]}; expected 0 to 1, or null for a step without a score")
 
 
-def _refuse_other(saved: _Line, entry: CandidateSet, place: str) -> None:
+def _check_other(saved: _Line, entry: CandidateSet, place: str) -> None:
     n_steps = [len(candidate.steps) for candidate in entry.candidates]
     if saved.candidates_xxh3 != _digest(entry) or [len(one) for one in saved.scores] != n_steps:
         raise DataError(
@@ -269,20 +269,20 @@ def output_folder(out: str | Path) -> Path:
     return Path(out).expanduser()
 
 
-def refuse_outputs(
+def check_outputs(
     folder: Path, candidates: Any, scores: str | Path | None, *, saves_scores: bool, force: bool
 ) -> None:
     """Stop when an output would replace an input, whatever ``force`` says, or anything else without it."""
     inputs = [file.path for file in corpus_files(candidates)]
     saved = folder / SCORES
     names = [*RESULTS, SCORES, SCORES + SUFFIX] if saves_scores else RESULTS
-    refuse_inputs(inputs if scores is None else [*inputs, scores], [folder / name for name in names])
+    check_not_inputs(inputs if scores is None else [*inputs, scores], [folder / name for name in names])
     if saves_scores and saved.exists() and not force:
         raise OutputExistsError(
             f"{saved} holds scores already; use them with --scores {saved}, or score again with --force"
         )
     for name in names:
-        refuse_existing(str(folder / name), force=force or name == SCORES + SUFFIX)
+        check_overwrite(str(folder / name), force=force or name == SCORES + SUFFIX)
 
 
 def make_folder(folder: Path) -> None:
@@ -392,7 +392,7 @@ def rerank(
     folder = None if out is None else output_folder(out)
     saved = None if folder is None or model is None else folder / SCORES
     if folder is not None:
-        refuse_outputs(folder, candidates, scores, saves_scores=saved is not None, force=force)
+        check_outputs(folder, candidates, scores, saves_scores=saved is not None, force=force)
     sets = read_candidates(candidates, format=format)
     ns = _ns(sets, config.n)
     if folder is not None:
@@ -406,7 +406,7 @@ def rerank(
             model, image_root=image_root, device=device, dtype=dtype, tokens_per_batch=tokens_per_batch
         )
     step_scores = _step_scores(sets, model, scores, saved=saved, force=force, watch=watch)
-    _refuse_unscored(step_scores)
+    _check_unscored(step_scores)
     with watch("checking answers", _n_unlabelled(sets)) as advance:
         judged = judge_candidates(sets, timeout_s=config.timeout_s, on_checked=advance)
     found = _measured(sets, judged, step_scores, config, ns, watch)
@@ -459,7 +459,7 @@ def _step_scores(
         )
 
 
-def _refuse_unscored(found: StepScores) -> None:
+def _check_unscored(found: StepScores) -> None:
     """Stop when there is nothing to choose by: every table would be one of ties."""
     candidates = [one for row in found.scores for one in row]
     if all(math.isnan(score) for one in candidates for score in one):

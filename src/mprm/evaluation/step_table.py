@@ -78,11 +78,11 @@ def _scored(solution: Solution, scores: Sequence[float], name: str) -> ScoredSol
         first_error=solution.first_error,
         scores=tuple(None if math.isnan(score) else float(score) for score in scores),
     )
-    refuse_bad(found, f"{solution.place}: the scores of {name}")
+    check_scores(found, f"{solution.place}: the scores of {name}")
     return found
 
 
-def refuse_bad(solution: ScoredSolution, place: str) -> None:
+def check_scores(solution: ScoredSolution, place: str) -> None:
     """Stop when labels and scores do not go together, or are no labels and scores."""
     n_steps = len(solution.labels)
     if not n_steps:
@@ -157,11 +157,11 @@ def step_table(solutions: Sequence[ScoredSolution]) -> StepTable:
         sources=tuple(sources),
         problems=tuple(problems),
     )
-    refuse_nothing_to_measure(table.scores, table.labels)
+    check_measurable(table.scores, table.labels)
     return table
 
 
-def refuse_nothing_to_measure(scores: FloatArray, labels: IntArray) -> None:
+def check_measurable(scores: FloatArray, labels: IntArray) -> None:
     """Stop when no step has both a label and a score."""
     if not np.any(labels != 0):
         raise DataError("no step is labelled correct or incorrect; there is nothing to measure a model by")
@@ -224,7 +224,7 @@ def read_scores(path: str | Path) -> ScoredBenchmark:
                     f"{place}: is no line of a scores file: {error}. Expected the fields"
                     f" {', '.join(ScoredSolution.__struct_fields__)}; make the file with mprm evaluate --out."
                 ) from error
-            refuse_bad(solution, place)
+            check_scores(solution, place)
             if solution in seen:
                 notes(place, OCCURS_TWICE)
             seen.add(solution)

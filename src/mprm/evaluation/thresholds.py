@@ -25,7 +25,7 @@ from mprm.evaluation.metrics import (
     ranking_metrics,
     step_weighted_mean,
 )
-from mprm.evaluation.step_table import BoolArray, FloatArray, IntArray, StepTable, refuse_nothing_to_measure
+from mprm.evaluation.step_table import BoolArray, FloatArray, IntArray, StepTable, check_measurable
 
 ThresholdChoice = float | Literal["held-out", "test"]
 
@@ -254,7 +254,7 @@ def overall_value(
             " expected as many of each"
         )
     all_scores, all_labels = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=np.int64)
-    refuse_nothing_to_measure(all_scores, all_labels)
+    check_measurable(all_scores, all_labels)
     keys = tuple(dict.fromkeys(problems))
     fold_of = dict(zip(keys, folds_of(keys, folds=folds, seed=seed), strict=True))
     is_counted = (all_labels != 0) & ~np.isnan(all_scores)

@@ -24,8 +24,8 @@ from mprm.models.prefix_tree import PrefixTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretches:
-    """Stretches of queries, each of which sees one stretch of keys."""
+class VarlenBatch:
+    """VarlenBatch of queries, each of which sees one stretch of keys."""
 
     query_ends: Tensor
     """Where each stretch ends among the queries, shape (N + 1,), from 0, int32."""
@@ -59,7 +59,7 @@ def as_autocast(*states: Tensor) -> tuple[Tensor, ...]:
     return states
 
 
-def flash(query: Tensor, key: Tensor, value: Tensor, which: Stretches, scale: float | None) -> tuple[Tensor, ...]:
+def flash(query: Tensor, key: Tensor, value: Tensor, which: VarlenBatch, scale: float | None) -> tuple[Tensor, ...]:
     """Output (Q, heads, width), log-sum-exp (heads, Q), and two tensors that backward wants to see again.
 
     Parameters
@@ -91,7 +91,7 @@ def flash_backward(
     out: Tensor,
     log_sum: Tensor,
     rest: Any,
-    which: Stretches,
+    which: VarlenBatch,
     scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value; ``out``, ``log_sum`` and ``rest`` are what `flash` returned."""
@@ -127,7 +127,7 @@ class Level:
     """Rows of the packed sequence that see one of these nodes, shape (Q,)."""
     keys: Tensor | slice
     """Rows of the nodes, shape (K,)."""
-    stretches: Stretches
+    stretches: VarlenBatch
 
 
 class TreeOnDevice:
@@ -137,7 +137,7 @@ class TreeOnDevice:
         self.tree, self.device = tree, device
 
     @cached_property
-    def own(self) -> Stretches:
+    def own(self) -> VarlenBatch:
         """Each node with itself."""
         spans = [(node.start, node.end) for node in self.tree.nodes]
         return _stretches(spans, spans, self.device, is_causal=True)
@@ -168,11 +168,11 @@ def _rows(spans: Spans, device: torch.device) -> Tensor | slice:
     return torch.cat([torch.arange(start, end) for start, end in spans]).to(device)
 
 
-def _stretches(queries: Spans, keys: Spans, device: torch.device, *, is_causal: bool) -> Stretches:
+def _stretches(queries: Spans, keys: Spans, device: torch.device, *, is_causal: bool) -> VarlenBatch:
     def ends(spans: Spans) -> Tensor:
         return torch.tensor([0, *(end - start for start, end in spans)]).cumsum(0).to(device, torch.int32)
 
-    return Stretches(
+    return VarlenBatch(
         query_ends=ends(queries),
         key_ends=ends(keys),
         # at least two: for stretches of one query, flash attention lays its log-sum-exps out otherwise
@@ -293,7 +293,9 @@ def window_attention(
     query, key, value = as_autocast(query, key, value)
     if can_flash(query) and not query.requires_grad:
         ends, longest = ends.to(torch.int32), int(longest)
-        windows = Stretches(query_ends=ends, key_ends=ends, most_queries=longest, most_keys=longest, is_causal=False)
+        windows = VarlenBatch(
+            query_ends=ends, key_ends=ends, most_queries=longest, most_keys=longest, is_causal=False
+        )
         query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
         return flash(query, key, value, windows, options.get("scaling"))[0][None], None
     n_windows, n_tokens = len(ends) - 1, query.shape[2]

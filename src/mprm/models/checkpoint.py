@@ -23,17 +23,17 @@ from mprm import __version__
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError, MprmError
 from mprm.models.chat import encode_chat
 from mprm.models.families import Family, InternVL, Qwen25VL, Text
-from mprm.models.prompt import MAX_LENGTH, NEGATIVE, POSITIVE, PROMPT_VERSION, STEP_TOKEN
+from mprm.models.prompt import MAX_LENGTH, NEGATIVE, POSITIVE, PRM_TOKEN, PROMPT_VERSION
 
 CARD = "mprm.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class PRMConfig:
     """The part of a process reward model that its weights do not say."""
 
     prompt_version: int = PROMPT_VERSION
-    step_token: str = STEP_TOKEN
+    step_token: str = PRM_TOKEN
     positive: str = POSITIVE
     negative: str = NEGATIVE
     max_length: int = MAX_LENGTH
@@ -51,24 +51,24 @@ class Card:
     mprm: str = __version__
 
 
-def write_card(folder: str | Path, card: Card) -> None:
+def write_prm_config(folder: str | Path, card: PRMConfig) -> None:
     """Write ``mprm.json`` into the checkpoint's folder."""
     text = msgspec.json.format(msgspec.json.encode(asdict(card)), indent=2)
     (Path(folder) / CARD).write_bytes(text + b"\n")
 
 
-def read_card(folder: str | Path) -> Card:
+def read_prm_config(folder: str | Path) -> PRMConfig:
     """The card of a checkpoint, refused where this version of mprm would ask it otherwise than it was taught."""
     path = Path(folder) / CARD
     if not path.is_file():
         raise ConfigError(
             f"{folder} has no {CARD}: it was not trained by mprm train. To score with other weights, write one with"
-            " mprm.models.checkpoint.write_card, naming the prompt and tokens they were trained with."
+            " mprm.models.checkpoint.write_prm_config, naming the prompt and tokens they were trained with."
         )
     try:
         if "prompt_version" not in msgspec.json.decode(path.read_bytes(), type=dict):
             raise ConfigError(f"{path} names no prompt_version; expected what mprm train writes")
-        card = msgspec.json.decode(path.read_bytes(), type=Card)
+        card = msgspec.json.decode(path.read_bytes(), type=PRMConfig)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}; expected what mprm train writes") from error
     if card.prompt_version != PROMPT_VERSION:
@@ -176,7 +176,7 @@ def _named_errors(path: str | Path, what: str) -> Iterator[None]:
         raise ConfigError(f"{path}: the {what} cannot be loaded: {first}") from error
 
 
-def refuse_incomplete(path: str | Path, info: dict[str, Any]) -> None:
+def check_complete(path: str | Path, info: dict[str, Any]) -> None:
     """Stop when weights are missing or left over: a model with random ones would score all the same."""
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         names = sorted(map(str, info.get(kind) or ()))
@@ -257,7 +257,7 @@ def load_backbone(
             output_loading_info=True,
             **options,
         )
-    refuse_incomplete(path, info)
+    check_complete(path, info)
     if device.startswith("cuda"):
         # its plans are made anew for every shape of a batch, which takes longer than the batch itself
         torch.backends.cuda.enable_cudnn_sdp(False)

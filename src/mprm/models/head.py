@@ -19,7 +19,7 @@ from transformers.utils import ModelOutput
 from mprm.errors import ConfigError
 from mprm.models.attention import TREE_ATTENTION_NAME as TREE
 from mprm.models.attention import TreeOnDevice, look_by_windows, tree_attention
-from mprm.models.checkpoint import Card, load_backbone
+from mprm.models.checkpoint import PRMConfig, load_backbone
 from mprm.models.families import Family
 from mprm.models.prefix_tree import PrefixTree, why_not_shared
 from mprm.models.prompt import Memory, PromptEncoder, RememberingEncoder, StepTokens, grow_embeddings, step_tokens
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def step_reader(model: Any, family: Family, tokens: StepTokens) -> Any:
+def prm_model(model: Any, family: Family, tokens: StepTokens) -> Any:
     """The model with a forward that gives two logits for each step; weights and their names stay as they are.
 
     The model keeps its class's name, so that what ``save_pretrained`` writes is a plain checkpoint of it.
@@ -36,9 +36,9 @@ def step_reader(model: Any, family: Family, tokens: StepTokens) -> Any:
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear:
         raise ConfigError(f"the head of {type(model).__name__} is a {type(head).__name__}; expected a linear layer")
-    head.__class__ = TwoRowHead
+    head.__class__ = YesNoHead
     object.__setattr__(head, "rows", [tokens.yes, tokens.no])
-    model.__class__ = type(type(model).__name__, (StepReader, type(model)), {"__module__": type(model).__module__})
+    model.__class__ = type(type(model).__name__, (PRMModel, type(model)), {"__module__": type(model).__module__})
     model.step_family = family
     model.why_no_trees = why_not_shared(model) or _drops_attention(model)
     _attend_in_trees(model)
@@ -67,7 +67,7 @@ def _decoder(model: Any) -> Any:
     return getattr(base, "language_model", base)
 
 
-class TwoRowHead(nn.Linear):
+class YesNoHead(nn.Linear):
     """A head of which only the rows of Yes and No are used, in float32.
 
     It stays a module with its whole weight: sharding engines gather it by the hooks on its forward.
@@ -82,7 +82,7 @@ class TwoRowHead(nn.Linear):
             return F.linear(hidden.float(), self.weight[self.rows].float(), bias)
 
 
-class StepReader:
+class PRMModel:
     """Mixed into a model's class: forward to step logits, vision tower frozen and in eval mode."""
 
     step_family: Family
@@ -218,7 +218,7 @@ class StepModel:
 
 def load_step_model(
     path: str | Path,
-    card: Card,
+    card: PRMConfig,
     *,
     dtype: str = "auto",
     device: str = "auto",
@@ -259,4 +259,4 @@ def load_step_model(
     grow_embeddings(model, tokenizer, tokens.prm if is_new else None)
     make = PromptEncoder if memory is None else partial(RememberingEncoder, memory=memory)
     encoder = make(tokenizer, backbone.image_processor, family, tokens, max_length=card.max_length, image_root=root)
-    return StepModel(step_reader(model, family, tokens), encoder, family)
+    return StepModel(prm_model(model, family, tokens), encoder, family)

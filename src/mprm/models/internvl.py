@@ -30,13 +30,13 @@ from mprm.models.internvl_weights import (
     Source,
     bytes_of,
     check_layers,
+    check_paths,
     check_source,
     layout_of,
     main_dtype,
     naming,
     new_folder,
     read_source,
-    refuse_paths,
     write_marker,
     write_weights,
 )
@@ -94,7 +94,7 @@ def convert_internvl(
     need_torch()
     source_path, target = Path(src).expanduser(), Path(dst).expanduser()
     max_shard_bytes = bytes_of(max_shard_size)
-    refuse_paths(source_path, target, force=force)
+    check_paths(source_path, target, force=force)
     plan = _checked(source_path, dtype=dtype)
     with new_folder(target) as folder:
         written = write_weights(

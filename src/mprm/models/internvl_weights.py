@@ -33,7 +33,7 @@ SHOWN = 5
 """Files that a message names."""
 
 
-def refuse_paths(src: Path, dst: Path, *, force: bool) -> None:
+def check_paths(src: Path, dst: Path, *, force: bool) -> None:
     """Stop before anything is read where input or output cannot be what was meant."""
     if not src.is_dir():
         raise InputNotFoundError(
@@ -49,10 +49,10 @@ def refuse_paths(src: Path, dst: Path, *, force: bool) -> None:
         raise OutputExistsError(
             f"{dst} exists already; replace it with --force (in Python: force=True), or choose another name"
         )
-    _refuse_strangers(dst)
+    _check_strangers(dst)
 
 
-def _refuse_strangers(dst: Path) -> None:
+def _check_strangers(dst: Path) -> None:
     """Stop unless the folder is empty, or holds what a conversion wrote and nothing else."""
     if not dst.is_dir():
         raise ConfigError(f"{dst} is no folder and is not replaced; choose another name")

@@ -21,7 +21,7 @@ import torch
 
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
-from mprm.models.checkpoint import Card, fingerprint_of, need_torch, read_card
+from mprm.models.checkpoint import PRMConfig, fingerprint_of, need_torch, read_prm_config
 from mprm.models.head import StepModel, load_step_model, step_probabilities
 from mprm.models.prefix_tree import pack_numbers, packed
 from mprm.models.prompt import Encoded, Memory, PromptEncoder
@@ -71,7 +71,7 @@ def score_chains(
     tokens_per_batch
         Most tokens of a batch, padding counted; a longer chain is a batch of its own.
     share_prefixes
-        Compute what chains of the same images begin with once; see `StepReader.why_no_trees` for models that
+        Compute what chains of the same images begin with once; see `PRMModel.why_no_trees` for models that
         cannot. The scores are the same but for rounding.
     """
     measured = [encoder.measure(chain) for chain in chains]
@@ -162,7 +162,7 @@ class PRM:
     def __init__(
         self,
         step_model: StepModel,
-        card: Card,
+        card: PRMConfig,
         *,
         name: str,
         tokens_per_batch: int,
@@ -219,7 +219,7 @@ class PRM:
             raise InputNotFoundError(f"{path} is not a folder; expected a checkpoint that mprm train wrote")
         need_torch()
 
-        card = read_card(path)
+        card = read_prm_config(path)
         is_adapter = (Path(path) / "adapter_config.json").is_file()
         if is_adapter and card.base is None:
             raise ConfigError(f"{path} holds an adapter, and its mprm.json does not name the base checkpoint")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 
-STEP_TOKEN = "<prm>"
+PRM_TOKEN = "<prm>"
 POSITIVE, NEGATIVE = "Yes", "No"
 
 
@@ -37,7 +37,7 @@ class StepTokens:
 
 
 def step_tokens(
-    tokenizer: Any, *, step: str = STEP_TOKEN, positive: str = POSITIVE, negative: str = NEGATIVE
+    tokenizer: Any, *, step: str = PRM_TOKEN, positive: str = POSITIVE, negative: str = NEGATIVE
 ) -> StepTokens:
     """Ids of the tokens, each checked to be one known token; adds the step mark where it is not there."""
     from tokenizers import AddedToken

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mprm.data.output import atomic_write, refuse_existing
+from mprm.data.output import atomic_write, check_overwrite
 from mprm.errors import MissingDependencyError, printable
 from mprm.report.corpus_view import N_PARTS, TITLES, CorpusView, Histogram, ReportConfig
 from mprm.report.run_views import Chart, RunsView
@@ -36,7 +36,7 @@ def write_figures(
         for kind in KINDS
     }
     for path in figures:
-        refuse_existing(path, force=force)
+        check_overwrite(path, force=force)
     for path, (chart, kind) in figures.items():
         with atomic_write(path) as temporary:
             save_figure(chart, temporary, kind)

@@ -10,14 +10,14 @@ from typing import Any
 from mprm.data.corpus import (
     MANIFEST_SUFFIX,
     InputHashes,
+    check_inputs_kept,
+    check_unchanged,
     hash_file,
     open_corpus,
-    refuse_changed,
-    refuse_input_as_output,
     write_manifest,
 )
 from mprm.data.engine import EngineName, make_engine
-from mprm.data.output import atomic_write, refuse_existing, refuse_no_folder
+from mprm.data.output import atomic_write, check_folder, check_overwrite
 from mprm.data.records import Chunk
 from mprm.errors import ConfigError
 from mprm.report.corpus_view import ReportConfig, view_corpus
@@ -91,20 +91,20 @@ def report(
         from mprm.report.figures import need_altair
 
         need_altair()
-        refuse_no_folder(str(figures))
+        check_folder(str(figures))
     for path in (page, page + MANIFEST_SUFFIX):
-        refuse_existing(path, force=force)
+        check_overwrite(path, force=force)
     if config.image_root is not None and not Path(config.image_root).expanduser().is_dir():
         raise ConfigError(f"the image root {config.image_root} is not a folder")
     found_runs = view_runs(read_runs(folders)) if folders else None
     view, inputs = None, []
     if has_corpus:
         corpus = open_corpus(paths, format=format, text_only=text_only)
-        refuse_input_as_output(corpus, [page, page + MANIFEST_SUFFIX])
+        check_inputs_kept(corpus, [page, page + MANIFEST_SUFFIX])
         worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
         view = view_corpus(corpus, worker, config, skip_bad=skip_bad, on_chunk=on_chunk)
         inputs = InputHashes(corpus, worker).entries()
-        refuse_changed(corpus)
+        check_unchanged(corpus)
     written: tuple[str, ...] = ()
     if figures is not None:
         from mprm.report.figures import write_figures

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mprm.data.corpus import InputHashes, hash_file, open_corpus, refuse_input_as_output, write_manifest
+from mprm.data.corpus import InputHashes, check_inputs_kept, hash_file, open_corpus, write_manifest
 from mprm.data.engine import EngineName, make_engine
-from mprm.data.output import DroppedRecords, atomic_write, dropped_path, refuse_existing
+from mprm.data.output import DroppedRecords, atomic_write, check_overwrite, dropped_path
 from mprm.data.records import Chunk
 from mprm.errors import ConfigError
 from mprm.selection.scan import ROLLOUT, LabelCounts, count_corpus
@@ -138,9 +138,9 @@ def score(
         raise ConfigError(f"{out}: scores go to a {', '.join(WRITERS)} file")
     if not 0 <= alpha < float("inf"):
         raise ConfigError(f"alpha must be 0 or more, got {alpha}")
-    refuse_existing(out, force=force)
+    check_overwrite(out, force=force)
     corpus = open_corpus(paths, format=format, text_only=text_only)
-    refuse_input_as_output(corpus, [out, dropped_path(out)])
+    check_inputs_kept(corpus, [out, dropped_path(out)])
     worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
     dropped = DroppedRecords()
     counts = count_corpus(corpus, worker, tau=tau, on_bad=dropped if skip_bad else None, on_chunk=on_chunk)
@@ -153,7 +153,7 @@ def score(
                 n_rollouts += batch.num_rows
         if len(dropped):
             dropped_to = dropped_path(out)
-            refuse_existing(dropped_to, force=force)
+            check_overwrite(dropped_to, force=force)
             dropped.write(dropped_to)
         write_manifest(
             out,

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from mprm.data.convert import Target, no_mc_scores, output_forbids, refuse_name, refuse_unholdable, target_for
+from mprm.data.convert import Target, check_labels_fit, check_output_name, no_mc_scores, output_forbids, target_for
 from mprm.data.corpus import (
     Corpus,
     InputHashes,
     bytes_by_source,
+    check_inputs_kept,
+    check_unchanged,
     hash_file,
     open_corpus,
-    refuse_changed,
-    refuse_input_as_output,
     write_manifest,
 )
 from mprm.data.engine import Engine, EngineName, make_engine
-from mprm.data.output import DroppedRecords, atomic_write, dropped_path, refuse_existing
+from mprm.data.output import DroppedRecords, atomic_write, check_overwrite, dropped_path
 from mprm.data.records import Chunk, Container, container_of, is_url
 from mprm.errors import ConfigError, DataError
 from mprm.selection.scan import ROLLOUT, LabelCounts, start_counting
@@ -120,7 +120,7 @@ class Selection:
         if len(self.subsets) != 1:
             raise ConfigError(f"there are {len(self.subsets)} subsets; write them to a folder with write_all")
         out = str(out)
-        refuse_name(out)
+        check_output_name(out)
         self._prepare([out], dropped_path(out), container_of(out), force=force)
         written = self._write_file(self.subsets[0], out, on_chunk)
         self._write_dropped(dropped_path(out))
@@ -158,14 +158,14 @@ class Selection:
     def _prepare(self, outs: list[str], dropped_to: str, container: Container, *, force: bool) -> None:
         """Refuse what cannot be written, before anything is; then write what was dropped."""
         target = target_for(self._to, container, self.config.tau)
-        refuse_input_as_output(self.corpus, [*outs, dropped_to])
-        refuse_unholdable(self.corpus.formats.items(), target)
+        check_inputs_kept(self.corpus, [*outs, dropped_to])
+        check_labels_fit(self.corpus.formats.items(), target)
         if target.needs_mc:
-            self._refuse_hard_labels(target)
+            self._check_hard_labels(target)
         for out in [*outs, *([dropped_to] if len(self.dropped) else [])]:
-            refuse_existing(out, force=force)
+            check_overwrite(out, force=force)
 
-    def _refuse_hard_labels(self, target: Target) -> None:
+    def _check_hard_labels(self, target: Target) -> None:
         """Stop when MC scores are asked for and a file turned out to hold only 0 and 1."""
         soft = {path: fmt.labels != "either" for path, fmt in self.corpus.formats.items()}
         for part in self.counts.parts:
@@ -211,7 +211,7 @@ class Selection:
         pieces = Pieces(self.counts, subset.kept, source)
         in_place = self._is_local and not is_url(out)
         sizes = write_pieces(pieces, temporary, target, self._engine, in_place=in_place, on_chunk=on_chunk)
-        refuse_changed(self.corpus)
+        check_unchanged(self.corpus)
         entry: dict[str, Any] = {
             "path": out,
             "n_bytes": temporary.stat().st_size,

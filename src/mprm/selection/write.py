@@ -170,7 +170,7 @@ def write_pieces(
     try:
         tasks = (_convert_task(pieces, piece, target) for piece in pieces)
         for piece, converted in zip(pieces, engine.map(convert_lines, tasks), strict=True):
-            _refuse_surprise(piece, converted)
+            _check_surprise(piece, converted)
             sink.write(converted.data)
             n_bytes.append(len(converted.data))
             if on_chunk is not None:
@@ -206,7 +206,7 @@ def _copy_in_place(pieces: Pieces, temporary: Path, engine: Engine, on_chunk: Ca
             on_chunk(piece.part.chunk)
 
 
-def _refuse_surprise(piece: Piece, converted: Converted) -> None:
+def _check_surprise(piece: Piece, converted: Converted) -> None:
     """Every kept record was judged good before: one that is not was changed since."""
     for _, kind, text in converted.problems:
         if kind in ERRORS and kind not in CHECK_ONLY:

@@ -559,14 +559,14 @@ def fit_corpus(
     strategies: tuple[StrategyName, ...] = get_args(StrategyName)
     config = SelectConfig(strategy=strategies, rho=(rho,), alpha=alpha, tau=tau, seed=seed)
     corpus = open_corpus(paths, format=format, text_only=text_only)
-    _refuse_hard_labels(corpus)
+    _check_hard_labels(corpus)
     worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
     dropped = DroppedRecords()
     steps = count_corpus_steps(corpus, worker, tau=tau, on_bad=dropped if skip_bad else None, on_chunk=on_chunk)
     return _Fit(steps, config, reliable, continuations).corpus_fit(len(dropped))
 
 
-def _refuse_hard_labels(corpus: Corpus) -> None:
+def _check_hard_labels(corpus: Corpus) -> None:
     for path, fmt in corpus.formats.items():
         if fmt.labels == "binary":
             raise DataError(

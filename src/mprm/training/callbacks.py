@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback
 
-from mprm.data.benchmarks import Benchmark, read_benchmark, refuse_broken_images, refuse_missing_images
+from mprm.data.benchmarks import Benchmark, check_images_exist, check_images_readable, read_benchmark
 from mprm.evaluation.thresholds import overall_value
 from mprm.models.prm import score_chains
 from mprm.models.prompt import PromptEncoder
@@ -47,8 +47,8 @@ class LearningCurve(TrainerCallback):  # type: ignore[misc]
                 image_root=root,
             )
         self._benchmark = read_benchmark(config.benchmark, text_only=config.text_only)
-        refuse_missing_images(self._benchmark, root)
-        refuse_broken_images(self._benchmark, root)
+        check_images_exist(self._benchmark, root)
+        check_images_readable(self._benchmark, root)
         self._path = Path(config.out) / CURVE
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

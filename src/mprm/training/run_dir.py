@@ -14,7 +14,7 @@ import msgspec
 
 from mprm.data.output import atomic_write
 from mprm.errors import ConfigError, MprmError, OutputExistsError
-from mprm.models.checkpoint import CARD, read_card
+from mprm.models.checkpoint import CARD, read_prm_config
 from mprm.training.config import TrainConfig
 
 CONFIG = "train.json"
@@ -26,7 +26,7 @@ FREE_TO_CHANGE = {
 """Options that may differ when a run is resumed: they do not change what comes out, but for rounding."""
 
 
-class RunFolder:
+class RunDir:
     """What lies where in ``out``, and who may write to it."""
 
     def __init__(self, config: TrainConfig) -> None:
@@ -69,7 +69,7 @@ class RunFolder:
         written, settings = self.path / CONFIG, _as_read({**asdict(self.config), **identity})
         if resume and self.summary.is_file():
             self._take_lock()
-            self._refuse_another(_decoded(written), settings)
+            self._check_another(_decoded(written), settings)
             return
         if resume:
             print(f"there is no run in {self.path} to resume; it begins now", file=sys.stderr)
@@ -93,7 +93,7 @@ class RunFolder:
         self.path.rename(self._aside)
         print(f"the earlier run is kept in {self._aside} until this one is finished", file=sys.stderr)
 
-    def _refuse_another(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+    def _check_another(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         changed = [name for name in now if name not in FREE_TO_CHANGE and before.get(name) != now[name]]
         if changed:
             listed = "; ".join(f"{name} was {before.get(name)!r}, now {now[name]!r}" for name in changed)
@@ -146,7 +146,7 @@ def sizes_of(folder: Path) -> dict[str, int]:
 def _is_whole(folder: Path) -> bool:
     """Whether the checkpoint's card is there, and every file that it names is as large as it was."""
     try:
-        card = read_card(folder)
+        card = read_prm_config(folder)
     except MprmError:
         return False
     return card.files == sizes_of(folder)

@@ -18,11 +18,11 @@ from mprm.data.corpus import Corpus, InputHashes, open_corpus
 from mprm.data.engine import make_engine
 from mprm.data.output import atomic_write
 from mprm.errors import ConfigError, DataError, MprmError
-from mprm.models.checkpoint import Card, family_of, fingerprint_of, need_torch, write_card
+from mprm.models.checkpoint import PRMConfig, family_of, fingerprint_of, need_torch, write_prm_config
 from mprm.models.prompt import Memory
 from mprm.selection.select import select
 from mprm.training.config import TrainConfig
-from mprm.training.run_dir import DATA, RunFolder, sizes_of
+from mprm.training.run_dir import DATA, RunDir, sizes_of
 
 
 def leave_group() -> None:
@@ -86,7 +86,7 @@ def train(
 
     from mprm.training.trainer import trainer_arguments
 
-    folder = RunFolder(config)
+    folder = RunDir(config)
     corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
     named = [config.model, config.image_root, *config.benchmark, config.benchmark_root]
     inputs = [name for name in [*named, *([] if corpus.is_frame else [f.path for f in corpus.files])] if name]
@@ -154,14 +154,14 @@ def _chosen(corpus: Corpus, config: TrainConfig) -> tuple[Corpus, dict[str, Any]
 class _Run:
     """One training run on one rank: the model, its encoder, and the folder it goes to."""
 
-    def __init__(self, config: TrainConfig, arguments: Any, folder: RunFolder, memory: Memory | None) -> None:
+    def __init__(self, config: TrainConfig, arguments: Any, folder: RunDir, memory: Memory | None) -> None:
         """Load the model: vision tower frozen, ``<prm>`` in its vocabulary, adapters if asked for."""
         from mprm.models.head import freeze_vision, load_step_model
 
         self.config, self.launched, self.folder = config, arguments, folder
         family = family_of(config.model)
         self.is_first = arguments.process_index == 0
-        self.card = Card(
+        self.card = PRMConfig(
             max_length=config.max_length,
             image_settings={**family.image_settings, **config.image_settings},
             positive=config.positive,
@@ -234,7 +234,7 @@ class _Run:
     def _trainer(self) -> Any:
         from mprm.training.batches import BatchPlan, packed_plan
         from mprm.training.dataset import TrainingSet
-        from mprm.training.trainer import StepTrainer, trainer_arguments
+        from mprm.training.trainer import PRMTrainer, trainer_arguments
 
         config = self.config
         packs = self._packs()
@@ -250,7 +250,7 @@ class _Run:
             plan = packed_plan(plan, examples.problems, examples.n_prompt, epochs=config.epochs)
         arguments = trainer_arguments(config, plan)
         try:
-            return StepTrainer(
+            return PRMTrainer(
                 self.step_model.model,
                 arguments,
                 plan=plan,
@@ -290,4 +290,4 @@ class _Run:
         """Put beside the weights what it takes to load them; the card last, as the sign that all is there."""
         self.step_model.save_beside(folder)
         (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, and of no use without Trainer
-        write_card(folder, replace(self.card, files=sizes_of(folder)) if names_files else self.card)
+        write_prm_config(folder, replace(self.card, files=sizes_of(folder)) if names_files else self.card)

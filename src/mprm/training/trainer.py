@@ -23,9 +23,9 @@ from transformers import Trainer
 
 from mprm.data.engine import n_cores
 from mprm.errors import ConfigError, DataError, MissingDependencyError
-from mprm.models.checkpoint import refuse_incomplete
+from mprm.models.checkpoint import check_complete
 from mprm.models.families import Family
-from mprm.models.head import StepReader
+from mprm.models.head import PRMModel
 from mprm.training.batches import BatchPlan, RankBatches
 from mprm.training.config import TrainConfig
 from mprm.training.dataset import TrainingSet
@@ -151,7 +151,7 @@ def with_lora(model: Any, family: Family, config: TrainConfig) -> Any:
     return get_peft_model(model, lora)
 
 
-class StepTrainer(Trainer):  # type: ignore[misc]
+class PRMTrainer(Trainer):  # type: ignore[misc]
     """Trains a step reader on the batches of a plan."""
 
     loss_is_scaled_for_ga = True
@@ -231,14 +231,14 @@ class StepTrainer(Trainer):  # type: ignore[misc]
         of a vision-language model has its published names, which differ: none of it would be loaded.
         """
         plain: Any = self.model if model is None else model
-        is_plain = isinstance(plain, StepReader) and not (self.is_fsdp_enabled or self.is_deepspeed_enabled)
+        is_plain = isinstance(plain, PRMModel) and not (self.is_fsdp_enabled or self.is_deepspeed_enabled)
         if not is_plain:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
         saved, info = plain.step_family.model_class().from_pretrained(
             resume_from_checkpoint, dtype=plain.dtype, output_loading_info=True
         )
-        refuse_incomplete(resume_from_checkpoint, info)
+        check_complete(resume_from_checkpoint, info)
         plain.load_state_dict(saved.state_dict(), strict=True)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:

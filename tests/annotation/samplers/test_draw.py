@@ -6,35 +6,35 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from mprm.annotation.samplers.draw import GAMMA, draw, drawing, hashed, penalise, row_keys, waiting_times
-from mprm.annotation.samplers.sampler import Decoding
+from mprm.annotation.samplers.sampler import SamplingParams
 
-PLAIN = Decoding(temperature=1.0, top_p=1.0, top_k=0)
-GREEDY = Decoding(temperature=0.0)
+PLAIN = SamplingParams(temperature=1.0, top_p=1.0, top_k=0)
+GREEDY = SamplingParams(temperature=0.0)
 SETTINGS = [
     PLAIN,
-    Decoding(temperature=0.5, top_p=1.0, top_k=0),
-    Decoding(temperature=1.3, top_p=1.0, top_k=5),
-    Decoding(temperature=1.0, top_p=0.7, top_k=0),
-    Decoding(temperature=0.7, top_p=0.9, top_k=8),
-    Decoding(temperature=2.0, top_p=0.5, top_k=50),
+    SamplingParams(temperature=0.5, top_p=1.0, top_k=0),
+    SamplingParams(temperature=1.3, top_p=1.0, top_k=5),
+    SamplingParams(temperature=1.0, top_p=0.7, top_k=0),
+    SamplingParams(temperature=0.7, top_p=0.9, top_k=8),
+    SamplingParams(temperature=2.0, top_p=0.5, top_k=50),
 ]
 
 
-def drawn(logits: Any, settings: list[Decoding], numbers: range | None = None, places: Any = None) -> Any:
+def drawn(logits: Any, settings: list[SamplingParams], numbers: range | None = None, places: Any = None) -> Any:
     n_rows = len(settings)
     how = drawing(settings, row_keys(7, numbers or range(n_rows)), n_vocabulary=logits.shape[1])
     return draw(logits.expand(n_rows, -1), how, torch.zeros(n_rows, dtype=torch.int64) if places is None else places)
 
 
-def probabilities(logits: Any, decoding: Decoding) -> Any:
+def probabilities(logits: Any, sampling: SamplingParams) -> Any:
     """As transformers filters them."""
     from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-    scores = TemperatureLogitsWarper(decoding.temperature)(None, logits)
-    if decoding.top_k:
-        scores = TopKLogitsWarper(decoding.top_k)(None, scores)
-    if decoding.top_p < 1:
-        scores = TopPLogitsWarper(decoding.top_p)(None, scores)
+    scores = TemperatureLogitsWarper(sampling.temperature)(None, logits)
+    if sampling.top_k:
+        scores = TopKLogitsWarper(sampling.top_k)(None, scores)
+    if sampling.top_p < 1:
+        scores = TopPLogitsWarper(sampling.top_p)(None, scores)
     return scores.softmax(-1)
 
 
@@ -67,14 +67,14 @@ def test_any_number_can_be_a_seed(seed: int) -> None:
     assert all(-(2**63) <= key < 2**63 for key in keys)
 
 
-@pytest.mark.parametrize("decoding", SETTINGS)
-def test_tokens_come_as_often_as_transformers_would_draw_them(decoding: Decoding) -> None:
+@pytest.mark.parametrize("sampling", SETTINGS)
+def test_tokens_come_as_often_as_transformers_would_draw_them(sampling: SamplingParams) -> None:
     from scipy.stats import chisquare
 
     torch.manual_seed(0)
     logits, n = 2 * torch.randn(1, 40), 20_000
-    expected = probabilities(logits, decoding)[0].double()
-    found = drawn(logits, [decoding] * n)
+    expected = probabilities(logits, sampling)[0].double()
+    found = drawn(logits, [sampling] * n)
     counts = torch.bincount(found, minlength=40)
     assert not counts[expected == 0].any()
     often = expected * n >= 5  # the rest as one class, where it is not too rare for the test itself
@@ -107,13 +107,13 @@ def test_seed_number_and_place_each_make_another_draw() -> None:
 
 def test_tokens_as_likely_as_the_last_of_top_k_are_kept_as_in_transformers() -> None:
     logits = torch.tensor([[3.0, 1.0, 1.0, 1.0, 0.0]])
-    found = drawn(logits, [Decoding(temperature=1.0, top_k=2, top_p=1.0)] * 500)
+    found = drawn(logits, [SamplingParams(temperature=1.0, top_k=2, top_p=1.0)] * 500)
     assert set(found.tolist()) == {0, 1, 2, 3}
 
 
 def test_the_likeliest_token_is_always_allowed() -> None:
     logits = torch.tensor([[0.0, 5.0, 0.0]])
-    found = drawn(logits, [Decoding(temperature=1.0, top_k=0, top_p=1e-6)] * 50)
+    found = drawn(logits, [SamplingParams(temperature=1.0, top_k=0, top_p=1e-6)] * 50)
     assert set(found.tolist()) == {1}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mprm.annotation.samplers import sampler as protocol
-from mprm.annotation.samplers.sampler import Completion, Decoding, Request, derived_seed
+from mprm.annotation.samplers.sampler import Completion, Request, SamplingParams, derived_seed
 from mprm.annotation.samplers.server import HTTPSampler
 from mprm.errors import ConfigError, MprmError
 from tests.annotation.samplers.chat_server import ChatServer, chat_server
@@ -52,10 +52,10 @@ def test_all_answers_of_a_question_are_asked_for_at_once() -> None:
 
 
 def test_the_body_says_how_to_decode() -> None:
-    decoding = Decoding(temperature=0.5, top_p=0.8, top_k=20, max_new_tokens=64)
+    sampling = SamplingParams(temperature=0.5, top_p=0.8, top_k=20, max_new_tokens=64)
     with chat_server() as server:
-        answers(sampler(server, extra_body={"min_p": 0.1}), [Request(prompt="q", seed=9, decoding=decoding)])
-        answers(sampler(server), [Request(prompt="q", decoding=Decoding(top_k=0))])
+        answers(sampler(server, extra_body={"min_p": 0.1}), [Request(prompt="q", seed=9, sampling=sampling)])
+        answers(sampler(server), [Request(prompt="q", sampling=SamplingParams(top_k=0))])
     first, second = server.bodies
     assert first == {
         "model": "policy",
@@ -494,12 +494,12 @@ def test_what_is_no_server_is_refused(url: str) -> None:
 )
 def test_decoding_that_makes_no_sense_is_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        Decoding(**settings)
+        SamplingParams(**settings)
 
 
 def test_several_answers_at_temperature_0_are_refused() -> None:
     with pytest.raises(ConfigError, match="would be the same"):
-        Request(prompt="q", n=2, decoding=Decoding(temperature=0))
+        Request(prompt="q", n=2, sampling=SamplingParams(temperature=0))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from mprm.annotation.samplers.policy import TransformersSampler
-from mprm.annotation.samplers.sampler import Completion, Decoding, Request, answers
+from mprm.annotation.samplers.sampler import Completion, Request, SamplingParams, answers
 from mprm.errors import ConfigError, MprmError
 from mprm.models.checkpoint import load_backbone
 from tests.tiny_models import BACKBONES, save_tiny
@@ -19,7 +19,7 @@ from mprm.annotation.samplers.prefix_sampler import PrefixSampler
 from mprm.annotation.samplers.rows import PromptStore, RowBatch
 from mprm.models.prefix_tree import can_share_prefixes
 
-DECODING = Decoding(temperature=1.0, top_p=0.95, top_k=100, max_new_tokens=12)
+DECODING = SamplingParams(temperature=1.0, top_p=0.95, top_k=100, max_new_tokens=12)
 PREFIXES = ("", "t", "the answer is", "how long is bar 1?\n\nthe bar is 3 long\n\nthe sum of 12 and 30 is")
 DEFAULTS = {"eos_token_id": None, "repetition_penalty": None}
 
@@ -67,9 +67,9 @@ def nested(pictures: list[Path], **settings: Any) -> list[Request]:
     for question in range(5):
         images = (pictures[question % 2],) * (question % 3) if pictures else ()
         for number, prefix in enumerate(PREFIXES):
-            decoding = Decoding(temperature=0, max_new_tokens=3 + 6 * number + question)
+            sampling = SamplingParams(temperature=0, max_new_tokens=3 + 6 * number + question)
             prompt = "what is " + "12 + " * question + "30?"
-            requests.append(Request(prompt=prompt, images=images, prefix=prefix, decoding=decoding, **settings))
+            requests.append(Request(prompt=prompt, images=images, prefix=prefix, sampling=sampling, **settings))
     return requests
 
 
@@ -103,8 +103,8 @@ def test_logits_of_a_continuation_are_those_of_the_whole_sequence(
         return logits
 
     monkeypatch.setattr(RowBatch, "_forward", watched)
-    decoding = Decoding(temperature=0, max_new_tokens=4)
-    request = Request(prompt="what is it?", images=images, prefix="the bar is 3 long", decoding=decoding)
+    sampling = SamplingParams(temperature=0, max_new_tokens=4)
+    request = Request(prompt="what is it?", images=images, prefix="the bar is 3 long", sampling=sampling)
     others = [replace(request, prompt="and " * n, images=()) for n in (1, 30)]
     asked(PrefixSampler(policy, name="p"), [request, *others])
 
@@ -137,8 +137,8 @@ def test_first_tokens_come_as_often_as_the_policy_makes_them_likely(policy: Any)
     from scipy.stats import chisquare
     from transformers import TopKLogitsWarper, TopPLogitsWarper
 
-    decoding, n = Decoding(temperature=0.3, top_p=0.8, top_k=12, max_new_tokens=1), 3000
-    request = Request(prompt="what is 12?", prefix="the", n=n, seed=5, decoding=decoding)
+    sampling, n = SamplingParams(temperature=0.3, top_p=0.8, top_k=12, max_new_tokens=1), 3000
+    request = Request(prompt="what is 12?", prefix="the", n=n, seed=5, sampling=sampling)
     [found] = asked(PrefixSampler(policy, name="p"), [request])
     ids = policy.encode_chat("what is 12?", begun="the")["input_ids"]
     with torch.no_grad():
@@ -156,7 +156,7 @@ def test_first_tokens_come_as_often_as_the_policy_makes_them_likely(policy: Any)
 
 def drawn_requests(pictures: list[Path]) -> list[Request]:
     return [
-        Request(prompt=f"{i}+{i}?", images=(pictures[i % 2],), prefix=PREFIXES[i % 4], n=3, seed=i, decoding=DECODING)
+        Request(prompt=f"{i}+{i}?", images=(pictures[i % 2],), prefix=PREFIXES[i % 4], n=3, seed=i, sampling=DECODING)
         for i in range(8)
     ]
 
@@ -174,7 +174,7 @@ def test_answers_do_not_depend_on_what_else_is_asked(
 
 
 def test_another_seed_gives_other_answers_and_more_answers_begin_with_the_same(policy: Any) -> None:
-    request = Request(prompt="q", n=4, seed=1, decoding=DECODING)
+    request = Request(prompt="q", n=4, seed=1, sampling=DECODING)
     sampler = PrefixSampler(policy, name="p")
     first, again, other, more = asked(sampler, [request, request, replace(request, seed=2), replace(request, n=9)])
     assert first == again == more[:4]
@@ -186,13 +186,13 @@ def test_sampling_leaves_the_callers_random_numbers_and_the_model_alone(policy: 
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    asked(PrefixSampler(policy, name="p"), [Request(prompt="q", decoding=DECODING)])
+    asked(PrefixSampler(policy, name="p"), [Request(prompt="q", sampling=DECODING)])
     assert torch.equal(torch.rand(4), expected)
     assert policy.model.config._attn_implementation == "sdpa"
 
 
 def test_an_answer_ends_at_the_first_end_token(policy: Any) -> None:
-    request = Request(prompt="q", n=40, seed=1, decoding=DECODING)
+    request = Request(prompt="q", n=40, seed=1, sampling=DECODING)
     [whole] = asked(PrefixSampler(policy, name="p", rows=16), [request])
     assert {(completion.finish_reason, completion.n_tokens) for completion in whole} == {("length", 12)}
     policy.model.generation_config.eos_token_id = list(range(60, 120))
@@ -210,7 +210,7 @@ def test_neither_rows_nor_tokens_exceed_their_bounds(
 ) -> None:
     sizes, step = [], RowBatch.step
     requests = [replace(request, prompt=request.prompt * 3) for request in nested([])]
-    requests.append(Request(prompt="q", n=13, decoding=DECODING))
+    requests.append(Request(prompt="q", n=13, sampling=DECODING))
     expected = asked(PrefixSampler(policy, name="p"), requests)
 
     def watched(batch: RowBatch, n: int) -> None:
@@ -234,7 +234,7 @@ def test_prompts_are_computed_once_and_prefixes_together(
     policy, seen = policies["qwen2_5_vl"], []
     hook = policy.model.model.visual.register_forward_pre_hook(lambda *_: seen.append(1))
     requests = [
-        Request(prompt="q", images=(pictures[0],), prefix="the bar " * n, n=2, decoding=DECODING) for n in range(6)
+        Request(prompt="q", images=(pictures[0],), prefix="the bar " * n, n=2, sampling=DECODING) for n in range(6)
     ]
     asked(PrefixSampler(policy, name="p", rows=4), requests)
     assert len(seen) == 1
@@ -265,7 +265,7 @@ def test_images_that_cannot_be_used_fail_their_requests_alone(
     policies: dict[str, Any], pictures: list[Path], tmp_path: Path
 ) -> None:
     (tmp_path / "text.png").write_text("no image")
-    good = Request(prompt="q", images=(pictures[0],), n=2, decoding=DECODING)
+    good = Request(prompt="q", images=(pictures[0],), n=2, sampling=DECODING)
     bad = [replace(good, images=(tmp_path / name,)) for name in ("gone.png", "text.png")]
     found = asked(PrefixSampler(policies["internvl"], name="p", rows=2), [bad[0], good, bad[1], good])
     assert [[completion.finish_reason for completion in row] for row in (found[0], found[2])] == [["error"] * 2] * 2
@@ -282,7 +282,7 @@ def test_a_session_has_room_for_about_two_batches(policy: Any) -> None:
         assert session.wait() == []
         n = 0
         while session.room:
-            session.submit(n, Request(prompt="q", n=4, seed=n, decoding=DECODING))
+            session.submit(n, Request(prompt="q", n=4, seed=n, sampling=DECODING))
             n += 1
         assert n == 4  # four of four rows are twice eight
         numbers = []
@@ -298,7 +298,7 @@ def test_no_memory_is_told_with_the_remedy(policy: Any, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(RowBatch, "step", fails)
     with pytest.raises(MprmError, match="up to 9 answers at a time do not fit into memory; take fewer with"):
-        asked(PrefixSampler(policy, name="p", rows=9), [Request(prompt="q", n=2, decoding=DECODING)])
+        asked(PrefixSampler(policy, name="p", rows=9), [Request(prompt="q", n=2, sampling=DECODING)])
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
@@ -380,8 +380,8 @@ def test_bounds_below_one_are_refused(settings: dict[str, int], policy: Any) -> 
 @pytest.mark.parametrize("make", [PrefixSampler, TransformersSampler])
 def test_an_image_of_a_shape_that_the_policy_cannot_take_fails_alone(policies: dict[str, Any], make: Any) -> None:
     thin, good = Image.new("RGB", (1000, 4)), Image.new("RGB", (56, 56))
-    decoding = Decoding(max_new_tokens=2)
-    requests = [Request(prompt="q", images=(image,), n=2, decoding=decoding) for image in (good, thin, good)]
+    sampling = SamplingParams(max_new_tokens=2)
+    requests = [Request(prompt="q", images=(image,), n=2, sampling=sampling) for image in (good, thin, good)]
     found = dict(answers(make(policies["qwen2_5_vl"], name="p"), requests))
     assert [c.finish_reason == "error" for c in found[1]] == [True, True]
     assert "1000 × 4 pixels cannot be used" in str(found[1][0].error)

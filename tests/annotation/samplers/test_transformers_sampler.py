@@ -6,7 +6,7 @@ import pytest
 
 from mprm.annotation.samplers import sampler as protocol
 from mprm.annotation.samplers.policy import TransformersSampler
-from mprm.annotation.samplers.sampler import Completion, Decoding, Request, derived_seed
+from mprm.annotation.samplers.sampler import Completion, Request, SamplingParams, derived_seed
 from mprm.errors import ConfigError
 from mprm.models.checkpoint import load_backbone
 from tests.tiny_models import save_tiny
@@ -14,7 +14,7 @@ from tests.tiny_models import save_tiny
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-DECODING = Decoding(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=12)
+DECODING = SamplingParams(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=12)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def answers(sampler: TransformersSampler, requests: list[Request]) -> list[list[
 
 
 def questions(n: int = 4, **settings: Any) -> list[Request]:
-    return [Request(prompt=f"{i}+{i}?", n=3, seed=100 + i, decoding=DECODING, **settings) for i in range(n)]
+    return [Request(prompt=f"{i}+{i}?", n=3, seed=100 + i, sampling=DECODING, **settings) for i in range(n)]
 
 
 def test_the_same_seed_gives_the_same_answers_and_another_seed_others(policy: Any) -> None:
@@ -45,7 +45,7 @@ def test_the_same_seed_gives_the_same_answers_and_another_seed_others(policy: An
     first, again = answers(sampler, questions()), answers(sampler, questions())
     assert first == again
     assert len({completion.text for row in first for completion in row}) == 12
-    other = [Request(prompt="0+0?", n=3, seed=7, decoding=DECODING)]
+    other = [Request(prompt="0+0?", n=3, seed=7, sampling=DECODING)]
     assert answers(sampler, other)[0] != first[0]
 
 
@@ -66,10 +66,10 @@ def test_sampling_leaves_the_callers_random_numbers_alone(policy: Any) -> None:
 
 
 def test_more_answers_than_fit_into_a_batch_are_drawn_batch_by_batch(policy: Any) -> None:
-    request = Request(prompt="q", n=5, seed=11, decoding=DECODING)
+    request = Request(prompt="q", n=5, seed=11, sampling=DECODING)
     found = answers(TransformersSampler(policy, name="p", rows_per_batch=2), [request])[0]
     batches = [
-        answers(TransformersSampler(policy, name="p"), [Request(prompt="q", n=n, seed=seed, decoding=DECODING)])[0]
+        answers(TransformersSampler(policy, name="p"), [Request(prompt="q", n=n, seed=seed, sampling=DECODING)])[0]
         for n, seed in ((2, 11), (2, derived_seed(11, 2)), (1, derived_seed(11, 4)))
     ]
     assert found == [completion for batch in batches for completion in batch]
@@ -92,8 +92,8 @@ def test_an_answer_ends_at_the_first_end_token(policy: Any) -> None:
 
 
 def test_temperature_0_takes_the_likeliest_token(policy: Any) -> None:
-    greedy = Decoding(temperature=0, max_new_tokens=6)
-    request = Request(prompt="q", seed=1, decoding=greedy)
+    greedy = SamplingParams(temperature=0, max_new_tokens=6)
+    request = Request(prompt="q", seed=1, sampling=greedy)
     [completion] = answers(TransformersSampler(policy, name="p"), [request])[0]
     ids = policy.encode_chat("q")["input_ids"]
     n_prompt = ids.shape[1]
@@ -104,10 +104,10 @@ def test_temperature_0_takes_the_likeliest_token(policy: Any) -> None:
 
 
 def test_an_answer_that_was_begun_is_continued_and_not_repeated(policy: Any) -> None:
-    greedy = Decoding(temperature=0, max_new_tokens=8)
+    greedy = SamplingParams(temperature=0, max_new_tokens=8)
     begun = "the answer is"
     [completion] = answers(
-        TransformersSampler(policy, name="p"), [Request(prompt="q", prefix=begun, decoding=greedy)]
+        TransformersSampler(policy, name="p"), [Request(prompt="q", prefix=begun, sampling=greedy)]
     )[0]
     ids = policy.encode_chat("q", begun=begun)["input_ids"]
     assert policy.tokenizer.decode(ids[0]).endswith(begun)
@@ -134,7 +134,7 @@ def test_every_row_sees_the_whole_image(kind: str, policies: dict[str, Any], tmp
     )
     sampler = TransformersSampler(policy, name="p")
     for n in (1, 3):
-        answers(sampler, [Request(prompt="What is it?", images=(tmp_path / "a.png",), n=n, decoding=DECODING)])
+        answers(sampler, [Request(prompt="What is it?", images=(tmp_path / "a.png",), n=n, sampling=DECODING)])
     hook.remove()
     alone, *_, together = [embeds for embeds in seen if embeds.shape[1] > 1]
     assert together.shape == (3, *alone.shape[1:])
@@ -150,8 +150,8 @@ def test_images_that_cannot_be_used_fail_their_question_alone(policy: Any, tmp_p
     Image.new("RGB", (30, 30)).save(tmp_path / "a.png")
     (tmp_path / "text.png").write_text("no image")
     names = ("gone.png", "text.png", "a.png")
-    requests = [Request(prompt="q", images=(tmp_path / name,), n=2, decoding=DECODING) for name in names]
-    found = answers(TransformersSampler(policy, name="p"), [*requests, Request(prompt="q", decoding=DECODING)])
+    requests = [Request(prompt="q", images=(tmp_path / name,), n=2, sampling=DECODING) for name in names]
+    found = answers(TransformersSampler(policy, name="p"), [*requests, Request(prompt="q", sampling=DECODING)])
     assert [[completion.finish_reason for completion in row] for row in found[:3]] == [["error"] * 2] * 3
     assert "is not there" in str(found[0][0].error)
     assert "cannot identify image" in str(found[1][0].error)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from mprm.annotation.samplers.policy import TransformersSampler
-from mprm.annotation.samplers.sampler import Completion, Decoding, Request, answers
+from mprm.annotation.samplers.sampler import Completion, Request, SamplingParams, answers
 from mprm.annotation.samplers.server import HTTPSampler
 from mprm.errors import ConfigError
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 PREFIXES = ["the bar", "the bar is 3 long.\n\n", "Step 1: 12 + 30\n\nStep 2: 42\n\n", "  so ", "\n", "é…"]
-GREEDY = Decoding(temperature=0, max_new_tokens=12)
+GREEDY = SamplingParams(temperature=0, max_new_tokens=12)
 
 
 class Server:
@@ -122,8 +122,8 @@ def texts(found: Iterator[tuple[int, list[Completion]]]) -> list[list[str]]:
 
 
 def test_the_policy_behind_a_real_server_answers(server: Server) -> None:
-    decoding = Decoding(max_new_tokens=5)  # top_k is not known to this server as such
-    requests = [Request(prompt=f"{i}+{i}?", n=3, seed=i, decoding=decoding) for i in range(2)]
+    sampling = SamplingParams(max_new_tokens=5)  # top_k is not known to this server as such
+    requests = [Request(prompt=f"{i}+{i}?", n=3, seed=i, sampling=sampling) for i in range(2)]
     found = texts(answers(server.sampler("llama"), requests))
     assert [len(row) for row in found] == [3, 3]
     assert len({text for row in found for text in row}) > 3  # drawn, each with a seed of its own
@@ -134,7 +134,7 @@ def test_the_policy_behind_a_real_server_answers(server: Server) -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 def test_begun_answers_go_on_as_in_this_process(server: Server, kind: str) -> None:
-    requests = [Request(prompt="how long is bar 1?", prefix=prefix, decoding=GREEDY) for prefix in ["", *PREFIXES]]
+    requests = [Request(prompt="how long is bar 1?", prefix=prefix, sampling=GREEDY) for prefix in ["", *PREFIXES]]
     found = texts(answers(server.sampler(kind), requests))
     expected = texts(answers(in_process(server, kind), requests))
     if kind == "qwen2":  # the server strips the answers of this kind of model
@@ -146,10 +146,10 @@ def test_begun_answers_go_on_as_in_this_process(server: Server, kind: str) -> No
 
 def test_tokens_are_drawn_as_often_as_in_this_process(server: Server) -> None:
     stats = pytest.importorskip("scipy.stats")
-    decoding = Decoding(temperature=0.8, top_p=0.9, top_k=6, max_new_tokens=2)
+    sampling = SamplingParams(temperature=0.8, top_p=0.9, top_k=6, max_new_tokens=2)
 
     def counts(sampler: Any, prefix: str) -> Counter[str]:
-        [drawn] = texts(answers(sampler, [Request(prompt="q?", prefix=prefix, n=300, seed=5, decoding=decoding)]))
+        [drawn] = texts(answers(sampler, [Request(prompt="q?", prefix=prefix, n=300, seed=5, sampling=sampling)]))
         return Counter(drawn)
 
     def p_value(first: Counter[str], second: Counter[str]) -> float:
@@ -171,7 +171,7 @@ def test_without_the_chat_template_nothing_is_continued(server: Server) -> None:
     sampler = server.sampler("llama")
     sampler._server = replace(sampler._server, chat_template=None)
     with pytest.raises(ConfigError, match=r"refuses continue_final_message .*HTTP 422.* --chat-template"):
-        list(answers(sampler, [Request(prompt="q", prefix="First,", decoding=GREEDY)]))
+        list(answers(sampler, [Request(prompt="q", prefix="First,", sampling=GREEDY)]))
 
 
 def test_another_chat_template_than_the_servers_is_refused(server: Server, tmp_path: Path) -> None:
@@ -181,15 +181,15 @@ def test_another_chat_template_than_the_servers_is_refused(server: Server, tmp_p
         list(
             answers(
                 server.sampler("llama", chat_template=other),
-                [Request(prompt="q", prefix="First,", decoding=GREEDY)],
+                [Request(prompt="q", prefix="First,", sampling=GREEDY)],
             )
         )
 
 
 @pytest.mark.slow
 def test_a_server_killed_in_the_middle_and_started_again_answers_every_request_once(server: Server) -> None:
-    decoding = Decoding(temperature=0, max_new_tokens=24)
-    requests = [Request(prompt=f"{i}+{i}?", prefix=PREFIXES[i % 3], decoding=decoding) for i in range(30)]
+    sampling = SamplingParams(temperature=0, max_new_tokens=24)
+    requests = [Request(prompt=f"{i}+{i}?", prefix=PREFIXES[i % 3], sampling=sampling) for i in range(30)]
     done: list[tuple[int, list[Completion]]] = []
     todo = iter(enumerate(requests))
     with server.sampler("llama", concurrency=4, backoff_s=0.2, retries=0).session() as session:
@@ -223,8 +223,8 @@ def test_annotation_through_the_server_gives_the_scores_of_this_process(server: 
         for q, text in chains
     ]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    decoding = Decoding(temperature=1.0, top_p=1.0, top_k=100, max_new_tokens=40)
-    config = AnnotateConfig(continuations=20, decoding=decoding)
+    sampling = SamplingParams(temperature=1.0, top_p=1.0, top_k=100, max_new_tokens=40)
+    config = AnnotateConfig(continuations=20, sampling=sampling)
     own = PrefixSampler(load_backbone(server.models["adder"], device="cpu"), name="adder")
     annotate(None, own, str(tmp_path / "own.jsonl"), rollouts_from=str(tmp_path / "c.jsonl"), config=config)
     n_told = 0

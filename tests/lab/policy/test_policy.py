@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from mprm.annotation.samplers.load import load_policy
-from mprm.annotation.samplers.sampler import Decoding, Request, answers
+from mprm.annotation.samplers.sampler import Request, SamplingParams, answers
 from mprm.data.questions import prompt_of
 from mprm.errors import ConfigError
 from mprm.models.attention import look_by_windows
@@ -61,7 +61,7 @@ def test_a_policy_learns_is_saved_and_answers_in_process(kind: str, tmp_path: Pa
         images=(tmp_path / one.image,),
         prefix=solution(one)[0] + "\n\n",
         n=3,
-        decoding=Decoding(max_new_tokens=8),
+        sampling=SamplingParams(max_new_tokens=8),
     )
     [(_, completions)] = answers(load_policy(tmp_path / "policy", device="cpu"), [request])
     assert [completion.error for completion in completions] == [None] * 3

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mprm.data.corpus import open_corpus
-from mprm.models.checkpoint import Card, family_of
+from mprm.models.checkpoint import PRMConfig, family_of
 from mprm.models.head import load_step_model
 from mprm.models.prompt import Memory
 from mprm.training.dataset import chain_of
@@ -46,7 +46,7 @@ def test_all_parts_together_know_every_rollout_and_image(inputs: LabInputs) -> N
     for index in range(2):
         encode(Part("internvl", index, 2), inputs, max_length=512)
     memory, path = recalled(inputs, "internvl"), inputs.policy("internvl")
-    card = Card(image_settings=family_of(path).image_settings, max_length=512)
+    card = PRMConfig(image_settings=family_of(path).image_settings, max_length=512)
     chains = [chain_of(rollout) for rollout in open_corpus(inputs.file("corpus"))]
     alone = load_step_model(path, card, device="cpu", image_root=inputs.images, memory=Memory()).encoder
     shutil.move(inputs.images, inputs.folder / "elsewhere")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mprm.annotation.samplers.sampler import Decoding
+from mprm.annotation.samplers.sampler import SamplingParams
 from mprm.cli.main import run
 from mprm.models.prm import PRM
 from mprm_lab.make import make_lab
@@ -39,7 +39,7 @@ LAB = LabPlan(
     validation_questions=3,
     best_of_n_questions=3,
     candidates=2,
-    decoding=Decoding(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=30),
+    sampling=SamplingParams(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=30),
     at_once=PLAN.at_once,
     shards=1,
     rows=None,

@@ -55,7 +55,7 @@ class CellFiles:
     def _scores(self, cell: Cell) -> Path:
         return self.folder / f"{cell.name}.npz"
 
-    def refuse_others(self, cell: Cell, settings: dict[str, Any]) -> None:
+    def check_others(self, cell: Cell, settings: dict[str, Any]) -> None:
         """Stop when the cell was measured on other data or with other settings than are asked for now."""
         record = self.read(cell)
         before = {} if record is None else record["settings"]

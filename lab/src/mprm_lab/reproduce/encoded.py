@@ -12,7 +12,7 @@ import numpy as np
 from mprm.data.corpus import open_corpus
 from mprm.data.output import atomic_write
 from mprm.data.types import Chain
-from mprm.models.checkpoint import Card, family_of
+from mprm.models.checkpoint import PRMConfig, family_of
 from mprm.models.head import load_step_model
 from mprm.models.prompt import Encoded, Memory
 from mprm.training.dataset import chain_of
@@ -43,7 +43,7 @@ def _stem(inputs: LabInputs, backbone: str) -> str:
 def encode(part: Part, inputs: LabInputs, *, max_length: int) -> None:
     """Encode the rollouts of a part, with their images, and write them down for all workers."""
     source, memory = inputs.policy(part.backbone), Memory()
-    card = Card(image_settings=family_of(source).image_settings, max_length=max_length)
+    card = PRMConfig(image_settings=family_of(source).image_settings, max_length=max_length)
     encoder = load_step_model(source, card, device="cpu", image_root=inputs.images, memory=memory).encoder
     first, end = (inputs.n_rollouts * index // part.count for index in (part.index, part.index + 1))
     for rollout in islice(open_corpus(inputs.file("corpus")), first, end):

@@ -15,7 +15,7 @@ from typing import Any
 from mprm.data.engine import n_cores
 from mprm.errors import ConfigError, MprmError
 from mprm.models.checkpoint import need_torch, resolve_device
-from mprm_lab.pictures import refuse_no_folder
+from mprm_lab.pictures import check_folder
 from mprm_lab.reproduce.cell import Cell
 from mprm_lab.reproduce.cell_files import CellFiles
 from mprm_lab.reproduce.choice import choices_of
@@ -73,8 +73,8 @@ def reproduce(
     backbones = tuple(dict.fromkeys(cell.backbone for cell in wanted))
     inputs = find_inputs(folder, backbones)
     n_jobs = jobs if jobs is not None else default_jobs(plan.device)
-    refuse_jobs(n_jobs)
-    refuse_in_the_way(folder)
+    check_jobs(n_jobs)
+    check_free(folder)
     if rates is not None and (unknown := set(backbones) - rates.keys()):
         raise ConfigError(f"rates name no learning rate for {', '.join(sorted(unknown))}")
     with (
@@ -111,7 +111,7 @@ def wanted_cells(plan: ReproducePlan, only: str = "*") -> list[Cell]:
     return wanted
 
 
-def refuse_jobs(n_jobs: int) -> None:
+def check_jobs(n_jobs: int) -> None:
     """Stop where nobody would work."""
     if n_jobs < 1:
         raise ConfigError(f"jobs must be 1 or more, got {n_jobs}")
@@ -171,9 +171,9 @@ def _remove(work: Path) -> None:
     shutil.rmtree(work, ignore_errors=True)
 
 
-def refuse_in_the_way(lab: Path) -> None:
+def check_free(lab: Path) -> None:
     """Stop where something stands in the place of a folder that is written to."""
-    refuse_no_folder(*(lab / name for name in ("cells", "images", "logs", "runs")))
+    check_folder(*(lab / name for name in ("cells", "images", "logs", "runs")))
     work = lab / WORK
     is_ours = work.is_dir() and not work.is_symlink() and ((work / MARK).is_file() or not any(work.iterdir()))
     if (work.exists() or work.is_symlink()) and not is_ours:
@@ -220,7 +220,7 @@ class _Run:
         """Run those that are not finished; stops before anything is run where one was measured otherwise."""
         settings = {cell.name: self.settings(cell, rates[cell.name]) for cell in cells}
         for cell in cells:
-            self.files.refuse_others(cell, settings[cell.name])
+            self.files.check_others(cell, settings[cell.name])
         missing = self.missing(cells)
         tasks = [
             Task(

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from mprm.data.benchmarks import Benchmark, read_benchmark, refuse_missing_images
-from mprm.models.checkpoint import Card, device_name, family_of, resolve_device
+from mprm.data.benchmarks import Benchmark, check_images_exist, read_benchmark
+from mprm.models.checkpoint import PRMConfig, device_name, family_of, resolve_device
 from mprm.models.head import load_step_model
 from mprm.models.prm import PRM
 from mprm.models.prompt import Memory
@@ -123,7 +123,7 @@ class Workbench:
 
     def _read(self, split: str) -> Benchmark:
         benchmark = read_benchmark(str(self.inputs.file(split)))
-        refuse_missing_images(benchmark, self.inputs.images)
+        check_images_exist(benchmark, self.inputs.images)
         return benchmark
 
     def _load(self, folder: Path) -> PRM:
@@ -138,7 +138,7 @@ class Workbench:
     def _base(self, backbone: str) -> PRM:
         """The weights that training begins with, as a reward model."""
         path = self.inputs.policy(backbone)
-        card = Card(image_settings=family_of(path).image_settings, max_length=self.plan.training["max_length"])
+        card = PRMConfig(image_settings=family_of(path).image_settings, max_length=self.plan.training["max_length"])
         model = load_step_model(
             path, card, device=self.plan.device, image_root=self.inputs.images, memory=self._memory
         )

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mprm.annotation.samplers.sampler import Completion, Decoding, FinishReason, Request
+from mprm.annotation.samplers.sampler import Completion, FinishReason, Request, SamplingParams
 from mprm.data.images import place_images
 from mprm.errors import ConfigError, DataError, printable
 
@@ -218,7 +218,7 @@ def _of_file(path: Path) -> str | None:
 TRIAL = Request(
     prompt="How long is the bar?",
     prefix="The bar on the left is seven units long",
-    decoding=Decoding(temperature=0, top_k=0, max_new_tokens=1),
+    sampling=SamplingParams(temperature=0, top_k=0, max_new_tokens=1),
 )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mprm.annotation.samplers.sampler import Decoding
+from mprm.annotation.samplers.sampler import SamplingParams
 
 GAMMA = -7046029254386353131
 """2⁶⁴ divided by the golden ratio, as a signed number: steps of it visit all numbers of 64 bits evenly."""
@@ -83,7 +83,7 @@ class Drawing:
 
 
 def drawing(
-    rows: Sequence[Decoding], keys: Sequence[int], *, n_vocabulary: int, device: torch.device | str = "cpu"
+    rows: Sequence[SamplingParams], keys: Sequence[int], *, n_vocabulary: int, device: torch.device | str = "cpu"
 ) -> Drawing:
     """What `draw` needs of the rows' settings, on the device."""
     drawn = [row for row in rows if row.temperature > 0]

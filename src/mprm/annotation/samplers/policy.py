@@ -90,7 +90,7 @@ class TransformersSampler:
     A batch holds one request only and is seeded by it. So its answers are the same, bit for bit,
     whatever is asked before, after and besides, and whether a run was interrupted or not; on the same
     kind of device, with the same ``n``, ``rows_per_batch`` and versions of torch and transformers.
-    What the policy's own generation config sets beyond `Decoding`, such as a repetition penalty, holds.
+    What the policy's own generation config sets beyond `SamplingParams`, such as a repetition penalty, holds.
 
     Parameters
     ----------
@@ -148,11 +148,11 @@ class TransformersSampler:
     def _batch(self, inputs: dict[str, Any], request: Request, *, n_rows: int, seed: int) -> list[Completion]:
         import torch
 
-        model, decoding = self._policy.model, request.decoding
+        model, sampling = self._policy.model, request.sampling
         how: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-        if decoding.temperature > 0:
-            how = {"do_sample": True, "temperature": decoding.temperature}
-            how |= {"top_p": decoding.top_p, "top_k": decoding.top_k}
+        if sampling.temperature > 0:
+            how = {"do_sample": True, "temperature": sampling.temperature}
+            how |= {"top_p": sampling.top_p, "top_k": sampling.top_k}
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.inference_mode():
             torch.manual_seed(seed)
@@ -161,7 +161,7 @@ class TransformersSampler:
                     **inputs,
                     **how,
                     num_return_sequences=n_rows,
-                    max_new_tokens=decoding.max_new_tokens,
+                    max_new_tokens=sampling.max_new_tokens,
                     eos_token_id=self._eos_ids,
                     pad_token_id=self._eos_ids[0],  # only after a row's end, where nothing is read
                 )

@@ -198,7 +198,7 @@ class _Session:
         rows = self._batch.rows
         if not rows:
             return
-        self._batch.step(min(WINDOW, max(row.decoding.max_new_tokens - len(row.drawn) for row in rows)))
+        self._batch.step(min(WINDOW, max(row.sampling.max_new_tokens - len(row.drawn) for row in rows)))
         ended = {place for place, row in enumerate(rows) if self._has_ended(row)}
         for place in sorted(ended):
             self._finish(rows[place])
@@ -206,11 +206,11 @@ class _Session:
             self._batch.leave(ended)
 
     def _has_ended(self, row: Row) -> bool:
-        is_long = len(row.drawn) >= row.decoding.max_new_tokens
+        is_long = len(row.drawn) >= row.sampling.max_new_tokens
         return is_long or any(id_ in self._eos_ids for id_ in row.drawn[-WINDOW:])
 
     def _finish(self, row: Row) -> None:
-        ids = row.drawn[: row.decoding.max_new_tokens]
+        ids = row.drawn[: row.sampling.max_new_tokens]
         completion = completion_of(ids, tokenizer=self._tokenizer, eos_ids=self._eos_ids)
         self._note(row.request, row.number, completion)
 
@@ -235,7 +235,7 @@ def _newcomer(job: _Job, prompt: Prompt, prefix_ids: list[int]) -> Newcomer:
         Row(
             request=job.number,
             number=number,
-            decoding=job.request.decoding,
+            sampling=job.request.sampling,
             key=key,
             next_id=ids[-1],
             column=len(ids) - 1,
@@ -248,4 +248,4 @@ def _newcomer(job: _Job, prompt: Prompt, prefix_ids: list[int]) -> Newcomer:
 
 def _most_columns(row: Row) -> int:
     """Columns that a row may come to need; it may be drawn on to the end of a window."""
-    return row.column + row.decoding.max_new_tokens - len(row.drawn) + WINDOW
+    return row.column + row.sampling.max_new_tokens - len(row.drawn) + WINDOW

@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from mprm.annotation.samplers.draw import draw, drawing, penalise
 from mprm.annotation.samplers.policy import Policy
-from mprm.annotation.samplers.sampler import Decoding, Request
+from mprm.annotation.samplers.sampler import Request, SamplingParams
 from mprm.data.images import open_image
 from mprm.models.attention import grouped_attention_in
 
@@ -248,7 +248,7 @@ class Row:
     request: int
     number: int
     """Which of the request's continuations."""
-    decoding: Decoding
+    sampling: SamplingParams
     key: int
     """See `row_keys`."""
     next_id: int
@@ -363,7 +363,7 @@ class RowBatch:
         """Draw so many tokens for each row."""
         rows, device = self.rows, self._shape.device
         how = drawing(
-            [row.decoding for row in rows],
+            [row.sampling for row in rows],
             [row.key for row in rows],
             n_vocabulary=self._n_vocabulary,
             device=device,

@@ -16,7 +16,7 @@ FinishReason = Literal["stop", "length", "error"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoding:
+class SamplingParams:
     """How tokens are drawn. The defaults are the paper's for best-of-N."""
 
     temperature: float = 0.7
@@ -52,12 +52,12 @@ class Request:
     n: int = 1
     seed: int = 0
     """The answers depend on it and on the request, not on the other requests."""
-    decoding: Decoding = field(default_factory=Decoding)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
 
     def __post_init__(self) -> None:
         if self.n < 1:
             raise ConfigError(f"n must be 1 or more, got {self.n}")
-        if self.n > 1 and self.decoding.temperature == 0:
+        if self.n > 1 and self.sampling.temperature == 0:
             raise ConfigError(f"at temperature 0 all {self.n} answers would be the same; ask for n = 1")
 
 

@@ -340,16 +340,16 @@ class Conversation:
         return await self._posts.post(self._body(request, way) | {"seed": request.seed})
 
     def _body(self, request: Request, way: Continuation | None) -> dict[str, Any]:
-        decoding = request.decoding
+        sampling = request.sampling
         body: dict[str, Any] = {
             "model": self._settings.model,
             "messages": chat_messages(request, end_mark=way.end_mark if way else ""),
-            "max_tokens": decoding.max_new_tokens,
-            "temperature": decoding.temperature,
-            "top_p": decoding.top_p,
+            "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
         }
-        if decoding.top_k:
-            body["top_k"] = decoding.top_k
+        if sampling.top_k:
+            body["top_k"] = sampling.top_k
         fields, extra = way.fields if way else {}, dict(self._settings.extra_body)
         if (name := "chat_template_kwargs") in fields and name in extra:
             extra[name] = extra[name] | fields[name]
@@ -493,7 +493,7 @@ async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def refuse_limits(*, concurrency: int, timeout_s: float, retries: int, patience_s: float = 900.0) -> None:
+def check_limits(*, concurrency: int, timeout_s: float, retries: int, patience_s: float = 900.0) -> None:
     """Stop at limits that make no sense."""
     if concurrency < 1:
         raise ConfigError(f"concurrency must be 1 or more, got {concurrency}")
@@ -571,13 +571,13 @@ class HTTPSampler:
             raise MissingDependencyError(
                 "sampling from a server needs httpx: pip install httpx, or install mprm with its extra [annotate]"
             ) from error
-        _refuse_url(url)
+        _check_url(url)
         parts = urlsplit(url)
         if api_key is not None and not api_key.isascii():
             raise ConfigError(
                 "the API key holds letters beyond ASCII, which no HTTP header can; is it the right one?"
             )
-        refuse_limits(concurrency=concurrency, timeout_s=timeout_s, retries=retries, patience_s=patience_s)
+        check_limits(concurrency=concurrency, timeout_s=timeout_s, retries=retries, patience_s=patience_s)
         if not 0 <= backoff_s < float("inf"):
             raise ConfigError(f"backoff_s must be 0 or more, got {backoff_s}")
         self._server = ServerSettings(
@@ -613,7 +613,7 @@ class HTTPSampler:
             session.close()
 
 
-def _refuse_url(url: str) -> None:
+def _check_url(url: str) -> None:
     """Stop at what is no address of a server."""
     import httpx
 

@@ -1,0 +1,106 @@
+"""The one way to report progress: a stage asks for a bar with a title and a total, and advances it.
+
+Every function that can take longer than two seconds has a keyword ``progress``. In Python it is silent by default;
+the command line passes `progress_bar`, and a script can do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from time import monotonic
+from typing import Any, Literal, Protocol
+
+SHOW_AFTER_S = 0.5
+"""Short work shows no bar."""
+REFRESH_S = 0.1
+LOG_EVERY_S = 30.0
+"""How often a line is printed where stderr is no terminal."""
+
+Unit = Literal["items", "bytes"]
+
+
+class Advance(Protocol):
+    """Called with how much more is done, and optionally with a note that the bar shows."""
+
+    def __call__(self, n: int, note: str = "") -> None:
+        """Advance the bar."""
+        ...
+
+
+class Progress(Protocol):
+    """Opens a progress bar; `total` is None where it is not known."""
+
+    def __call__(self, title: str, total: int | None, unit: Unit = "items") -> AbstractContextManager[Advance]:
+        """The bar, as a context that gives the function to advance it."""
+        ...
+
+
+@contextmanager
+def silent(title: str, total: int | None, unit: Unit = "items") -> Iterator[Advance]:  # noqa: ARG001
+    """Report nothing."""
+    yield lambda n, note="": None  # noqa: ARG005
+
+
+@contextmanager
+def progress_bar(title: str, total: int | None, unit: Unit = "items") -> Iterator[Advance]:
+    """A bar on stderr; a line every half minute where stderr is no terminal.
+
+    The bar is drawn by the caller's own thread: workers are forked while it runs.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    bar: Any = None
+    done, started = 0, monotonic()
+    shown = started if console.is_terminal else started - LOG_EVERY_S + 2  # a log gets its first line early
+
+    def advance(n: int, note: str = "") -> None:
+        nonlocal bar, done, shown
+        done += n
+        now = monotonic()
+        is_last = total is not None and done >= total
+        if not console.is_terminal:
+            if now - shown > LOG_EVERY_S and unit == "items":
+                shown = now
+                console.print(
+                    f"{title}: {done:,}" + (f" of {total:,}" if total else "") + (f", {note}" if note else "")
+                )
+            return
+        if now - started < SHOW_AFTER_S or (now - shown < REFRESH_S and not (is_last and bar is not None)):
+            return
+        shown = now
+        if bar is None:
+            bar = _bar(console, title, total, unit)
+        bar.start()  # does nothing while it runs
+        bar.update(bar.task_ids[0], completed=done, note=note, refresh=True)
+        if is_last:
+            bar.stop()  # other things may be printed before the block ends
+
+    try:
+        yield advance
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _bar(console: Any, title: str, total: int | None, unit: Unit) -> Any:
+    from rich import progress as rich_progress
+
+    counts = (
+        (rich_progress.DownloadColumn(), rich_progress.TransferSpeedColumn())
+        if unit == "bytes"
+        else (rich_progress.MofNCompleteColumn(),)
+    )
+    bar = rich_progress.Progress(
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        *counts,
+        rich_progress.TimeRemainingColumn(),
+        rich_progress.TextColumn("{task.fields[note]}"),
+        console=console,
+        auto_refresh=False,
+        transient=True,
+    )
+    bar.add_task(title, total=total, note="")
+    return bar
