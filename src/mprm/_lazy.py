@@ -1,0 +1,31 @@
+"""Exports of a package that are loaded when first used, so that ``import mprm`` and ``mprm --help`` are quick."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def lazy_exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package whose names live in other modules.
+
+    Parameters
+    ----------
+    package
+        The package's ``__name__``; its ``__all__`` is set to the names.
+    names
+        Module to the names it defines.
+    """
+    home = {name: module for module, of_module in names.items() for name in of_module}
+    sys.modules[package].__dict__.setdefault("__all__", sorted(home))
+
+    def __getattr__(name: str) -> Any:  # noqa: N807
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(home[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return __getattr__
