@@ -134,10 +134,10 @@ def test_a_broken_array_is_told(tmp_path: Path) -> None:
 def test_an_empty_file_is_told(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "c.jsonl", [])
     other = write_jsonl(tmp_path / "d.jsonl", [])
-    for paths, named in ((path, f"{path}"), ((str(path),), f"{path}"), ([path, other], f"{path}, {other}")):
+    for paths in (path, (str(path),), [path, other]):
         with pytest.raises(DataError) as raised:
             read_candidates(paths)
-        assert str(raised.value).startswith(f"{named}: holds no record")
+        assert f"{path}: holds no record" in str(raised.value)
 
 
 def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
