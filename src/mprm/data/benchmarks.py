@@ -200,16 +200,13 @@ def _solutions_of_rollouts(
         n_on_line = n_on_line + 1 if located.line == last_line else 1
         last_line = located.line
         rollout = located.rollout
-        labels = tuple(CORRECT if score > tau else INCORRECT for score in rollout.scores)
-        yield Solution(
+        yield _solution(
+            rollout.question,
+            tuple(step.text for step in rollout.steps),
+            tuple(CORRECT if score > tau else INCORRECT for score in rollout.scores),
+            images=rollout.images,
             id=_default_id(file, located.line, n_on_line),
             source=located.source,
-            problem=problem_key(rollout.question, rollout.images),
-            question=rollout.question,
-            images=rollout.images,
-            steps=tuple(step.text for step in rollout.steps),
-            labels=labels,
-            first_error=first_error_of(labels),
             location=f"{located.file}:{located.line}",
         )
 
@@ -281,27 +278,26 @@ def _response(data: Data) -> dict[str, Any]:
     return response if isinstance(response, dict) else {}
 
 
+def _solution(
+    question: str, steps: tuple[str, ...], labels: tuple[int, ...], *, images: tuple[str, ...] = (), **fields: str
+) -> Solution:
+    """A solution with its problem and its first error; id and source are filled in by the reader where empty."""
+    own = {"id": "", "source": "", "problem": problem_key(question, images), **fields}
+    first_error = first_error_of(labels)
+    return Solution(question=question, steps=steps, labels=labels, first_error=first_error, images=images, **own)
+
+
 def parse_visualprocessbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
     """VisualProcessBench: 1 correct, 0 neutral, -1 incorrect; the source is the record's data source."""
     question = _question(data, "question", issues)
-    images = image_field(data, issues)
     steps = _steps(_response(data), "steps", issues)
     labels = _whole_numbers(_response(data), "process_correctness", issues)
     _check_length(steps, labels, issues)
     for index, label in enumerate(labels):
         if label not in (-1, 0, 1):
             issues.add("wrong_type", f"step {index} has label {shown(label)}; expected 1, 0 or -1")
-    solution = Solution(
-        id=optional_text(data, "id", issues) or "",
-        source=optional_text(data, "data_source", issues) or "",
-        problem=problem_key(question, images),
-        question=question,
-        images=images,
-        steps=steps,
-        labels=labels,
-        first_error=first_error_of(labels),
-    )
-    return (solution,)
+    own_id, source = optional_text(data, "id", issues) or "", optional_text(data, "data_source", issues) or ""
+    return (_solution(question, steps, labels, images=image_field(data, issues), id=own_id, source=source),)
 
 
 def parse_processbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
@@ -313,17 +309,8 @@ def parse_processbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
         issues.add(
             "wrong_type", f'"label" is {shown(label)}; expected a step from 0 to {len(steps) - 1}, or -1 for none'
         )
-    first_error = None if label == -1 else label
-    solution = Solution(
-        id=optional_text(data, "id", issues) or "",
-        source="",
-        problem=problem_key(question),
-        question=question,
-        steps=steps,
-        labels=labels_up_to(first_error, len(steps)),
-        first_error=first_error,
-    )
-    return (solution,)
+    labels = labels_up_to(None if label == -1 else label, len(steps))
+    return (_solution(question, steps, labels, id=optional_text(data, "id", issues) or ""),)
 
 
 def labels_up_to(first_error: int | None, n_steps: int) -> tuple[int, ...]:
@@ -365,16 +352,8 @@ def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
         if wrong and max(wrong) > len(steps):
             issues.add("error_past_the_end", PAST_THE_END)
         labels = tuple(INCORRECT if number in wrong else CORRECT for number in range(1, len(steps) + 1))
-        solution = Solution(
-            id=f"{name}/{source}/{kind}" if name else "",
-            source=source,
-            problem=problem_key(original),
-            question=question,
-            steps=steps,
-            labels=labels,
-            first_error=first_error_of(labels),
-        )
-        solutions.append(solution)
+        own_id = f"{name}/{source}/{kind}" if name else ""
+        solutions.append(_solution(question, steps, labels, id=own_id, source=source, problem=problem_key(original)))
     return tuple(solutions)
 
 
@@ -388,7 +367,6 @@ def parse_vlrmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
     error. ``step_list``, the solution before errors were put in, is not labelled.
     """
     question = _question(data, "question", issues)
-    images = image_field(data, issues)
     text = text_field(data, "reasoning_error", issues) or ""
     steps = tuple(step.strip() for step in STEP.split(text) if step.strip())
     if not steps:
@@ -399,17 +377,8 @@ def parse_vlrmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
         if mark not in (0, 1):
             issues.add("wrong_type", f"step {index} has task_gt {shown(mark)}; expected 1 for an error, else 0")
     labels = tuple(INCORRECT if mark else CORRECT for mark in marks)
-    solution = Solution(
-        id=optional_text(data, "id", issues) or "",
-        source=optional_text(data, "category", issues) or "",
-        problem=problem_key(question, images),
-        question=question,
-        images=images,
-        steps=steps,
-        labels=labels,
-        first_error=first_error_of(labels),
-    )
-    return (solution,)
+    own_id, source = optional_text(data, "id", issues) or "", optional_text(data, "category", issues) or ""
+    return (_solution(question, steps, labels, images=image_field(data, issues), id=own_id, source=source),)
 
 
 BENCHMARK_FORMATS: dict[str, BenchmarkFormat] = {

@@ -205,23 +205,37 @@ def _question_text(text: str, options: Sequence[str] = ()) -> str:
     return with_options(text.strip(), options)
 
 
+def _question(
+    data: Data,
+    source: str,
+    text: str,
+    answer: str,
+    options: Sequence[str] = (),
+    *,
+    id_key: str = "id",
+    images: tuple[str, ...] | None = None,
+) -> tuple[Question, ...]:
+    """The record's one question; a missing id is filled in by the reader where the file gives records a key."""
+    question = Question(
+        id=_text(data, id_key, default=""),
+        question=_question_text(text, options),
+        answer=answer,
+        images=_images(data, "image") if images is None else images,
+        source=source,
+        options=tuple(options),
+    )
+    return (question,)
+
+
 def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """The format that everyone can make; images may be absent, for questions of text alone."""
-    options = _options(data, "options")
-    answer = _text(data, "answer")
+    text, options, answer = _text(data, "question"), _options(data, "options"), _text(data, "answer")
     if options:
         # a number in JSON may be the index of an option; the text "2" is always text
         given = data["answer"]
         answer = _gold_letter(given if isinstance(given, int) else answer, options)
-    question = Question(
-        id=_text(data, "id", default=""),
-        question=_question_text(_text(data, "question"), options),
-        answer=answer,
-        images=_images(data, "image", needed=False),
-        source=_text(data, "source", default=""),
-        options=options,
-    )
-    return (question,)
+    images = _images(data, "image", needed=False)
+    return _question(data, _text(data, "source", default=""), text, answer, options, images=images)
 
 
 def parse_dynamath(data: Data, _issues: Issues) -> tuple[Question, ...]:
@@ -235,15 +249,7 @@ def parse_dynamath(data: Data, _issues: Issues) -> tuple[Question, ...]:
                 'the question is "multiple choice" but lists no options; expected (A) … (B) … or A. … B. …'
             )
         answer = _gold_letter(answer, options)
-    question = Question(
-        id=_text(data, "id", default=""),
-        question=_question_text(text, options),
-        answer=answer,
-        images=_images(data, "image"),
-        source="dynamath",
-        options=options,
-    )
-    return (question,)
+    return _question(data, "dynamath", text, answer, options)
 
 
 VISION_ONLY = "Answer the question that the image shows."
@@ -262,30 +268,13 @@ def parse_mathverse(data: Data, _issues: Issues) -> tuple[Question, ...]:
         answer = _gold_letter(answer, options)
         if is_vision_only:
             options = tuple(LETTERS[: len(options)])  # what they say stays in the picture
-    question = Question(
-        id=_text(data, "sample_index", default=""),
-        question=_question_text(text, options),
-        answer=answer,
-        images=_images(data, "image"),
-        source="mathverse",
-        options=options,
-    )
-    return (question,)
+    return _question(data, "mathverse", text, answer, options, id_key="sample_index")
 
 
 def parse_mathvision(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MathVision (MATH-V): competition questions with one picture; no options mean an open answer."""
-    options = _options(data, "options")
-    answer = _text(data, "answer")
-    question = Question(
-        id=_text(data, "id", default=""),
-        question=_question_text(_text(data, "question"), options),
-        answer=_gold_letter(answer, options) if options else answer,
-        images=_images(data, "image"),
-        source="mathvision",
-        options=options,
-    )
-    return (question,)
+    text, options, answer = _text(data, "question"), _options(data, "options"), _text(data, "answer")
+    return _question(data, "mathvision", text, _gold_letter(answer, options) if options else answer, options)
 
 
 def parse_mathvista(data: Data, _issues: Issues) -> tuple[Question, ...]:
@@ -301,15 +290,7 @@ def parse_mathvista(data: Data, _issues: Issues) -> tuple[Question, ...]:
         precision = data.get("precision")
         if _text(data, "answer_type", default="") == "float" and isinstance(precision, int | float):
             text += f"\nGive the answer with {precision:.0f} digit(s) after the point."
-    question = Question(
-        id=_text(data, "pid", default=""),
-        question=_question_text(text, options),
-        answer=answer,
-        images=_images(data, "image"),
-        source="mathvista",
-        options=options,
-    )
-    return (question,)
+    return _question(data, "mathvista", text, answer, options, id_key="pid")
 
 
 def _is_mm_k12(data: Data) -> bool:
@@ -324,15 +305,8 @@ def parse_mm_k12(data: Data, _issues: Issues) -> tuple[Question, ...]:
     answer = _text(data, "answer", "correct_answer")
     options = options_in(text)
     letter = letter_of(answer, options) if options else None
-    question = Question(
-        id=_text(data, "id", default=""),
-        question=_question_text(text, options if letter else ()),
-        answer=letter or answer,
-        images=_images(data, "image", "image_path"),
-        source="mm-k12",
-        options=options if letter else (),
-    )
-    return (question,)
+    images = _images(data, "image", "image_path")
+    return _question(data, "mm-k12", text, letter or answer, options if letter else (), images=images)
 
 
 OLYMPIAD_IMAGES = tuple(f"image_{number}" for number in range(1, 10))
@@ -343,20 +317,12 @@ def parse_olympiadbench(data: Data, _issues: Issues) -> tuple[Question, ...]:
     answers = [answer for answer in _texts(data, "final_answer") if answer.strip()]
     if not answers:
         raise BadRecord('"final_answer" is empty, as for a theorem to prove; leave such records out')
-    context = _text(data, "context", default="")
-    unit = _text(data, "unit", default="")
-    text = "\n\n".join(part for part in (context, _text(data, "question")) if part)
-    if unit:
+    text = "\n\n".join(part for part in (_text(data, "context", default=""), _text(data, "question")) if part)
+    if unit := _text(data, "unit", default=""):
         text += f"\n\nGive the answer in {unit}."
     is_text = _text(data, "modality", default="") == "Text-only"
-    question = Question(
-        id=_text(data, "id", default=""),
-        question=_question_text(text),
-        answer=", ".join(answers),
-        images=_images(data, *OLYMPIAD_IMAGES, "images", needed=not is_text),
-        source="olympiadbench",
-    )
-    return (question,)
+    images = _images(data, *OLYMPIAD_IMAGES, "images", needed=not is_text)
+    return _question(data, "olympiadbench", text, ", ".join(answers), images=images)
 
 
 QUESTION_FORMATS: dict[str, Format[Question]] = {
