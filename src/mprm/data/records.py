@@ -437,8 +437,8 @@ def read_records(file: DataFile) -> Iterator[Record]:
     """All records of a file, bad ones too: JSON lines, one JSON array, one object of records, CSV, Parquet."""
     lines = (line for chunk in chunks_of(file) for line in lines_of(chunk))
     if file.container == "parquet":
-        for number, line in enumerate(lines, start=1):
-            yield Record(file, number, number, _decoded(line))
+        for number, raw in enumerate(lines, start=1):
+            yield Record(file, number, number, _decoded(raw))
         return
     data = b"".join(lines)
     if CSV_FILE.search(file.path):
