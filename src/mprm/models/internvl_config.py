@@ -1,133 +1,59 @@
-"""The conversation of the published InternVL2.5 checkpoints as a chat template.
-
-The configuration of a published InternVL checkpoint as that of transformers' native class.
-"""
+"""The config of a published InternVL2.5 checkpoint: checked, and rewritten for transformers' native classes."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mprm.errors import ConfigError, DataError, InputNotFoundError
 
-SYSTEM_MESSAGES = {
-    "internvl2_5": "你是书生·万象，英文名是InternVL，"
-    "是由上海人工智能实验室、清华大学及多家合作单位联合开发的多模态大语言模型。"
-}
-"""What stands before a conversation without a system message of its own, by the config's ``template``."""
-
-START, END = "<|im_start|>", "<|im_end|>"
-IMAGE_START, IMAGE_CONTEXT, IMAGE_END = "<img>", "<IMG_CONTEXT>", "</img>"
-
-_MESSAGES = f"""\
-{{%- for message in messages -%}}
-{{{{- '{START}' + message['role'] + '\\n' -}}}}
-{{%- if message['content'] is string -%}}
-{{{{- message['content'] -}}}}
-{{%- else -%}}
-{{%- for part in message['content'] -%}}
-{{%- if part['type'] == 'image' -%}}
-{{{{- '{IMAGE_CONTEXT}\\n' -}}}}
-{{%- elif part['type'] == 'text' -%}}
-{{{{- part['text'] -}}}}
-{{%- else -%}}
-{{{{- raise_exception('a message is made of text and images, not of ' + part['type']) -}}}}
-{{%- endif -%}}
-{{%- endfor -%}}
-{{%- endif -%}}
-{{{{- '{END}\\n' -}}}}
-{{%- endfor -%}}
-{{%- if add_generation_prompt -%}}
-{{{{- '{START}assistant\\n' -}}}}
-{{%- endif -%}}
-"""
-
-
-def chat_template(system_message: str, *, begins_text: bool) -> str:
-    """The Jinja template; an image is one `IMAGE_CONTEXT`, which the native processor makes as many as needed.
-
-    Parameters
-    ----------
-    begins_text
-        Whether the beginning-of-text token stands first, as InternLM2's tokenizer puts it.
-    """
-    system = json.dumps(f"{START}system\n{system_message}{END}\n", ensure_ascii=False)
-    first = "{{- bos_token -}}\n" if begins_text else ""
-    default = f"{{%- if messages[0]['role'] != 'system' -%}}\n{{{{- {system} -}}}}\n{{%- endif -%}}\n"
-    return first + default + _MESSAGES
-
-
-REMOTE_TYPE = "internvl_chat"
 LANGUAGE_MODELS = {"InternLM2ForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
-"""Native type of each language model that can be mapped."""
-ROPE_TYPES = ("default", "linear", "dynamic")
-IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+"""Native ``model_type`` of each supported language model."""
 
-TOP = {
-    "llm_config": dict,
-    "vision_config": dict,
-    "downsample_ratio": float,
-    "ps_version": str,
-    "template": str,
-    "max_dynamic_patch": int,
+COUNT, LAYERS, NUMBER = "a whole number above 0", "a whole number from 1 to 1,000", "a number above 0"
+TEXT, FLAG = "text", "true or false"
+IS_KIND: dict[str, Callable[[Any], bool]] = {
+    COUNT: lambda value: type(value) is int and value > 0,
+    LAYERS: lambda value: type(value) is int and 1 <= value <= 1000,
+    NUMBER: lambda value: type(value) in (int, float) and 0 < value < math.inf,
+    TEXT: lambda value: isinstance(value, str),
+    FLAG: lambda value: isinstance(value, bool),
 }
-OPTIONAL_TOP = {"force_image_size": int, "min_dynamic_patch": int}
-TEXT = {
-    "vocab_size": int,
-    "hidden_size": int,
-    "intermediate_size": int,
-    "num_hidden_layers": int,
-    "num_attention_heads": int,
-    "num_key_value_heads": int,
-    "hidden_act": str,
-    "max_position_embeddings": int,
-    "rms_norm_eps": float,
+LAYER_FIELDS = {
+    **dict.fromkeys(("hidden_size", "intermediate_size", "num_attention_heads"), COUNT),
+    "num_hidden_layers": LAYERS,
+    "hidden_act": TEXT,
 }
-TEXT_ONLY = {"architectures": list, "rope_theta": float}
-"""Fields that have another name natively."""
-VISION = {
-    "hidden_size": int,
-    "intermediate_size": int,
-    "num_hidden_layers": int,
-    "num_attention_heads": int,
-    "hidden_act": str,
-    "norm_type": str,
-    "layer_norm_eps": float,
-    "image_size": int,
-    "patch_size": int,
+SAME_TEXT_FIELDS = LAYER_FIELDS | {
+    **dict.fromkeys(("vocab_size", "num_key_value_heads", "max_position_embeddings"), COUNT),
+    "rms_norm_eps": NUMBER,
 }
-VISION_ONLY = {"qkv_bias": bool, "qk_normalization": bool}
-RATES = {"llm_config": ("attention_dropout",), "vision_config": ("attention_dropout", "dropout", "drop_path_rate")}
-SHUFFLES = (1, 2, 4, 8)
-"""Sides of the blocks of patches that the pixel shuffle may join; published is 2."""
-WORDS = {
-    dict: "an object",
-    list: "a list",
-    str: "text",
-    int: "a whole number above 0",
-    float: "a number above 0",
-    bool: "true or false",
+"""Fields of ``llm_config`` with the same name natively."""
+OPTIONAL_TEXT_FIELDS = ("initializer_range", "bos_token_id", "eos_token_id", "pad_token_id")
+OPTIONAL_QWEN2_FIELDS = ("attention_dropout", "use_sliding_window", "sliding_window", "max_window_layers")
+SAME_VISION_FIELDS = LAYER_FIELDS | {
+    **dict.fromkeys(("image_size", "patch_size"), COUNT),
+    "norm_type": TEXT,
+    "layer_norm_eps": NUMBER,
 }
-OPTIONAL_TEXT = {
-    "llama": ("initializer_range", "bos_token_id", "eos_token_id", "pad_token_id"),
-    "qwen2": (
-        "initializer_range",
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "attention_dropout",
-        "use_sliding_window",
-        "sliding_window",
-        "max_window_layers",
-    ),
+"""Fields of ``vision_config`` with the same name natively."""
+FIELDS: dict[str, Any] = {
+    "downsample_ratio": NUMBER,
+    "max_dynamic_patch": COUNT,
+    "min_dynamic_patch": COUNT,
+    "force_image_size": COUNT,
+    "llm_config": SAME_TEXT_FIELDS | {"rope_theta": NUMBER, "rope_scaling": {"factor": NUMBER}},
+    "vision_config": SAME_VISION_FIELDS | {"qkv_bias": FLAG, "qk_normalization": FLAG},
 }
+"""Kind of each field that decides what the model computes."""
+OPTIONAL = {"min_dynamic_patch", "force_image_size", "rope_scaling"}
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
+    """The object in a JSON file of a checkpoint."""
     if not path.is_file():
         raise InputNotFoundError(f"{path} is not there; a published checkpoint has it: download it again")
     try:
@@ -139,160 +65,133 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_remote_config(src: Path) -> dict[str, Any]:
-    """The published config, once it is sure that the native class can do what it says."""
-    path = src / "config.json"
-    remote = read_json(path)
-    kind = remote.get("model_type")
-    if kind == "internvl":
-        raise ConfigError(f"{src} is in transformers' native layout already; use it as it is")
-    if kind != REMOTE_TYPE:
-        raise DataError(f"{path}: model_type is {kind!r}; expected {REMOTE_TYPE!r}")
-    here = {name: kind for name, kind in OPTIONAL_TOP.items() if remote.get(name) is not None}
-    problems = _faults(remote, TOP | here, "")
-    if not problems:
-        text = remote["llm_config"]
-        problems += _faults(text, TEXT | TEXT_ONLY, "llm_config.")
-        if text.get("rope_scaling") is not None:
-            problems += _faults(text, {"rope_scaling": dict}, "llm_config.") or _faults(
-                text["rope_scaling"], {"factor": float}, "llm_config.rope_scaling."
-            )
-        problems += _faults(remote["vision_config"], VISION | VISION_ONLY, "vision_config.")
-    problems = problems or [*_unsupported(remote), *_odd_numbers(remote)]
+def raise_problems(title: str, problems: list[str]) -> None:
+    """Raise one error that lists all problems, if there are any."""
     if problems:
-        raise DataError("\n  ".join([f"{path}: the native class cannot be set up:", *problems]))
-    return remote
+        raise DataError("\n  ".join([title, *problems]))
 
 
-def _faults(config: Mapping[str, Any], fields: Mapping[str, type], where: str) -> list[str]:
-    """Fields that are missing or of another type, and numbers that count nothing, each in a sentence."""
-    problems = []
+def read_published_config(source: Path) -> dict[str, Any]:
+    """The published ``config.json``, once it is sure that the native class computes the same from it."""
+    path = source / "config.json"
+    published = read_json(path)
+    model_type = published.get("model_type")
+    if model_type == "internvl":
+        raise ConfigError(f"{source} is in transformers' native layout already; use it as it is")
+    if model_type != "internvl_chat":
+        raise DataError(f"{path}: model_type is {model_type!r}; expected 'internvl_chat'")
+    problems = list(_wrong_fields(published, FIELDS)) or list(_unsupported_values(published))
+    raise_problems(f"{path}: the native class cannot be set up:", problems)
+    return published
+
+
+def _wrong_fields(config: Mapping[str, Any], fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """What is missing or of another kind."""
     for name, kind in fields.items():
-        value: Any = config.get(name)
-        is_kind = type(value) is kind or (kind is float and type(value) is int)
+        value = config.get(name)
         if value is None:
-            problems.append(f"{where}{name} is missing")
-        elif not is_kind or (kind in (int, float) and not 0 < value < math.inf):
-            problems.append(f"{where}{name} is {value!r}; expected {WORDS[kind]}")
-    return problems
+            if name not in OPTIONAL:
+                yield f"{prefix}{name} is missing"
+        elif isinstance(kind, str):
+            if not IS_KIND[kind](value):
+                yield f"{prefix}{name} is {value!r}; expected {kind}"
+        elif isinstance(value, dict):
+            yield from _wrong_fields(value, kind, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name} is {value!r}; expected an object"
 
 
-def _unsupported(remote: Mapping[str, Any]) -> list[str]:
-    """What the native class would do otherwise than the published code, each in a sentence."""
-    text, vision = remote["llm_config"], remote["vision_config"]
-    scaling = text.get("rope_scaling") or {}
-    side = vision["image_size"] // vision["patch_size"]
-    expected: list[tuple[str, Any, tuple[Any, ...]]] = [
-        ("llm_config.architectures", text["architectures"], tuple([name] for name in LANGUAGE_MODELS)),
-        ("llm_config.rope_scaling.type", _rope_type(scaling), ROPE_TYPES),
-        ("llm_config.rope_pos_id_version", text.get("rope_pos_id_version", "default"), ("default",)),
-        ("vision_config.model_type", vision.get("model_type", "intern_vit_6b"), ("intern_vit_6b",)),
-        ("vision_config.norm_type", vision["norm_type"], ("layer_norm", "rms_norm")),
-        ("template", remote["template"], tuple(SYSTEM_MESSAGES)),
-        ("ps_version", remote["ps_version"], ("v2",)),
-        ("select_layer", remote.get("select_layer", -1), (-1,)),
-        ("force_image_size", remote.get("force_image_size") or vision["image_size"], (vision["image_size"],)),
-        ("downsample_ratio", remote["downsample_ratio"], tuple(1 / n for n in SHUFFLES if side % n == 0)),
-        ("pad2square", remote.get("pad2square", False), (False,)),
-        ("dynamic_image_size", remote.get("dynamic_image_size", False), (True,)),
-        ("use_thumbnail", remote.get("use_thumbnail", False), (True,)),
-        ("use_backbone_lora", remote.get("use_backbone_lora", 0), (0,)),
-        ("use_llm_lora", remote.get("use_llm_lora", 0), (0,)),
+def _unsupported_values(published: Mapping[str, Any]) -> Iterator[str]:
+    """Settings that contradict each other, or that the native class follows otherwise than the published code."""
+    text, vision = published["llm_config"], published["vision_config"]
+    patches_per_side = vision["image_size"] // vision["patch_size"]
+    # the pixel shuffle merges blocks of n × n patches; published is 2
+    ratios = [1 / n for n in (1, 2, 4, 8) if patches_per_side % n == 0]
+    supported: list[tuple[str, Any, list[Any]]] = [
+        ("llm_config.architectures", text.get("architectures"), [[name] for name in LANGUAGE_MODELS]),
+        ("llm_config.rope_scaling.type", _rope_parameters(text)["rope_type"], ["default", "linear", "dynamic"]),
+        ("llm_config.rope_pos_id_version", text.get("rope_pos_id_version", "default"), ["default"]),
+        ("vision_config.model_type", vision.get("model_type", "intern_vit_6b"), ["intern_vit_6b"]),
+        ("vision_config.norm_type", vision["norm_type"], ["layer_norm", "rms_norm"]),
+        ("template", published.get("template"), ["internvl2_5"]),
+        ("ps_version", published.get("ps_version"), ["v2"]),
+        ("select_layer", published.get("select_layer", -1), [-1]),
+        ("force_image_size", published.get("force_image_size") or vision["image_size"], [vision["image_size"]]),
+        ("downsample_ratio", published["downsample_ratio"], ratios),
+        ("pad2square", published.get("pad2square", False), [False]),
+        ("dynamic_image_size", published.get("dynamic_image_size", False), [True]),
+        ("use_thumbnail", published.get("use_thumbnail", False), [True]),
+        ("use_backbone_lora", published.get("use_backbone_lora", 0), [0]),
+        ("use_llm_lora", published.get("use_llm_lora", 0), [0]),
+        # built into the native norm of queries and keys
+        ("vision_config.layer_norm_eps", vision["layer_norm_eps"] if vision["qk_normalization"] else 1e-6, [1e-6]),
     ]
-    for name, whole, part in (
-        ("llm_config.hidden_size", text["hidden_size"], text["num_attention_heads"]),
-        ("llm_config.num_attention_heads", text["num_attention_heads"], text["num_key_value_heads"]),
-        ("vision_config.hidden_size", vision["hidden_size"], vision["num_attention_heads"]),
-        ("vision_config.image_size", vision["image_size"], vision["patch_size"]),
+    for name, value, values in supported:
+        if value not in values:
+            yield f"{name} is {value!r}; expected {' or '.join(map(repr, values))}"
+    for section, name, divisor in (
+        ("llm_config", "hidden_size", "num_attention_heads"),
+        ("llm_config", "num_attention_heads", "num_key_value_heads"),
+        ("vision_config", "hidden_size", "num_attention_heads"),
+        ("vision_config", "image_size", "patch_size"),
     ):
-        expected.append((f"the rest of {name} by {part}", whole % part, (0,)))
-    if vision["qk_normalization"]:
-        # the native norm of queries and keys has this number built in
-        expected.append(("vision_config.layer_norm_eps", vision["layer_norm_eps"], (1e-6,)))
-    return [
-        f"{name} is {found!r}; expected {' or '.join(map(repr, known))}"
-        for name, found, known in expected
-        if found not in known
-    ]
+        whole, part = published[section][name], published[section][divisor]
+        if whole % part:
+            yield f"{section}.{name} is {whole}; expected a multiple of {divisor}, {part}"
+    min_tiles, max_tiles = published.get("min_dynamic_patch") or 1, published["max_dynamic_patch"]
+    if min_tiles > max_tiles:
+        yield f"min_dynamic_patch is {min_tiles}; expected at most max_dynamic_patch, {max_tiles}"
 
 
-def _odd_numbers(remote: Mapping[str, Any]) -> Iterator[str]:
-    """Settings that no class could follow, each in a sentence."""
-    fewest, most = remote.get("min_dynamic_patch") or 1, remote["max_dynamic_patch"]
-    if fewest > most:
-        yield f"min_dynamic_patch is {fewest}; expected no more than max_dynamic_patch, {most}"
-    for where, names in RATES.items():
-        for name in names:
-            rate = remote[where].get(name, 0.0)
-            if type(rate) not in (int, float) or not 0 <= rate < 1:
-                yield f"{where}.{name} is {rate!r}; expected a number from 0 to below 1"
+def _rope_parameters(text: Mapping[str, Any]) -> dict[str, Any]:
+    scaling = text.get("rope_scaling") or {}
+    rope_type = scaling.get("rope_type", scaling.get("type", "default"))
+    factor = {"factor": float(scaling["factor"])} if scaling else {}
+    return {"rope_type": rope_type, "rope_theta": float(text["rope_theta"]), **factor}
 
 
-def _rope_type(scaling: Mapping[str, Any]) -> str:
-    return str(scaling.get("rope_type", scaling.get("type", "default")))
+def native_config(published: Mapping[str, Any], *, image_token_id: int, is_tied: bool, dtype: str) -> Any:
+    """The native ``InternVLConfig``; ``is_tied`` says that the output layer shares the embedding table."""
+    from transformers import InternVLConfig, InternVLVisionConfig, LlamaConfig, Qwen2Config
 
-
-def native_config(remote: Mapping[str, Any], *, image_token_id: int, is_tied: bool, dtype: str) -> Any:
-    """The native ``InternVLConfig``."""
-    from transformers import InternVLConfig
-
-    vision = remote["vision_config"]
+    vision, text = published["vision_config"], published["llm_config"]
+    vision_config = InternVLVisionConfig(
+        **{name: vision[name] for name in SAME_VISION_FIELDS},
+        attention_bias=vision["qkv_bias"],
+        use_qk_norm=vision["qk_normalization"],
+        attention_dropout=vision.get("attention_dropout", 0.0),
+        projection_dropout=vision.get("dropout", 0.0),
+        initializer_range=vision.get("initializer_range", 0.02),
+        layer_scale_init_value=vision.get("initializer_factor", 0.1),
+        num_channels=vision.get("num_channels", 3),
+        use_mean_pooling=True,  # natively: no norm after the last layer, as published
+    )
+    is_qwen2 = LANGUAGE_MODELS[text["architectures"][0]] == "qwen2"
+    optional = OPTIONAL_TEXT_FIELDS + (OPTIONAL_QWEN2_FIELDS if is_qwen2 else ())
+    settings = {name: text[name] for name in (*SAME_TEXT_FIELDS, *optional) if name in text}
+    settings |= {"rope_parameters": _rope_parameters(text), "tie_word_embeddings": is_tied}
+    if not is_qwen2:
+        # InternLM2's published class has biases unless its config says otherwise
+        settings |= {"attention_bias": text.get("bias", True), "mlp_bias": False}
     n_patches = (vision["image_size"] // vision["patch_size"]) ** 2
     return InternVLConfig(
         architectures=["InternVLForConditionalGeneration"],
-        vision_config=_vision_config(vision),
-        text_config=_text_config(remote["llm_config"], is_tied=is_tied),
+        vision_config=vision_config,
+        text_config=(Qwen2Config if is_qwen2 else LlamaConfig)(**settings),
         image_token_id=image_token_id,
-        image_seq_length=int(n_patches * remote["downsample_ratio"] ** 2),
-        downsample_ratio=remote["downsample_ratio"],
-        projector_hidden_act="gelu",
-        vision_feature_layer=-1,
+        image_seq_length=int(n_patches * published["downsample_ratio"] ** 2),
+        downsample_ratio=published["downsample_ratio"],
         vision_feature_select_strategy="default",  # without the class token
         tie_word_embeddings=is_tied,
         dtype=dtype,
     )
 
 
-def _vision_config(vision: Mapping[str, Any]) -> Any:
-    from transformers import InternVLVisionConfig
-
-    return InternVLVisionConfig(
-        **{name: vision[name] for name in VISION},
-        attention_bias=vision["qkv_bias"],
-        use_qk_norm=vision["qk_normalization"],
-        attention_dropout=vision.get("attention_dropout", 0.0),
-        projection_dropout=vision.get("dropout", 0.0),
-        hidden_dropout_prob=0.0,
-        initializer_range=vision.get("initializer_range", 0.02),
-        layer_scale_init_value=vision.get("initializer_factor", 0.1),
-        num_channels=vision.get("num_channels", 3),
-        use_absolute_position_embeddings=True,
-        use_mask_token=False,
-        use_mean_pooling=True,  # natively: no norm after the last layer, as published
-    )
-
-
-def _text_config(text: Mapping[str, Any], *, is_tied: bool) -> Any:
-    from transformers import LlamaConfig, Qwen2Config
-
-    kind = LANGUAGE_MODELS[text["architectures"][0]]
-    scaling = text.get("rope_scaling") or {}
-    rope = {"rope_type": _rope_type(scaling), "rope_theta": float(text["rope_theta"])}
-    if "factor" in scaling:
-        rope["factor"] = float(scaling["factor"])
-    settings = {name: text[name] for name in TEXT}
-    settings |= {name: text[name] for name in OPTIONAL_TEXT[kind] if name in text}
-    settings |= {"rope_parameters": rope, "tie_word_embeddings": is_tied, "use_cache": True}
-    if kind == "qwen2":
-        return Qwen2Config(**settings)
-    # InternLM2's published class has biases unless told otherwise
-    return LlamaConfig(**settings, attention_bias=text.get("bias", True), mlp_bias=False)
-
-
-def processor_files(remote: Mapping[str, Any], *, image_seq_length: int) -> dict[str, dict[str, Any]]:
-    """The JSON files that the native processor, image processor and video processor load from."""
-    side = remote["vision_config"]["image_size"]
-    common = {
+def json_files(published: Mapping[str, Any], native: Any, tokenizer: Any, source: Path) -> dict[str, dict[str, Any]]:
+    """The settings of the native processors and of generation, by file name."""
+    side = published["vision_config"]["image_size"]
+    processor = {"processor_class": "InternVLProcessor"}
+    images = {
         "do_convert_rgb": True,
         "do_resize": True,
         "size": {"height": side, "width": side},
@@ -300,34 +199,30 @@ def processor_files(remote: Mapping[str, Any], *, image_seq_length: int) -> dict
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        **IMAGENET,
-        "processor_class": "InternVLProcessor",
+        "image_mean": [0.485, 0.456, 0.406],  # of ImageNet
+        "image_std": [0.229, 0.224, 0.225],
+        **processor,
     }
     tiles = {
         "crop_to_patches": True,
-        "min_patches": remote.get("min_dynamic_patch") or 1,
-        "max_patches": remote["max_dynamic_patch"],
+        "min_patches": published.get("min_dynamic_patch") or 1,
+        "max_patches": published["max_dynamic_patch"],
     }
-    return {
-        "preprocessor_config.json": {"image_processor_type": "GotOcr2ImageProcessor", **tiles, **common},
-        "video_preprocessor_config.json": {"video_processor_type": "InternVLVideoProcessor", **common},
-        "processor_config.json": {"processor_class": "InternVLProcessor", "image_seq_length": image_seq_length},
-    }
-
-
-def generation_settings(src: Path, *, end_id: int, bos_id: int | None, pad_id: int | None) -> dict[str, Any]:
-    """The published generation settings; a turn ends at ``<|im_end|>``, and at whatever ended it before."""
-    path = src / "generation_config.json"
-    published = read_json(path) if path.is_file() else {}
-    settings = {
+    path = source / "generation_config.json"
+    generation = {
         name: value
-        for name, value in published.items()
+        for name, value in (read_json(path) if path.is_file() else {}).items()
         if not name.startswith("_") and name != "transformers_version" and value is not None
     }
-    ends = settings.get("eos_token_id", [])
-    ends = [end_id, *(ends if isinstance(ends, list) else [ends])]
-    settings["eos_token_id"] = list(dict.fromkeys(ends))
-    for name, value in (("bos_token_id", bos_id), ("pad_token_id", pad_id)):
-        if value is not None:
-            settings.setdefault(name, value)
-    return settings
+    eos = generation.get("eos_token_id", [])
+    end_of_turn = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    generation["eos_token_id"] = list(dict.fromkeys([end_of_turn, *(eos if isinstance(eos, list) else [eos])]))
+    for name in ("bos_token_id", "pad_token_id"):
+        if getattr(tokenizer, name) is not None:
+            generation.setdefault(name, getattr(tokenizer, name))
+    return {
+        "preprocessor_config.json": {"image_processor_type": "GotOcr2ImageProcessor", **tiles, **images},
+        "video_preprocessor_config.json": {"video_processor_type": "InternVLVideoProcessor", **images},
+        "processor_config.json": {**processor, "image_seq_length": native.image_seq_length},
+        "generation_config.json": generation,
+    }
