@@ -53,7 +53,9 @@ class Browser:
             (os.POSIX_SPAWN_DUP2, high[1], 4),
             (os.POSIX_SPAWN_DUP2, quiet, 2),
         ]
-        self._pid = os.posix_spawn(command[0], command, os.environ, file_actions=actions, setpgroup=0)
+        profile.mkdir(exist_ok=True)
+        environment = {**os.environ, "TMPDIR": str(profile)}  # nothing of it is left behind elsewhere
+        self._pid = os.posix_spawn(command[0], command, environment, file_actions=actions, setpgroup=0)
         for fd in (reads, writes, *high, quiet):
             os.close(fd)
         self._number, self._buffer = 0, b""
