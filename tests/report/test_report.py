@@ -18,7 +18,7 @@ from mprm.cli.report import run
 from mprm.data import charts
 from mprm.data.tables import Table
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError, OutputExistsError
-from mprm.report import ReportConfig, figures, report
+from mprm.report import ReportConfig, report
 from mprm.report import corpus as report_corpus
 from mprm.report import page as report_page
 from mprm.report.page import Best, csp_hash, render
@@ -219,6 +219,8 @@ def test_a_figure_shows_all_kept_and_coverage_of_every_source(
 ) -> None:
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
+    from mprm.report import figures
+
     monkeypatch.setattr(figures, "SUFFIXES", ("svg",))
     found = report(random_corpus, out=tmp_path / "r.html", figures=tmp_path / "figures")
     assert [Path(path).stem for path in found.figures] == [
@@ -331,7 +333,7 @@ def test_the_hash_is_what_a_browser_computes() -> None:
 
 
 def test_the_package_is_the_function_too_whatever_was_imported_before(tmp_path: Path) -> None:
-    import mprm.report.figures
+    import mprm.report.corpus
 
     record = {"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}
     assert mprm.report([record], out=tmp_path / "r.html").n_rollouts == 1  # type: ignore[operator]

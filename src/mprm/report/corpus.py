@@ -31,7 +31,7 @@ from mprm.data.records import Chunk, lines_of
 from mprm.data.rollout_formats import FORMATS
 from mprm.data.types import Rollout
 from mprm.errors import DataError
-from mprm.progress import Advance, Progress
+from mprm.progress import Progress, silent
 from mprm.report.report import ReportConfig
 from mprm.selection.scan import FAST, ROLLOUT, LabelCounts, Rows, count_corpus
 from mprm.selection.stats import Statistics, statistics_by_source
@@ -45,7 +45,6 @@ from mprm.selection.strategies import (
 )
 
 IntArray = NDArray[np.int64]
-
 HIGH_MC, LOW_MC = 0.90, 0.70
 """The paper gives examples of the three levels and no bounds; these put every source that it names where it does."""
 MAX_UNIQUE = 200_000
@@ -138,12 +137,8 @@ def _packed(numbers: NDArray[Any]) -> str:
     return base64.b64encode(zlib.compress(np.ascontiguousarray(planes).tobytes(), 9)).decode("ascii")
 
 
-Quantity = Literal["bis", "R", "mixture"]
-TITLES: dict[Quantity, str] = {
-    "bis": "Balanced-Information Score",
-    "R": "reliability R(x)",
-    "mixture": "mixture p_pos (1 − p_pos)",
-}
+TITLES = {"bis": "Balanced-Information Score", "R": "reliability R(x)", "mixture": "mixture p_pos (1 − p_pos)"}
+"""Of the quantities that histograms show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +147,7 @@ class Histogram:
 
     source: str | None
     """None for all sources together."""
-    quantity: Quantity
+    quantity: str
     end: float
     n_all: tuple[int, ...]
     n_kept: tuple[int, ...]
@@ -166,12 +161,13 @@ def histograms(sources: Sequence[UniqueCounts], kept: Sequence[IntArray], *, alp
     kept
         For each source, how many rollouts of each distinct label count are kept.
     """
-    ends: dict[Quantity, float] = {"bis": 0.25 + alpha, "R": 1.0, "mixture": 0.25}  # the largest possible values
+    ends = {"bis": 0.25 + alpha, "R": 1.0, "mixture": 0.25}  # the largest possible values
     counts = np.zeros((len(ends), 1 + len(sources), 2, N_BINS), np.int64)
     for s, (source, n_kept) in enumerate(zip(sources, kept, strict=True), 1):
-        p_pos = p_pos_of(source.unique)
-        for q, values in enumerate((rank_bis(source.unique, alpha=alpha), R_of(source.unique), p_pos * (1 - p_pos))):
-            bins = np.minimum((values / (list(ends.values())[q] / N_BINS)).astype(np.int64), N_BINS - 1)
+        rows, p_pos = source.unique, p_pos_of(source.unique)
+        values = {"bis": rank_bis(rows, alpha=alpha), "R": R_of(rows), "mixture": p_pos * (1 - p_pos)}
+        for q, (quantity, end) in enumerate(ends.items()):
+            bins = np.minimum((values[quantity] / (end / N_BINS)).astype(np.int64), N_BINS - 1)
             counts[q, s] = [np.bincount(bins, weights, N_BINS) for weights in (source.n_rollouts, n_kept)]
     counts[:, 0] = counts.sum(1)
     return [
@@ -244,7 +240,7 @@ class ReadTask(NamedTuple):
 
 
 def read_scores_and_cases(
-    counts: LabelCounts, engine: Engine, cases: Sequence[Case], *, advance: Advance | None = None
+    counts: LabelCounts, engine: Engine, cases: Sequence[Case], *, progress: Progress = silent
 ) -> tuple[IntArray, tuple[Case, ...]]:
     """(steps by score, shape (sources, 17), and the cases with their rollouts), by reading the corpus again.
 
@@ -259,14 +255,15 @@ def read_scores_and_cases(
         tasks.append(ReadTask(part.chunk, sources, lines))
     n_steps = np.zeros((len(counts.sources), N_SCORE_BINS), np.int64)
     rollouts: dict[int, dict[str, Any]] = {}
-    for part, (counted, lines_read) in zip(counts.parts, engine.map(_read, tasks), strict=True):
-        for source, of_source in counted.items():
-            n_steps[source] += np.frombuffer(of_source, np.int64)
-        for number, line in lines_read.items():
-            (rollout,) = read_line(line, FORMATS[part.chunk.format], None, _ignore)
-            position = {"file": part.chunk.path, "line": part.first_line + number}
-            rollouts[part.first_row + number] = {**position, "rollout": rollout}
-        if advance is not None:
+    n_bytes = sum(n_bytes_of(part.chunk) for part in counts.parts)
+    with progress("reading step scores", n_bytes, "bytes") as advance:
+        for part, (counted, lines_read) in zip(counts.parts, engine.map(_read, tasks), strict=True):
+            for source, of_source in counted.items():
+                n_steps[source] += np.frombuffer(of_source, np.int64)
+            for number, line in lines_read.items():
+                (rollout,) = read_line(line, FORMATS[part.chunk.format], None, _ignore)
+                position = {"file": part.chunk.path, "line": part.first_line + number}
+                rollouts[part.first_row + number] = {**position, "rollout": rollout}
             advance(n_bytes_of(part.chunk))
     return n_steps, tuple(replace(case, **rollouts[case.row]) for case in cases)
 
@@ -364,8 +361,7 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
         n_keep = SelectConfig().n_keep(config.rho, None, len(source.inverse))
         kept.append(source.n_kept("bis", alpha=config.alpha, n_keep=n_keep))
         cases += choose_cases(source, alpha=config.alpha, n_keep=n_keep, n_each=config.cases)
-    with progress("reading step scores", corpus.n_bytes, "bytes") as advance:
-        step_scores, read_cases = read_scores_and_cases(counts, engine, cases, advance=advance)
+    step_scores, read_cases = read_scores_and_cases(counts, engine, cases, progress=progress)
     inputs = InputHashes(corpus, engine).entries()
     check_unchanged(corpus)
     return CorpusView(

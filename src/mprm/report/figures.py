@@ -1,9 +1,11 @@
-"""The report's figures as SVG, PNG and PDF."""
+"""The report's figures as SVG, PNG and PDF; needs the extra ``report``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+import altair as alt
 
 from mprm.data.charts import line_figure, save_figure
 from mprm.data.output import atomic_write, check_overwrite
@@ -36,19 +38,15 @@ def write_figures(corpus: CorpusView | None, runs: RunsView | None, config: Repo
 
 def _figures(corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig) -> Iterator[tuple[str, Any]]:
     """(stem of the file, Altair chart) of each figure."""
-    import altair as alt
-
     if corpus is not None:
         selection = f"BIS, α = {config.alpha:g}, ρ = {config.rho:g}"
         for quantity, title in TITLES.items():
             overall, *by_source = [h for h in corpus.histograms if h.quantity == quantity]
-            yield (
-                quantity.lower(),
-                _histogram(overall, title, f"All rollouts and those kept by {selection}", 420, 260),
-            )
+            heading = f"All rollouts and those kept by {selection}"
+            yield quantity.lower(), _histogram(overall, title, heading, 420, 260)
             panels = [_histogram(h, "", printable(h.source or ""), 170, 80, is_small=True) for h in by_source]
-            heading = alt.TitleParams(f"{title}: all rollouts and those kept by {selection}", offset=14)
-            yield f"{quantity.lower()}_by_source", alt.concat(*panels, columns=COLUMNS).properties(title=heading)
+            headings = alt.TitleParams(f"{title}: all rollouts and those kept by {selection}", offset=14)
+            yield f"{quantity.lower()}_by_source", alt.concat(*panels, columns=COLUMNS).properties(title=headings)
         yield "step_scores", _step_scores(corpus, config.tau)
     for chart in runs.charts if runs is not None else ():
         yield chart.name, line_figure(chart)
@@ -56,8 +54,6 @@ def _figures(corpus: CorpusView | None, runs: RunsView | None, config: ReportCon
 
 def _histogram(data: Histogram, x_title: str, title: str, width: int, height: int, *, is_small: bool = False) -> Any:
     """Bars of all and of kept rollouts, and the coverage on an axis of its own."""
-    import altair as alt
-
     step = data.end / len(data.n_all)
     rows = [
         {
@@ -105,8 +101,6 @@ def _histogram(data: Histogram, x_title: str, title: str, width: int, height: in
 
 
 def _step_scores(corpus: CorpusView, tau: float) -> Any:
-    import altair as alt
-
     counts = corpus.step_scores.sum(0).tolist()
     ends = [k / (len(counts) - 1) for k in range(len(counts))]
     rows = [

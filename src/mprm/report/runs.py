@@ -452,10 +452,9 @@ def _training_tables(training: Sequence[TrainingRun], groups: dict[str, list[Tra
         seeds = f" ({len(runs)} seeds)" if len(runs) > 1 else ""
         values = {source: [run.curve[-1].f1.get(source) for run in runs] for source in sources}
         rows.append((name + seeds, runs[0].trained_on, {source: _mean(values[source]) for source in sources}))
-    notes = _assumed_note([run.folder.name for run in measured if run.trained_on.is_assumed])
-    if measured:
-        last = "Last point of each learning curve; of several seeds the mean. The best of each group is marked."
-        notes.insert(0, last)
+    last = "Last point of each learning curve; of several seeds the mean. The best of each group is marked."
+    assumed = [run.folder.name for run in measured if run.trained_on.is_assumed]
+    notes = [last, *_assumed_note(assumed)] if measured else []
     unmeasured = ", ".join(str(run.folder) for run in training if not run.curve)
     if unmeasured:
         notes.append(f"Not shown, without a learning curve (mprm train --benchmark writes one): {unmeasured}.")
@@ -510,14 +509,7 @@ def _model_table(title: str, sources: Sequence[str | None], rows: Sequence[Model
 
 
 def best_marked(rows: Sequence[tuple[str, Sequence[float | None]]]) -> list[tuple[str, ...]]:
-    """Rows of fractions in percent; where there are several rows, the largest of each column is a `Best`.
-
-    Examples
-    --------
-    >>> rows = best_marked([("bis", [0.5, 0.25]), ("random", [0.25, None])])
-    >>> rows, isinstance(rows[0][1], Best)
-    ([('bis', '50.00', '25.00'), ('random', '25.00', '–')], True)
-    """
+    """Rows of fractions in percent; where there are several rows, the largest of each column is a `Best`."""
 
     def column(values: Sequence[float | None]) -> list[str]:
         cells = ["–" if value is None else f"{100 * value:.2f}" for value in values]
