@@ -59,12 +59,12 @@ def selected(folder: Path, capsys: pytest.CaptureFixture[str], **options: object
     assert run_select([str(folder), *words, "--dry-run", "--json"]) == 0
     (subset,) = json.loads(capsys.readouterr().out)["subsets"]
     names = {"kept": "n_rollouts", "steps": "n_steps", "positive": "n_pos", "mixed": "n_mixed", "tied": "n_tied"}
-    found = {
+    by_source = {
         source: {short: entry[name] for short, name in names.items()}
         for source, entry in subset["statistics"].items()
     }
-    found["all"] = {short: sum(entry[short] for entry in found.values()) for short in names}
-    return found
+    by_source["all"] = {short: sum(entry[short] for entry in by_source.values()) for short in names}
+    return by_source
 
 
 def value_of(browser: Browser, selector: str) -> str:
@@ -123,9 +123,9 @@ def test_a_corpus_without_its_random_order_still_keeps_as_many(
     monkeypatch.setattr(report_corpus, "MAX_ORDERED", 10)
     report(annotations, out=tmp_path / "r.html", rho=0.3)
     browser.open(tmp_path / "r.html")
-    found, expected = kept(browser), selected(annotations, capsys, rho=0.3)
+    shown, expected = kept(browser), selected(annotations, capsys, rho=0.3)
     for source, entry in expected.items():
-        assert found[source]["kept"] == pytest.approx(entry["kept"], abs=1e-9), source
+        assert shown[source]["kept"] == pytest.approx(entry["kept"], abs=1e-9), source
     assert "in proportion" in browser.run("document.getElementById('notice').textContent")
 
 
@@ -177,14 +177,14 @@ def test_even_markup_that_slipped_through_would_not_run(annotations: Path, tmp_p
     assert "Content Security Policy" in browser.errors.pop()
 
 
-def contrast(one: list[float], two: list[float]) -> float:
+def contrast(first: list[float], second: list[float]) -> float:
     """Contrast of two colours as WCAG counts it; 4.5 is enough for text."""
 
     def light(colour: list[float]) -> float:
         parts = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
         return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
-    high, low = sorted((light(one), light(two)), reverse=True)
+    high, low = sorted((light(first), light(second)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
 

@@ -31,24 +31,24 @@ class Elements(HTMLParser):
 
     def __init__(self, markup: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.feed(markup)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
 
 
 def data_of(page: Path) -> dict:
-    (found,) = re.findall('<script type="application/json" id="data">(.*?)</script>', page.read_text())
-    return json.loads(found)
+    (encoded,) = re.findall('<script type="application/json" id="data">(.*?)</script>', page.read_text())
+    return json.loads(encoded)
 
 
 def test_the_page_holds_everything_and_names_nothing_outside(random_corpus: Path, tmp_path: Path) -> None:
-    found = report(random_corpus, out=tmp_path / "r.html")
+    result = report(random_corpus, out=tmp_path / "r.html")
     page = tmp_path / "r.html"
-    assert found.n_rollouts == 138
-    assert found.n_bytes == page.stat().st_size
-    for tag, attributes in Elements(page.read_text()).found:
+    assert result.n_rollouts == 138
+    assert result.n_bytes == page.stat().st_size
+    for tag, attributes in Elements(page.read_text()).elements:
         assert tag not in ("link", "iframe", "object", "embed", "base"), tag
         for name in ("src", "href", "srcset", "action", "data"):
             assert (attributes.get(name) or "#").startswith(("#", "data:image/")), (tag, attributes)
@@ -62,8 +62,8 @@ def test_the_same_corpus_gives_the_same_bytes(random_corpus: Path, tmp_path: Pat
 
 
 def test_a_folder_gets_report_html_and_a_manifest(random_corpus: Path, tmp_path: Path) -> None:
-    found = report(random_corpus, out=tmp_path / "out", rho=0.25)
-    assert found.page == str(tmp_path / "out" / "report.html")
+    result = report(random_corpus, out=tmp_path / "out", rho=0.25)
+    assert result.page == str(tmp_path / "out" / "report.html")
     manifest = json.loads((tmp_path / "out" / "report.html.manifest.json").read_text())
     assert manifest["command"] == "report"
     assert manifest["config"]["rho"] == 0.25
@@ -83,10 +83,10 @@ def test_the_statistics_are_those_of_mprm_stats(
     rows = re.findall('<th scope="row">(.*?)</th>(.*?)</tr>', (tmp_path / "r.html").read_text())
     for name, cells in rows:
         expected = stats["all"] if name == "all" else stats["sources"][name]
-        found = re.findall("<td>(.*?)</td>", cells)
-        assert found[0] == f"{expected['n_rollouts']:,}"
-        assert found[4] == f"{expected['error_step_ratio']:.2%}"
-        assert found[5] == f"{expected['mean_mc']:.4f}"
+        values = re.findall("<td>(.*?)</td>", cells)
+        assert values[0] == f"{expected['n_rollouts']:,}"
+        assert values[4] == f"{expected['error_step_ratio']:.2%}"
+        assert values[5] == f"{expected['mean_mc']:.4f}"
     assert [name for name, _ in rows] == ["ai2d", "geos", "vqav2", "all"]
 
 
@@ -100,7 +100,7 @@ def test_hostile_text_is_only_text(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "in" / "<img src=x onerror=hack()>'\".jsonl", [record])
     report(tmp_path / "in", out=tmp_path / "r.html", image_root=tmp_path)
     markup = (tmp_path / "r.html").read_text()
-    tags = [tag for tag, _ in Elements(markup).found]
+    tags = [tag for tag, _ in Elements(markup).elements]
     assert tags.count("script") == 2
     assert "img" not in tags
     assert unescape(markup).count("window.hacked = 1</script>") >= 3  # question, answer, step and image, as text
@@ -122,7 +122,7 @@ def test_images_are_shown_small_and_broken_ones_as_words(tmp_path: Path) -> None
     records = [raw_record([1.0, 0.0, 0.0][: 3 - n // 2], number=n, image=name) for n, name in enumerate(names)]
     write_jsonl(tmp_path / "in" / "a.jsonl", records)
     report(tmp_path / "in", out=tmp_path / "r.html", image_root=tmp_path / "images", cases=2)
-    images = [attributes for tag, attributes in Elements((tmp_path / "r.html").read_text()).found if tag == "img"]
+    images = [attributes for tag, attributes in Elements((tmp_path / "r.html").read_text()).elements if tag == "img"]
     assert [(image["alt"], image["width"], image["height"]) for image in images] == [("good.png", "360", "120")]
     assert images[0]["src"].startswith("data:image/png;base64,")
     words = unescape((tmp_path / "r.html").read_text())
@@ -159,9 +159,9 @@ def test_scores_of_too_many_values_turn_the_live_part_off(
 ) -> None:
     monkeypatch.setattr(report_corpus, "MAX_UNIQUE", 3)
     report(random_corpus, out=tmp_path / "r.html")
-    found = data_of(tmp_path / "r.html")["corpus"]
-    assert found["label_counts"] is None
-    overall = next(h for h in found["histograms"] if h["quantity"] == "bis" and h["source"] is None)
+    data = data_of(tmp_path / "r.html")["corpus"]
+    assert data["label_counts"] is None
+    overall = next(h for h in data["histograms"] if h["quantity"] == "bis" and h["source"] is None)
     assert sum(overall["n_all"]) == 138
     assert sum(overall["n_kept"]) == 9 + 1 + 4  # int(9.7), max(1, int(0.1)), int(4.0)
 
@@ -222,8 +222,8 @@ def test_a_figure_shows_all_kept_and_coverage_of_every_source(
     from mprm.report import figures
 
     monkeypatch.setattr(figures, "SUFFIXES", ("svg",))
-    found = report(random_corpus, out=tmp_path / "r.html", figures=tmp_path / "figures")
-    assert [Path(path).stem for path in found.figures] == [
+    result = report(random_corpus, out=tmp_path / "r.html", figures=tmp_path / "figures")
+    assert [Path(path).stem for path in result.figures] == [
         *("bis", "bis_by_source", "r", "r_by_source", "mixture", "mixture_by_source", "step_scores")
     ]
     drawn = (tmp_path / "figures" / "bis_by_source.svg").read_text()
@@ -306,7 +306,7 @@ def test_json_inside_html_reads_back_and_closes_nothing(words: str) -> None:
 @given(st.text())
 def test_text_in_a_template_is_escaped_whatever_it_holds(words: str) -> None:
     table = Table(title=words, heads=(words, words), rows=[(words,), (words, Best(words))], notes=(words,))
-    tags = [tag for tag, _ in Elements(render("table.html", table=table)).found]
+    tags = [tag for tag, _ in Elements(render("table.html", table=table)).elements]
     assert set(tags) == {"div", "table", "caption", "thead", "tbody", "tr", "th", "td", "strong", "p"}
     assert len(tags) == 4 + 3 + 2 + 5 + 1
 

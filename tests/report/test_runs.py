@@ -47,21 +47,21 @@ def headings(table: Table) -> list[str]:
 
 
 def test_every_kind_of_run_is_recognised(runs: Path) -> None:
-    found = read_runs([runs])
-    assert {run.folder.name: (run.trained_on.name, run.seed) for run in found.training} == {
+    all_runs = read_runs([runs])
+    assert {run.folder.name: (run.trained_on.name, run.seed) for run in all_runs.training} == {
         "bis_0": ("bis 50%", 0),
         "bis_1": ("bis 50%", 1),
         "random_0": ("random 50%", 0),
         "all_0": ("all data", 0),
     }
-    assert [run.folder.name for run in found.training if run.trained_on.is_assumed] == ["all_0"]
-    trained = {run.folder.name: run.trained_on for run in found.evaluations}
+    assert [run.folder.name for run in all_runs.training if run.trained_on.is_assumed] == ["all_0"]
+    trained = {run.folder.name: run.trained_on for run in all_runs.evaluations}
     assert trained == {
         "eval_bis_0": TrainedOn(strategy="bis", rho=0.5),
         "eval_all_0": TrainedOn(strategy="all", rho=1.0, is_assumed=True),
         "compared": None,
     }
-    assert [metrics.model for metrics in found.rerankings] == ["short steps"]
+    assert [metrics.model for metrics in all_runs.rerankings] == ["short steps"]
 
 
 def test_a_subset_that_select_wrote_is_known_by_its_manifest(runs: Path, tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_a_subset_that_select_wrote_is_known_by_its_manifest(runs: Path, tmp_pat
 
 
 def test_seeds_are_shown_as_their_mean_within_their_range(runs: Path, view: RunsView) -> None:
-    chart = next(found for found in view.charts if found.name == "curve_overall")
-    series = {one.name: one.points for one in chart.series}
+    chart = next(chart for chart in view.charts if chart.name == "curve_overall")
+    series = {line.name: line.points for line in chart.series}
     assert set(series) == {"bis 50%", "random 50%", "all data"}
     last = series["bis 50%"][-1]
     both = [curve(runs, name)[-1]["overall"] for name in ("bis_0", "bis_1")]
@@ -86,7 +86,7 @@ def test_seeds_are_shown_as_their_mean_within_their_range(runs: Path, view: Runs
     assert last.y == pytest.approx(sum(both) / 2)
     assert [point.x for point in series["all data"]] == [point["update"] for point in curve(runs, "all_0")]
     assert series["all data"][0].low is None
-    assert [found.title for found in view.charts[1:3]] == [
+    assert [chart.title for chart in view.charts[1:3]] == [
         "Macro-F1 during training: bars",
         "Macro-F1 during training: lines",
     ]
@@ -118,15 +118,15 @@ def test_the_table_of_evaluations_has_the_paper_s_layout(runs: Path, view: RunsV
 
 def test_f1_against_rho_ends_in_the_full_data(runs: Path, view: RunsView) -> None:
     for name in ("scaling_curves", "scaling_evaluations"):
-        chart = next(found for found in view.charts if found.name == name)
-        bis = next(one for one in chart.series if one.name == "bis")
+        chart = next(chart for chart in view.charts if chart.name == name)
+        bis = next(line for line in chart.series if line.name == "bis")
         assert [point.x for point in bis.points] == [50.0, 100.0]
     (model,) = metrics(runs, "eval_all_0")["models"]
     assert bis.points[-1].y == model["metrics"]["all"]["overall"]["value"]
 
 
 def test_best_of_n_has_every_method_with_its_interval(runs: Path, view: RunsView) -> None:
-    chart = next(found for found in view.charts if found.name == "best_of_n_1")
+    chart = next(chart for chart in view.charts if chart.name == "best_of_n_1")
     written = metrics(runs, "reranked")["total"]["accuracy"]
     assert len(chart.series) == len(written)
     first = chart.series[list(written).index("prm")].points[-1]
@@ -134,10 +134,10 @@ def test_best_of_n_has_every_method_with_its_interval(runs: Path, view: RunsView
 
 
 def test_calibration_is_the_share_of_correct_steps_in_each_bin(runs: Path, view: RunsView) -> None:
-    chart = next(found for found in view.charts if found.name == "calibration")
+    chart = next(chart for chart in view.charts if chart.name == "calibration")
     lines = [json.loads(line) for line in (runs / "eval_bis_0" / "scores.jsonl").read_text().splitlines()]
     steps = [pair for line in lines for pair in zip(line["scores"], line["labels"], strict=True)]
-    series = next(one for one in chart.series if one.name.endswith("bis_0"))
+    series = next(line for line in chart.series if line.name.endswith("bis_0"))
     for point in series.points:
         here = [(s, y) for s, y in steps if int(s * 15) == int(point.x * 15)]
         assert point.x == pytest.approx(sum(s for s, _ in here) / len(here))
@@ -154,8 +154,8 @@ def test_paired_comparisons_are_those_of_the_evaluation(runs: Path, view: RunsVi
 
 
 def test_a_page_can_show_runs_alone(runs: Path, tmp_path: Path) -> None:
-    found = report(out=tmp_path / "r.html", runs=runs)
-    assert found.n_rollouts == 0
+    result = report(out=tmp_path / "r.html", runs=runs)
+    assert result.n_rollouts == 0
     markup = (tmp_path / "r.html").read_text()
     assert 'id="runs"' in markup
     assert 'id="select"' not in markup
@@ -179,7 +179,7 @@ def test_runs_that_differ_by_more_than_their_seed_are_lines_of_their_own(runs: P
     options = json.loads((tmp_path / "b" / "train.json").read_text())
     (tmp_path / "b" / "train.json").write_text(json.dumps({**options, "learning_rate": 0.5}))
     chart = view_runs(read_runs([tmp_path])).charts[0]
-    assert [one.name for one in chart.series] == ["bis 50%, learning_rate 0.001", "bis 50%, learning_rate 0.5"]
+    assert [line.name for line in chart.series] == ["bis 50%, learning_rate 0.001", "bis 50%, learning_rate 0.5"]
 
 
 def test_two_models_of_one_name_are_both_shown(runs: Path, tmp_path: Path) -> None:
@@ -242,17 +242,17 @@ def test_other_models_rollouts_and_benchmarks_are_no_seeds(tmp_path: Path) -> No
     for number, other in enumerate(others):
         train(tmp_path / str(number) / "a", 0.2)
         train(tmp_path / str(number) / "b", 0.4, **{"seed": 1, **other})
-        found = viewed(tmp_path / str(number))
-        assert len(names(found, "After training")) == 2, other
-        assert sorted(lines(found, "curve_overall")) == [[0.2], [0.4]], other
+        view = viewed(tmp_path / str(number))
+        assert len(names(view, "After training")) == 2, other
+        assert sorted(lines(view, "curve_overall")) == [[0.2], [0.4]], other
 
 
 def test_f1_against_rho_does_not_mix_settings(tmp_path: Path) -> None:
     for rate, value in ((0.1, 0.2), (0.2, 0.6)):
         train(tmp_path / f"all{rate}", value, learning_rate=rate)
         train(tmp_path / f"bis{rate}", value + 0.25, learning_rate=rate, select={"strategy": "bis", "rho": 0.5})
-    found = viewed(tmp_path)
-    assert lines(found, "scaling_curves") + lines(found, "scaling_curves_2") == [[0.45, 0.2], [0.85, 0.6]]
+    view = viewed(tmp_path)
+    assert lines(view, "scaling_curves") + lines(view, "scaling_curves_2") == [[0.45, 0.2], [0.85, 0.6]]
 
 
 def test_f1_against_rho_does_not_mix_benchmarks(tmp_path: Path) -> None:
@@ -264,18 +264,18 @@ def test_f1_against_rho_does_not_mix_benchmarks(tmp_path: Path) -> None:
 def test_a_model_whose_name_begins_another_s_is_shown(tmp_path: Path) -> None:
     evaluate(tmp_path / "a", "run10", 0.5)
     evaluate(tmp_path / "b", "run1", 0.5)
-    found = viewed(tmp_path)
-    assert sorted(names(found, "Evaluation")) == ["run1", "run10"]
-    assert "count as all data: run10, run1" in found.tables[0].notes[1]
+    view = viewed(tmp_path)
+    assert sorted(names(view, "Evaluation")) == ["run1", "run10"]
+    assert "count as all data: run10, run1" in view.tables[0].notes[1]
 
 
 def test_a_run_without_a_curve_is_named(tmp_path: Path) -> None:
     train(tmp_path / "bare", None)
     assert str(tmp_path / "bare") in viewed(tmp_path).tables[0].notes[-1]
     train(tmp_path / "measured", 0.5)
-    found = viewed(tmp_path)
-    assert names(found, "After training") == ["all data"]
-    assert str(tmp_path / "bare") in found.tables[0].notes[-1]
+    view = viewed(tmp_path)
+    assert names(view, "After training") == ["all data"]
+    assert str(tmp_path / "bare") in view.tables[0].notes[-1]
 
 
 ESTIMATE = {"value": 0.5}
