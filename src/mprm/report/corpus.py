@@ -55,7 +55,7 @@ N_BINS = 30
 """Of a histogram over rollouts."""
 N_SCORE_BINS = 17
 """Of step scores: 0, and sixteenths above it. With 16 continuations a step, a bin is one number of successes."""
-NO_SOURCE = np.uint32(0xFFFFFFFF)
+NO_SOURCE = 0xFFFFFFFF
 
 
 def mc_level(mean_mc: float) -> Literal["high", "medium", "low"]:
