@@ -9,6 +9,13 @@ const LEVELS = {
   medium: ["Medium mean MC", "Most mixed rollouts with reliable positives, and so most for BIS to choose from."],
   low: ["Low mean MC: hard for the policy", "A low BIS means few and unreliable positive steps."],
 };
+const STRATEGIES = {
+  bis: "highest Balanced-Information Score",
+  random: "at random",
+  "low-mc": "lowest mean MC score",
+  mixed: "mixed labels, filled up at random",
+  reliable: "highest reliability R",
+};
 const TITLES = { bis: "Balanced-Information Score", R: "Reliability R(x)", mixture: "Mixture p(1 − p)" };
 const TOO_MANY =
   "The scores of this corpus take so many values that the page would grow too large: the figures show one selection," +
@@ -39,7 +46,7 @@ function buildSources(corpus) {
 }
 
 function buildControls(corpus, onChange) {
-  for (const [name, summary] of Object.entries(corpus.strategies)) {
+  for (const [name, summary] of Object.entries(STRATEGIES)) {
     const input = element("input", { type: "radio", name: "strategy", value: name });
     input.checked = name === "bis";
     byId("strategy").append(element("label", { title: summary }, input, element("span", {}, name)));

@@ -24,7 +24,6 @@ from mprm.report.corpus import HIGH_MC, LOW_MC, CorpusView, mc_level, packed_cou
 from mprm.report.report import ReportConfig
 from mprm.selection.bis import mixture, reliability
 from mprm.selection.stats import STATISTICS, Statistics, total
-from mprm.selection.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from mprm.report.runs import RunsView
@@ -123,7 +122,6 @@ def _corpus_data(corpus: CorpusView, config: ReportConfig) -> dict[str, Any]:
         "rho": config.rho,
         "tau": config.tau,
         "seed": str(config.seed),  # a number in JavaScript holds 53 bits of it
-        "strategies": {name: strategy.summary for name, strategy in STRATEGIES.items()},
         "sources": [
             {"name": name, "n": entry.n_rollouts, "mean_mc": entry.mean_mc, "level": mc_level(entry.mean_mc)}
             for name, entry in corpus.statistics.items()

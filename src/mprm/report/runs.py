@@ -22,8 +22,9 @@ from mprm.evaluation.bootstrap import METRICS, Estimate
 from mprm.evaluation.metrics import BINS, calibration_bin
 from mprm.evaluation.step_table import read_scores, step_table
 from mprm.report.page import Best
-from mprm.selection.strategies import DEFAULT_RHO
 
+DEFAULT_RHO = 0.10
+"""Of `mprm select`."""
 ALL_DATA = "all"
 """The strategy of a run that was given no subset."""
 NOT_COMPARED = frozenset(
