@@ -16,33 +16,21 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mprm.data.corpus import (
-    MANIFEST_SUFFIX,
-    InputHashes,
-    check_inputs_kept,
-    check_unchanged,
-    open_corpus,
-    read_line,
-)
+from mprm.data.corpus import open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
-from mprm.data.format import Format
-from mprm.data.output import DroppedRecords
+from mprm.data.output import MANIFEST_SUFFIX, DroppedRecords, InputHashes, check_not_inputs, check_unchanged
 from mprm.data.records import Chunk, lines_of
-from mprm.data.rollout_formats import FORMATS
+from mprm.data.rollout_formats import ROLLOUT_FORMATS, RolloutFormat
 from mprm.data.types import Rollout
+from mprm.data.validate import Issues
 from mprm.errors import DataError
 from mprm.progress import Progress, silent
 from mprm.report.report import ReportConfig
-from mprm.selection.scan import FAST, ROLLOUT, LabelCounts, Rows, count_corpus
+from mprm.selection.label_counts import LabelCounts, R_of, Rows, count_corpus, p_pos_of
+from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT
+from mprm.selection.select import SelectConfig
 from mprm.selection.stats import Statistics, statistics_by_source
-from mprm.selection.strategies import (
-    STRATEGIES,
-    R_of,
-    SelectConfig,
-    p_pos_of,
-    rank_bis,
-    rows_in_random_order,
-)
+from mprm.selection.strategies import STRATEGIES, StrategyName, rank_bis, tie_order
 
 IntArray = NDArray[np.int64]
 HIGH_MC, LOW_MC = 0.90, 0.70
@@ -83,13 +71,13 @@ class UniqueCounts:
     rows: IntArray
     """Shape (N,): row of each rollout in the corpus, in the same order."""
 
-    def ranked(self, strategy: str, *, alpha: float) -> IntArray:
+    def ranked(self, strategy: StrategyName, *, alpha: float) -> IntArray:
         """Shape (N,): indices into `inverse`, the best rollout first."""
         rank = STRATEGIES[strategy].rank(self.unique, alpha=alpha)
         indices: IntArray = np.argsort(-rank[self.inverse], kind="stable")
         return indices
 
-    def n_kept(self, strategy: str, *, alpha: float, n_keep: int) -> IntArray:
+    def n_kept(self, strategy: StrategyName, *, alpha: float, n_keep: int) -> IntArray:
         """Shape (U,): how many rollouts of each label count are kept."""
         kept = self.inverse[self.ranked(strategy, alpha=alpha)[:n_keep]]
         return np.bincount(kept, minlength=len(self.unique)).astype(np.int64)
@@ -97,8 +85,8 @@ class UniqueCounts:
 
 def unique_counts(counts: LabelCounts, source: int, *, seed: int) -> UniqueCounts:
     """The distinct label counts of a source, and its rollouts in the random order of the seed."""
-    row_numbers = rows_in_random_order(counts, source, seed=seed)
-    rows = counts.rows[row_numbers]
+    rows_in_order = counts.rollouts(source)[np.argsort(tie_order(counts, source, seed=seed))]
+    rows = counts.rows[rows_in_order]
     keys = [rows[name] for name in ("sum_all", "sum_pos", "n_pos", "n_steps")]
     by_key = np.lexsort(keys)
     is_first = np.zeros(len(rows), np.bool_)
@@ -108,7 +96,7 @@ def unique_counts(counts: LabelCounts, source: int, *, seed: int) -> UniqueCount
     inverse = np.empty(len(rows), np.int64)
     inverse[by_key] = np.cumsum(is_first) - 1
     n_rollouts = np.bincount(inverse, minlength=int(is_first.sum())).astype(np.int64)
-    return UniqueCounts(counts.sources[source], rows[by_key[is_first]], n_rollouts, inverse, row_numbers)
+    return UniqueCounts(counts.sources[source], rows[by_key[is_first]], n_rollouts, inverse, rows_in_order)
 
 
 def packed_counts(sources: Sequence[UniqueCounts]) -> dict[str, Any] | None:
@@ -224,11 +212,6 @@ def choose_cases(source: UniqueCounts, *, alpha: float, n_keep: int, n_each: int
     ]
 
 
-def n_bytes_of(chunk: Chunk) -> int:
-    """Bytes of the file that the chunk covers, for progress; 0 where that is not known."""
-    return 0 if chunk.container == "parquet" else chunk.stop - chunk.start
-
-
 class ReadTask(NamedTuple):
     """What to read of a chunk."""
 
@@ -255,16 +238,16 @@ def read_scores_and_cases(
         tasks.append(ReadTask(part.chunk, sources, lines))
     n_steps = np.zeros((len(counts.sources), N_SCORE_BINS), np.int64)
     rollouts: dict[int, dict[str, Any]] = {}
-    n_bytes = sum(n_bytes_of(part.chunk) for part in counts.parts)
+    n_bytes = sum(part.chunk.n_bytes for part in counts.parts)
     with progress("reading step scores", n_bytes, "bytes") as advance:
         for part, (counted, lines_read) in zip(counts.parts, engine.map(_read, tasks), strict=True):
             for source, of_source in counted.items():
                 n_steps[source] += np.frombuffer(of_source, np.int64)
             for number, line in lines_read.items():
-                (rollout,) = read_line(line, FORMATS[part.chunk.format], None, _ignore)
+                (rollout,) = parse_line(line, ROLLOUT_FORMATS[part.chunk.format], None, Issues())
                 position = {"file": part.chunk.path, "line": part.first_line + number}
                 rollouts[part.first_row + number] = {**position, "rollout": rollout}
-            advance(n_bytes_of(part.chunk))
+            advance(part.chunk.n_bytes)
     return n_steps, tuple(replace(case, **rollouts[case.row]) for case in cases)
 
 
@@ -272,7 +255,7 @@ def _read(task: ReadTask) -> tuple[dict[int, bytes], dict[int, bytes]]:
     """(numbers of steps by source and score bin, lines by number)."""
     scores: dict[int, list[float]] = {}
     lines: dict[int, bytes] = {}
-    fmt = FORMATS[task.chunk.format]
+    fmt = ROLLOUT_FORMATS[task.chunk.format]
     sources = np.frombuffer(task.sources, np.uint32).tolist()
     try:
         for number, (source, line) in enumerate(zip(sources, lines_of(task.chunk), strict=True)):
@@ -303,17 +286,13 @@ _decode = msgspec.json.Decoder(_Record).decode
 """The scores alone: the record was validated when its labels were counted."""
 
 
-def _scores(line: bytes, fmt: Format) -> Iterable[float]:
-    if fmt.name in FAST:
+def _scores(line: bytes, fmt: RolloutFormat) -> Iterable[float]:
+    if fmt.name in COMPILED_FORMATS:
         try:
             return [step.score for step in _decode(line).steps_with_score]
         except msgspec.MsgspecError:
             pass  # a good record, written in an unusual way
-    return [score for rollout in read_line(line, fmt, None, _ignore) for score in rollout.scores]
-
-
-def _ignore(_kind: str, _text: str) -> None:
-    """Report nothing: the record was validated when its labels were counted."""
+    return [score for rollout in parse_line(line, fmt, None, Issues()) for score in rollout.scores]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -336,19 +315,11 @@ class CorpusView:
 def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> CorpusView:
     """Count, rank and choose; the corpus is read twice."""
     corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
-    check_inputs_kept(corpus, [config.page, config.page + MANIFEST_SUFFIX])
-    engine = make_engine(
-        config.engine, n_bytes=corpus.n_bytes, processes=config.processes, ray_address=config.ray_address
-    )
+    check_not_inputs([file.path for file in corpus.files], [config.page, config.page + MANIFEST_SUFFIX])
+    engine = make_engine(config, n_bytes=corpus.n_bytes)
     dropped = DroppedRecords()
-    with progress("counting labels", corpus.n_bytes, "bytes") as advance:
-        counts = count_corpus(
-            corpus,
-            engine,
-            tau=config.tau,
-            on_bad=dropped if config.skip_bad else None,
-            on_chunk=lambda chunk: advance(n_bytes_of(chunk)),
-        )
+    on_bad = dropped if config.skip_bad else None
+    counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
     statistics = statistics_by_source(counts, alpha=config.alpha)
     present = [number for number, name in enumerate(counts.sources) if statistics[name].n_rollouts]
     if not present:
@@ -362,8 +333,8 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
         kept.append(source.n_kept("bis", alpha=config.alpha, n_keep=n_keep))
         cases += choose_cases(source, alpha=config.alpha, n_keep=n_keep, n_each=config.cases)
     step_scores, read_cases = read_scores_and_cases(counts, engine, cases, progress=progress)
-    inputs = InputHashes(corpus, engine).entries()
-    check_unchanged(corpus)
+    inputs = corpus.manifest_entries(InputHashes(corpus.files, engine))
+    check_unchanged(corpus.files)
     return CorpusView(
         inputs=inputs,
         statistics={source.source: statistics[source.source] for source in unique},

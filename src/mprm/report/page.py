@@ -17,7 +17,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from mprm import __version__
-from mprm.data.images import open_image
+from mprm.data.images import image_folder, open_image
 from mprm.data.tables import Table
 from mprm.errors import DataError, MissingDependencyError, printable
 from mprm.report.corpus import HIGH_MC, LOW_MC, CorpusView, mc_level, packed_counts
@@ -153,7 +153,7 @@ def _corpus_context(corpus: CorpusView, config: ReportConfig) -> dict[str, Any]:
         "rho": config.rho,
         "tau": config.tau,
         "folds": {source: list(cases) for source, cases in groupby(corpus.cases, key=lambda case: case.source)},
-        "thumbnail": _thumbnails(None if config.image_root is None else Path(config.image_root).expanduser()),
+        "thumbnail": _thumbnails(image_folder(config.image_root)),
         "bis_computation": bis_computation,
         "reliability_class": lambda score: next(name for end, name in RELIABILITIES if score <= end),
     }

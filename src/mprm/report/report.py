@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from mprm.config import Alpha, CorpusOptions, EngineOptions, Force, ImageRoot, Option, Seed, Tau, takes
@@ -77,8 +76,15 @@ def report(
     """
     # here and not above: the command line needs the options alone
     from mprm.data.charts import need_altair
-    from mprm.data.corpus import MANIFEST_SUFFIX, hash_file, write_manifest
-    from mprm.data.output import atomic_write, check_folder, check_overwrite
+    from mprm.data.images import image_folder
+    from mprm.data.output import (
+        MANIFEST_SUFFIX,
+        atomic_write,
+        check_folder,
+        check_overwrite,
+        hash_file,
+        write_manifest,
+    )
     from mprm.report.corpus import view_corpus
     from mprm.report.page import page_markup
 
@@ -86,8 +92,7 @@ def report(
     has_corpus = not (isinstance(paths, list | tuple) and not paths)
     if not has_corpus and not config.runs:
         raise ConfigError("there is nothing to report on: name files of rollouts, or --runs DIR")
-    if config.image_root is not None and not Path(config.image_root).expanduser().is_dir():
-        raise ConfigError(f"the image root {config.image_root} is not a folder")
+    image_folder(config.image_root)
     if config.figures is not None:
         need_altair()
         check_folder(config.figures)

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from mprm.data.charts import Chart, Point, Series
-from mprm.data.corpus import MANIFEST_SUFFIX
+from mprm.data.output import MANIFEST_SUFFIX
 from mprm.data.tables import Table
 from mprm.errors import DataError, InputNotFoundError
 from mprm.evaluation.best_of_n import METHODS
