@@ -22,7 +22,6 @@ from mprm.report import ReportConfig, report
 from mprm.report import corpus as report_corpus
 from mprm.report import page as report_page
 from mprm.report.page import Best, csp_hash, render
-from mprm.report.runs import best_marked
 from tests.conftest import raw_record, write_jsonl
 
 
@@ -317,14 +316,10 @@ def test_text_shows_markup_quotes_and_control_characters_as_they_are_written() -
 
 
 def test_cells_of_tables_are_escaped_and_the_best_is_marked() -> None:
-    rows = [("<i>",), *best_marked([("<b>", [0.01, None]), ("c", [0.005, 0.02])])]
+    rows = [("<i>",), ("<b>", Best("1.00"), "–"), ("c", "0.50", Best("2.00"))]
     markup = render("table.html", table=Table(title="<u>", heads=("<s>", "x", "y"), rows=rows, notes=("<em>",)))
     assert not re.search("<(i|b|u|s|em)>", markup)
     assert re.findall("<strong>(.*?)</strong>", markup) == ["1.00", "2.00"]
-
-
-def test_a_single_row_has_no_best() -> None:
-    assert not isinstance(best_marked([("a", [1.0])])[0][1], Best)
 
 
 def test_the_hash_is_what_a_browser_computes() -> None:

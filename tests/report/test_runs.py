@@ -12,7 +12,7 @@ from mprm.data.tables import Table
 from mprm.errors import DataError
 from mprm.report import report
 from mprm.report.page import Best
-from mprm.report.runs import RunsView, TrainedOn, read_runs, view_runs
+from mprm.report.runs import RunsView, TrainedOn, best_marked, read_runs, view_runs
 from tests.conftest import write_jsonl
 
 
@@ -338,3 +338,18 @@ def test_training_files_that_are_not_utf_8(spoil: Callable[[Path], None], where:
     with pytest.raises(DataError) as error:
         read_runs([tmp_path])
     assert where in str(error.value)
+
+
+def test_the_best_of_each_column_is_marked_as_it_is_shown() -> None:
+    # 0.50004 and 0.5 are shown alike, so that both are the best
+    rows = best_marked([("bis", [0.50004, None]), ("random", [0.5, 0.25]), ("mixed", [0.4, None])])
+    assert rows == [("bis", "50.00", "–"), ("random", "50.00", "25.00"), ("mixed", "40.00", "–")]
+    assert [[isinstance(cell, Best) for cell in row[1:]] for row in rows] == [
+        [True, False],
+        [True, True],
+        [False, False],
+    ]
+
+
+def test_a_single_row_has_no_best() -> None:
+    assert not isinstance(best_marked([("a", [1.0])])[0][1], Best)
