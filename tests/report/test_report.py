@@ -74,7 +74,7 @@ def test_a_folder_gets_report_html_and_a_manifest(random_corpus: Path, tmp_path:
 def test_the_statistics_are_those_of_mprm_stats(
     random_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from mprm.cli.stats import run as run_stats
+    from mprm.cli.corpus import run_stats
 
     report(random_corpus, out=tmp_path / "r.html")
     assert run_stats([str(random_corpus), "--json"]) == 0
@@ -126,7 +126,7 @@ def test_images_are_shown_small_and_broken_ones_as_words(tmp_path: Path) -> None
     assert images[0]["src"].startswith("data:image/png;base64,")
     words = unescape((tmp_path / "r.html").read_text())
     assert "broken.png cannot be read" in words
-    assert "missing.png is not there" in words
+    assert "missing.png does not exist" in words
     assert "'../secret.png' leaves the image root" in words
 
 

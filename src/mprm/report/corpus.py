@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mprm.config import StrategyName
 from mprm.data.corpus import open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import MANIFEST_SUFFIX, DroppedRecords, InputHashes, check_not_inputs, check_unchanged
@@ -30,7 +31,7 @@ from mprm.selection.label_counts import LabelCounts, R_of, Rows, count_corpus, p
 from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT
 from mprm.selection.select import SelectConfig
 from mprm.selection.stats import Statistics, statistics_by_source
-from mprm.selection.strategies import STRATEGIES, StrategyName, rank_bis, tie_order
+from mprm.selection.strategies import STRATEGIES, rank_bis, tie_order
 
 IntArray = NDArray[np.int64]
 HIGH_MC, LOW_MC = 0.90, 0.70
