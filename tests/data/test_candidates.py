@@ -127,7 +127,7 @@ def test_a_question_that_comes_twice_is_told_with_both_places(tmp_path: Path) ->
 def test_a_broken_array_is_told(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('[{"prompt": "q"')
-    with pytest.raises(DataError, match="a.json:1: not JSON: Expecting ','"):
+    with pytest.raises(DataError, match=r"a\.json:1: not JSON: Expecting ','"):
         read_candidates(path)
 
 
