@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from mprm.data.candidate_formats import read_candidates
-from mprm.evaluation.best_of_n import aggregate, bootstrap_means, interval
-from mprm.evaluation.rerank import judge_candidates, read_scores
+from mprm.evaluation import aggregate, bootstrap_means, candidate_verdicts, interval, read_candidate_scores
 
 
 def auc(scores: np.ndarray, is_wrong: np.ndarray) -> float:
@@ -65,11 +64,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(words)
     sets = read_candidates(options.candidates)
-    is_wrong = np.array([[one.verdict != "correct" for one in row] for row in judge_candidates(sets)])
+    is_wrong = np.array([[one.verdict != "correct" for one in row] for row in candidate_verdicts(sets)])
     found: dict[str, Any] = {"questions": len(sets), "candidates": is_wrong.shape[1], "wrong": float(is_wrong.mean())}
     for path in options.scores:
-        saved = read_scores(path, sets)
-        scores = np.array([[aggregate(steps) for steps in row] for row in saved.scores])
+        saved = read_candidate_scores(path, sets)
+        scores = np.array([aggregate(line.scores) for line in saved.solutions]).reshape(is_wrong.shape)
         found[saved.model] = measured(is_wrong, scores)
         print(saved.model, json.dumps(found[saved.model]))
     options.out.write_text(json.dumps(found, indent=1) + "\n")

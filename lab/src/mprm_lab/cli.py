@@ -113,8 +113,8 @@ def _pack(options: LabCommand) -> int:
 def _reproduce(options: LabCommand) -> int:
     from pathlib import Path
 
+    from mprm.data.charts import need_altair
     from mprm.data.output import check_overwrite
-    from mprm.report.figures import need_altair
     from mprm_lab.reproduce.dry_run import dry_run
     from mprm_lab.reproduce.inputs import find_inputs
     from mprm_lab.reproduce.reproduce import check_free, check_jobs, reproduce, wanted_cells

@@ -18,12 +18,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import xxhash
 
 from mprm.data.corpus import Corpus, PlacedRollout
 from mprm.data.images import listed
 from mprm.data.output import Dropped, DroppedRecords
-from mprm.data.types import Chain, Rollout
+from mprm.data.types import Chain, Rollout, problem_key
 from mprm.errors import DataError
 from mprm.models.families import NO_IMAGES, Arrays
 from mprm.models.prefix_tree import packed
@@ -219,13 +218,8 @@ def _rows(
             "n_tokens": len(encoded.ids),
             "n_kept": len(encoded.positions),
             "n_prompt": n_prompt,
-            "problem": _problem(rollout),
+            "problem": int(problem_key(rollout.question, rollout.images)[:16], 16) >> 1,  # as Arrow's int64
         }
-
-
-def _problem(rollout: Rollout) -> int:
-    """A number that rollouts of the same question and images have in common."""
-    return xxhash.xxh3_64_intdigest("\0".join([rollout.question, *rollout.images]).encode("utf-8", "replace")) >> 1
 
 
 def _dropped(placed: PlacedRollout, kind: str, reason: str) -> Dropped:

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mprm.evaluation.step_table import ScoredSolution, StepTable, step_table
+from mprm.evaluation import ScoredSolution, StepTable
 from mprm_lab.reproduce.measure_cell import step_metrics
 from mprm_lab.reproduce.own_thresholds import of_source, own_thresholds
 
 
 def table_of(levels: dict[str, tuple[float, float]], n: int = 20) -> StepTable:
     """Of each source, solutions of a correct and an incorrect step with these scores."""
-    return step_table(
+    return StepTable.of(
         [
             ScoredSolution(
                 id=f"{source}/{number}",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mprm.data.charts import Chart, Point, Series, line_figure, need_altair, save_figure
 from mprm.data.output import atomic_write
-from mprm.report.figures import line_figure, need_altair, save_figure
-from mprm.report.run_views import Chart, Point, Series
 from mprm_lab.reproduce.paper_numbers import BACKBONES
 
 OVERALL = "overall F1"
