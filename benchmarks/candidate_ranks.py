@@ -18,13 +18,18 @@ from typing import Any
 import numpy as np
 
 from mprm.data.candidate_formats import read_candidates
-from mprm.evaluation import aggregate, bootstrap_means, candidate_verdicts, interval, read_candidate_scores
+from mprm.evaluation import aggregate, bootstrap_means, candidate_verdicts, estimate, read_candidate_scores
 
 
 def auc(scores: np.ndarray, is_wrong: np.ndarray) -> float:
     """How often a right candidate is above a wrong one of the same question; a tie counts half."""
     apart = scores[~is_wrong][:, None] - scores[is_wrong][None, :]
     return float(np.mean((apart > 0) + 0.5 * (apart == 0)))
+
+
+def interval(values: np.ndarray, means: np.ndarray) -> tuple[float | None, float | None]:
+    found = estimate(float(values.mean()), means)
+    return found.low, found.high
 
 
 def measured(is_wrong: np.ndarray, scores: np.ndarray, *, draws: int = 10_000, seed: int = 0) -> dict[str, Any]:
@@ -42,12 +47,12 @@ def measured(is_wrong: np.ndarray, scores: np.ndarray, *, draws: int = 10_000, s
     return {
         "wrong_by_rank": ranked.mean(axis=0).tolist(),
         **{
-            name: {"mean": float(values.mean()), "interval": interval(drawn[:, number])}
+            name: {"mean": float(values.mean()), "interval": interval(values, drawn[:, number])}
             for number, (name, values) in enumerate(edges.items())
         },
         "auc_within_questions": {
             "mean": float(aucs.mean()),
-            "interval": interval(bootstrap_means(aucs, draws=draws, seed=seed)[:, 0]),
+            "interval": interval(aucs, bootstrap_means(aucs, draws=draws, seed=seed)[:, 0]),
             "questions": len(both),
         },
         "spread_of_standard_scores": {

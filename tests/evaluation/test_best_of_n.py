@@ -21,7 +21,7 @@ from mprm.evaluation.best_of_n import (
     expected_vote,
     subsets,
 )
-from mprm.evaluation.bootstrap import bootstrap_means, interval
+from mprm.evaluation.bootstrap import bootstrap_means, estimate
 
 NAN = float("nan")
 
@@ -357,7 +357,7 @@ def test_no_questions_are_refused() -> None:
 
 def test_the_bootstrap_interval_of_a_share_is_as_wide_as_theory_says() -> None:
     column = np.array([1.0] * 30 + [0.0] * 70)[:, None]
-    low, high = interval(bootstrap_means(column, draws=4000, seed=0)[:, 0])
+    share = estimate(0.3, bootstrap_means(column, draws=4000, seed=0)[:, 0])
     # 0.3 plus or minus 1.96 * sqrt(0.3 * 0.7 / 100) = 0.09
-    assert low == pytest.approx(0.21, abs=0.015)
-    assert high == pytest.approx(0.39, abs=0.015)
+    assert share.low == pytest.approx(0.21, abs=0.015)
+    assert share.high == pytest.approx(0.39, abs=0.015)

@@ -383,5 +383,9 @@ def test_too_few_problems_for_the_folds_are_refused() -> None:
         choose_thresholds(StepTable.of(solutions), "held-out", folds=2, seed=0)
 
 
+def test_candidate_thresholds_are_the_distinct_scores_to_four_digits() -> None:
+    assert candidate_thresholds(np.array([0.5, 0.25, 0.50001])).tolist() == [0.25, 0.5]
+
+
 def test_scores_fall_into_bins_of_equal_width() -> None:
     assert calibration_bin(np.array([0.0, 0.5, 1.0])).tolist() == [0, 7, 14]

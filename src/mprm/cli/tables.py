@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mprm.data.tables import Table
 from mprm.errors import printable
-from mprm.selection.stats import Column, Statistics
+
+if TYPE_CHECKING:
+    from mprm.selection.stats import Column, Statistics
 
 
 def rich_table(
@@ -117,8 +119,7 @@ def statistics_rows(statistics: Mapping[str, Statistics], columns: Sequence[Colu
 
 def show(*things: Any) -> None:
     """Print tables and lines."""
-    for thing in things:
-        _console().print(thing)
+    _console().print(*things, sep="\n")
 
 
 def _console() -> Any:

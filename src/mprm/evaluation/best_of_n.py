@@ -74,13 +74,7 @@ def win_probabilities(m: int, n: int) -> FloatArray:
 
 
 def expected_best(scores_M: FloatArray, correct_M: FloatArray, n: int) -> float:
-    """Accuracy of the candidate with the highest score among n; equal scores share, nan ranks below all others.
-
-    Examples
-    --------
-    >>> expected_best(np.array([0.9, 0.5, 0.1]), np.array([1.0, 0.0, 0.0]), 2)  # in two subsets of three
-    0.6666666666666666
-    """
+    """Accuracy of the candidate with the highest score among n; equal scores share, nan ranks below all others."""
     order = np.where(np.isnan(scores_M), np.inf, -scores_M)
     _, group_M, sizes = np.unique(order, return_inverse=True, return_counts=True)
     probabilities = np.add.reduceat(win_probabilities(len(order), n), np.cumsum(sizes) - sizes)
@@ -211,7 +205,21 @@ def best_of_n(
     methods = [name for name in METHODS if name != "prm" and (can_vote or not name.endswith("_vote"))]
     columns = [(name, n) for name in [*AGGREGATES, *methods] for n in ns]
     masks = lru_cache(maxsize=None)(lambda m, n: subsets(m, n, most=draws, seed=seed))
-    accuracy = partial(_accuracy, aggregate=aggregate, over=over, masks=masks)
+
+    def accuracy(question: ScoredQuestion, is_correct_M: BoolArray, method: str, n: int) -> float:
+        m = n if over == "first" else len(is_correct_M)
+        correct_M = is_correct_M[:m].astype(np.float64)
+        if method == "first":
+            return float(correct_M[0])
+        if method == "random":
+            return float(correct_M.mean())
+        if method == "oracle":
+            return expected_oracle(correct_M, n)
+        if method in AGGREGATES:
+            return expected_best(question.scores_M[method][:m], correct_M, n)
+        weights = np.ones(m) if method == "majority_vote" else np.nan_to_num(question.scores_M[aggregate][:m])
+        return expected_vote(question.answers_M[:m], weights, correct_M, masks(m, n))
+
     lower = np.empty((len(questions), len(columns)))
     upper = np.empty_like(lower)
     with progress("best of N", len(questions)) as advance:
@@ -228,31 +236,6 @@ def best_of_n(
         total=summary(lower, upper),
         sources={name: summary(lower[mask], upper[mask]) for name, mask in masks_by_source.items()},
     )
-
-
-def _accuracy(
-    question: ScoredQuestion,
-    is_correct_M: BoolArray,
-    method: str,
-    n: int,
-    *,
-    aggregate: str,
-    over: Subsets,
-    masks: Callable[[int, int], BoolArray],
-) -> float:
-    """Expected accuracy of a method on one question."""
-    m = n if over == "first" else len(is_correct_M)
-    correct_M = is_correct_M[:m].astype(np.float64)
-    if method == "first":
-        return float(correct_M[0])
-    if method == "random":
-        return float(correct_M.mean())
-    if method == "oracle":
-        return expected_oracle(correct_M, n)
-    if method in AGGREGATES:
-        return expected_best(question.scores_M[method][:m], correct_M, n)
-    weights = np.ones(m) if method == "majority_vote" else np.nan_to_num(question.scores_M[aggregate][:m])
-    return expected_vote(question.answers_M[:m], weights, correct_M, masks(m, n))
 
 
 def _summary(

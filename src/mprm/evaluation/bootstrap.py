@@ -58,18 +58,12 @@ def estimate(value: float, distribution: FloatArray | None) -> Estimate:
     defined = distribution[~np.isnan(distribution)] if distribution is not None else np.zeros(0)
     if not len(defined):
         return Estimate(value=value)
-    low, high = interval(defined)
-    return Estimate(value=value, low=low, high=high, n_draws=len(defined))
-
-
-def interval(values: FloatArray) -> tuple[float, float]:
-    """The middle 95% of the values."""
-    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(value=value, low=float(low), high=float(high), n_draws=len(defined))
 
 
 def resampled_weights(n: int, *, draws: int, seed: int, n_values: int = 0) -> Iterator[FloatArray]:
-    """How often each draw with replacement holds each of n, shape (D, n); some draws at a time.
+    """How often each sample with replacement holds each of n, shape (D, n); some draws at a time.
 
     The same seed makes the same draws, whatever for: those of two models are paired. ``n_values``: numbers that each
     draw will take in memory, where they are more than n.
@@ -83,7 +77,7 @@ def resampled_weights(n: int, *, draws: int, seed: int, n_values: int = 0) -> It
 
 
 def bootstrap_means(values_Q_K: FloatArray, *, draws: int, seed: int) -> FloatArray:
-    """Means of K columns over Q rows drawn with replacement, shape (draws, K); paired, row by row."""
+    """Means of K columns over Q rows sampled with replacement, shape (draws, K); paired, row by row."""
     n = len(values_Q_K)
     return np.concatenate([weights @ values_Q_K / n for weights in resampled_weights(n, draws=draws, seed=seed)])
 
@@ -99,7 +93,7 @@ class UnitCounts:
     problem: IntArray
     """Shape (U,): problem of each unit."""
     confusion: FloatArray
-    """Shape (U, 4): see `metrics.f1_correct`."""
+    """Shape (U, 4): see `metrics.f1_by_class`."""
     solutions: FloatArray
     """Shape (U, 4): see `metrics.processbench_f1`."""
     bins: FloatArray
@@ -176,9 +170,8 @@ def compute_metrics(counts: UnitCounts, weights_D_P: FloatArray) -> dict[Key, Fl
     ]:
         n_hits, n_solutions = solutions[:, 1] + solutions[:, 3], solutions[:, 0] + solutions[:, 2]
         values[name, "macro_f1"] = metrics.macro_f1(confusion)
-        values[name, "f1_correct"] = metrics.f1_correct(confusion)
-        values[name, "f1_error"] = metrics.f1_error(confusion)
-        values[name, "accuracy"] = metrics.accuracy(confusion)
+        values[name, "f1_correct"], values[name, "f1_error"] = metrics.f1_by_class(confusion)
+        values[name, "accuracy"] = metrics.defined_ratio(confusion[:, 0] + confusion[:, 3], confusion.sum(1))
         values[name, "first_error_accuracy"] = metrics.defined_ratio(n_hits, n_solutions)
         values[name, "erroneous_accuracy"] = metrics.defined_ratio(solutions[:, 1], solutions[:, 0])
         values[name, "correct_accuracy"] = metrics.defined_ratio(solutions[:, 3], solutions[:, 2])
@@ -230,7 +223,7 @@ def model_result(
 def bootstrap_metrics(
     table: StepTable, thresholds: Thresholds, *, draws: int = 0, seed: int = 0, name: str = ""
 ) -> ModelResult:
-    """All metrics at thresholds that are chosen already: predictions are drawn, not made again."""
+    """All metrics at thresholds that are chosen already: predictions are resampled, not made again."""
     counts = count_units(table, thresholds)
     n_values = int(table.is_counted.sum())
     weights = resampled_weights(counts.n_problems, draws=draws, seed=seed, n_values=n_values)

@@ -131,52 +131,37 @@ def defined_ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
     return ratio
 
 
-def f1_correct(confusion: FloatArray) -> FloatArray:
-    """F1 of the correct class; 0 where nothing is in the class and nothing is predicted to be.
+def f1_by_class(confusion: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """F1 of the correct and of the incorrect class; 0 where nothing is in a class and nothing is predicted to be.
 
     Parameters
     ----------
     confusion : shape (..., 4)
         True positives, false positives, false negatives, true negatives; positive is correct.
-
-    Examples
-    --------
-    >>> float(f1_correct(np.array([3.0, 1.0, 1.0, 0.0])))  # 2 * 3 / (2 * 3 + 1 + 1)
-    0.75
     """
-    tp, fp, fn, _ = np.moveaxis(confusion, -1, 0)
-    return _f1(tp, fp + fn)
-
-
-def f1_error(confusion: FloatArray) -> FloatArray:
-    """F1 of the incorrect class; 0 where nothing is in the class and nothing is predicted to be."""
-    _, fp, fn, tn = np.moveaxis(confusion, -1, 0)
-    return _f1(tn, fp + fn)
-
-
-def _f1(hits: FloatArray, misses: FloatArray) -> FloatArray:
-    total = 2 * hits + misses
-    return np.divide(2 * hits, total, out=np.zeros(np.shape(total)), where=total > 0)
+    tp, fp, fn, tn = np.moveaxis(confusion, -1, 0)
+    totals = (2 * tp + fp + fn, 2 * tn + fp + fn)
+    correct, error = (
+        np.divide(2 * hits, total, out=np.zeros(np.shape(total)), where=total > 0)
+        for hits, total in zip((tp, tn), totals, strict=True)
+    )
+    return correct, error
 
 
 def macro_f1(confusion: FloatArray) -> FloatArray:
-    """Mean of the F1 of the correct and of the incorrect class; of both, even where one is absent."""
-    return (f1_correct(confusion) + f1_error(confusion)) / 2
-
-
-def accuracy(confusion: FloatArray) -> FloatArray:
-    """Share of steps that are classified correctly; nan where there are no steps."""
-    return defined_ratio(confusion[..., 0] + confusion[..., 3], confusion.sum(-1))
-
-
-def overall_f1(confusion_K: FloatArray) -> FloatArray:
-    """The paper's overall value: macro-F1 of each source, axis -2, weighted by its number of steps.
+    """Mean of the F1 of both classes, even where one is absent.
 
     Examples
     --------
-    >>> float(overall_f1(np.array([[1.0, 0.0, 0.0, 2.0], [0.0, 1.0, 0.0, 0.0]])))  # macro-F1 1 and 0, 3 steps and 1
-    0.75
+    >>> float(macro_f1(np.array([3.0, 1.0, 1.0, 0.0])))  # of 2 * 3 / (2 * 3 + 1 + 1) and 0
+    0.375
     """
+    correct, error = f1_by_class(confusion)
+    return (correct + error) / 2
+
+
+def overall_f1(confusion_K: FloatArray) -> FloatArray:
+    """The paper's overall value: macro-F1 of each source, axis -2, weighted by its number of steps."""
     n_steps = confusion_K.sum(-1)
     return defined_ratio((macro_f1(confusion_K) * n_steps).sum(-1), n_steps.sum(-1))
 
@@ -300,11 +285,6 @@ def processbench_f1(counts: FloatArray) -> FloatArray:
     ----------
     counts : shape (..., 4)
         Erroneous solutions, those of them with the first error predicted; correct ones, those predicted as such.
-
-    Examples
-    --------
-    >>> float(processbench_f1(np.array([4.0, 2.0, 3.0, 3.0])))  # 2 * 0.5 * 1 / 1.5
-    0.6666666666666666
     """
     erroneous, correct = (defined_ratio(counts[..., k + 1], counts[..., k]) for k in (0, 2))
     total = erroneous + correct
@@ -325,13 +305,7 @@ class Thresholds:
 
 
 def candidate_thresholds(scores: FloatArray) -> FloatArray:
-    """The distinct scores, rounded to 4 digits; 1,000 of them, evenly spaced by rank, when there are more.
-
-    Examples
-    --------
-    >>> candidate_thresholds(np.array([0.5, 0.25, 0.50001])).tolist()
-    [0.25, 0.5]
-    """
+    """The distinct scores, rounded to 4 digits; 1,000 of them, evenly spaced by rank, when there are more."""
     distinct = np.unique(np.round(scores, 4))
     if len(distinct) <= MAX_CANDIDATES:
         return distinct
@@ -339,13 +313,7 @@ def candidate_thresholds(scores: FloatArray) -> FloatArray:
 
 
 def best_step_threshold(scores: FloatArray, labels: IntArray, sources: IntArray) -> float:
-    """The candidate with the best overall value; the lowest of equally good ones.
-
-    Parameters
-    ----------
-    scores, labels, sources : shape (S,)
-        Of steps that count: label 1 or -1, and no score missing.
-    """
+    """The candidate with the best overall value on these steps, which all count; the lowest of equally good ones."""
     candidates = candidate_thresholds(scores)
     names = np.unique(sources)
     confusion_C_K_4 = np.empty((len(candidates), len(names), 4))

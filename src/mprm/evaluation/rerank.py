@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from mprm.annotation.checker import AnswerChecker, Judged, Verdict
-from mprm.annotation.journal import SUFFIX
+from mprm.annotation.journal import SUFFIX, Journal
 from mprm.annotation.samplers.sampler import derived_seed
 from mprm.answers.compare import read_answer
 from mprm.answers.extract import final_answer
@@ -45,14 +46,19 @@ from mprm.evaluation.scores import (
     ScoredSolution,
     ScoredSolutions,
     ScoringConfig,
-    given_scores,
-    read_candidate_scores,
-    score_candidates,
+    hash_chain,
+    name_of,
+    read_lines,
+    score_solutions,
+    with_scores,
+    write_scores,
 )
 from mprm.progress import Progress, silent
 
 FIGURES = ("best_of_n.svg", "best_of_n.png")
 """Written where Altair is installed."""
+QUESTIONS_AT_ONCE = 64
+"""Questions scored between two saves: many chains to batch, little work to lose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +245,7 @@ def rerank(
         _check_outputs(config, [file.path for file in files])
     sets = read_candidates(candidates, format=config.format)
     ns = _values_of_n(sets, config.n)
-    inputs = [_input(file.path) for file in files]
+    inputs = [] if config.out is None else [_input(file.path) for file in files]
     scored = _step_scores(sets, config, inputs, progress)
     verdicts = candidate_verdicts(sets, timeout_s=config.check_timeout_s, progress=progress)
     lines = iter(scored.solutions)
@@ -316,6 +322,92 @@ def _step_scores(
             " cut all of them off, or the model gives nan: look at its weights and at its maximum length"
         )
     return scored
+
+
+def score_candidates(
+    sets: Sequence[CandidateSet],
+    scorer: StepScorer,
+    *,
+    out: str | None = None,
+    force: bool = False,
+    inputs: Sequence[Mapping[str, Any]] = (),
+    progress: Progress = silent,
+) -> ScoredSolutions:
+    """The candidates of all questions with the model's scores; saved to ``out`` as they come.
+
+    A run that was stopped continues, with the same candidates and the same model only: one with the same
+    ``fingerprint``, or else name.
+    """
+    model = name_of(scorer)
+    solutions = {entry.key: entry.solutions for entry in sets}
+    chains = [solution.chain for candidates in solutions.values() for solution in candidates]
+    run = {
+        "model": model,
+        "model_fingerprint": getattr(scorer, "fingerprint", model),
+        "candidates": xxhash.xxh3_128_hexdigest("".join(map(hash_chain, chains)).encode()),
+    }
+    journaled: AbstractContextManager[Any] = nullcontext({}) if out is None else Journal(out, run=run, force=force)
+    with journaled as journal, progress("scoring", len({chain for chain in chains if chain.steps})) as advance:
+        done = [key for key in solutions if key in journal]
+        scored = {key: msgspec.json.decode(journal.line(key), type=_Saved).lines for key in done}
+        advance(len({line.chain_xxh3 for lines in scored.values() for line in lines if line.scores}))
+        rest = [key for key in solutions if key not in scored]
+        for start in range(0, len(rest), QUESTIONS_AT_ONCE):
+            keys = rest[start : start + QUESTIONS_AT_ONCE]
+            part = iter(score_solutions([s for key in keys for s in solutions[key]], scorer, model, advance))
+            for key in keys:
+                scored[key] = list(islice(part, len(solutions[key])))
+                if out is not None:
+                    journal.add({"source": key[0], "id": key[1], "lines": scored[key]})
+        lines = tuple(line for key in solutions for line in scored[key])
+        if out is not None:
+            write_scores(out, lines, command="rerank", config=run, inputs=inputs)
+            journal.remove()
+    return ScoredSolutions(model=model, solutions=lines)
+
+
+class _Saved(msgspec.Struct):
+    lines: list[ScoredSolution]
+
+
+def read_candidate_scores(path: str | Path, sets: Sequence[CandidateSet]) -> ScoredSolutions:
+    """The saved scores of these candidates; the file may hold those of other questions as well."""
+    saved: dict[tuple[str, str, str], ScoredSolution] = {}
+    for where, line in read_lines(path):
+        if saved.setdefault((line.source, line.id, line.chain_xxh3), line).scores != line.scores:
+            raise DataError(
+                f"{where}: candidate {line.id!r} of {line.source!r} has other scores on a line before; expected each"
+                " candidate once. Score the candidates again with --model"
+            )
+    lines: list[ScoredSolution] = []
+    missing: dict[str, None] = {}
+    for entry in sets:
+        steps = [candidate.steps for candidate in entry.candidates]
+        old = xxhash.xxh3_64_hexdigest(msgspec.json.encode([entry.question.question, entry.question.images, steps]))
+        for solution in entry.solutions:
+            hashes = (hash_chain(solution.chain), old)
+            keys = [key for key in ((solution.source, solution.id, hash_) for hash_ in hashes) if key in saved]
+            if keys and len(saved[keys[0]].scores) == len(solution.steps):
+                lines.append(saved[keys[0]])
+            else:
+                missing[entry.place] = None
+    if missing:
+        raise DataError(
+            f"{path}: holds no scores for {len(missing):,} of {len(sets):,} questions, the first at"
+            f" {next(iter(missing))}: these are scores of other candidates, or the question, its images or the steps"
+            " were changed since; score the candidates again with --model"
+        )
+    return ScoredSolutions(model=lines[0].model, solutions=tuple(lines))
+
+
+def given_scores(sets: Sequence[CandidateSet]) -> ScoredSolutions:
+    """The scores that the candidate files hold themselves; stops unless they hold all."""
+    model = "scores of the candidate files"
+    pairs = [pair for entry in sets for pair in zip(entry.solutions, entry.candidates, strict=True)]
+    if any(candidate.step_scores is None for _, candidate in pairs):
+        raise ConfigError("name the reward model with --model DIR, or saved scores with --scores FILE")
+    lines = [with_scores(solution, model, candidate.step_scores or ()) for solution, candidate in pairs]
+    return ScoredSolutions(model=model, solutions=tuple(lines))
 
 
 def candidate_verdicts(

@@ -9,29 +9,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import msgspec
 import xxhash
 
-from mprm.annotation.journal import Journal
 from mprm.config import Force, ModelOptions, Option, Seed
 from mprm.data.benchmarks import Benchmark
-from mprm.data.candidate_formats import CandidateSet
 from mprm.data.corpus import MANIFEST_SUFFIX, write_with_manifest
 from mprm.data.output import atomic_write, check_outputs
 from mprm.data.types import Chain, Solution, StepScorer, first_error_of
-from mprm.errors import ConfigError, DataError, InputNotFoundError
+from mprm.errors import DataError, InputNotFoundError
 from mprm.progress import Advance, Progress, silent
 
 SCORES = "scores.jsonl"
 RESULTS = ("metrics.json", "metrics.json" + MANIFEST_SUFFIX, "metrics.md")
-QUESTIONS_AT_ONCE = 64
-"""Questions scored between two saves: many chains to batch, little work to lose."""
 NOT_RECORDED = {"model", "scores", "device", "dtype", "batch_tokens", "out", "force"}
 """Options that metrics.json leaves out: they change no number."""
 Scores = tuple[float | None, ...]
@@ -151,7 +145,7 @@ def _check_scores(scores: Scores, n_steps: int, where: str) -> None:
             raise DataError(f"{where}: step {index} has score {score}; expected a probability from 0 to 1, or null")
 
 
-def _score(
+def score_solutions(
     solutions: Sequence[Solution], scorer: StepScorer, model: str, advance: Advance
 ) -> tuple[ScoredSolution, ...]:
     """The solutions with the model's scores; those that are alike are scored once."""
@@ -169,53 +163,7 @@ def score_benchmark(
     """The benchmark's solutions with the model's scores."""
     model = model or name_of(scorer)
     with progress("scoring", len(benchmark.chains)) as advance:
-        return ScoredSolutions(model=model, solutions=_score(benchmark.solutions, scorer, model, advance))
-
-
-def score_candidates(
-    sets: Sequence[CandidateSet],
-    scorer: StepScorer,
-    *,
-    out: str | None = None,
-    force: bool = False,
-    inputs: Sequence[Mapping[str, Any]] = (),
-    progress: Progress = silent,
-) -> ScoredSolutions:
-    """The candidates of all questions with the model's scores; saved to ``out`` as they come.
-
-    A run that was stopped continues, with the same candidates and the same model only: one with the same
-    ``fingerprint``, or else name.
-    """
-    model = name_of(scorer)
-    solutions = {entry.key: entry.solutions for entry in sets}
-    chains = [solution.chain for candidates in solutions.values() for solution in candidates]
-    run = {
-        "model": model,
-        "model_fingerprint": getattr(scorer, "fingerprint", model),
-        "candidates": xxhash.xxh3_128_hexdigest("".join(map(hash_chain, chains)).encode()),
-    }
-    journaled: AbstractContextManager[Any] = nullcontext({}) if out is None else Journal(out, run=run, force=force)
-    with journaled as journal, progress("scoring", len({chain for chain in chains if chain.steps})) as advance:
-        done = [key for key in solutions if key in journal]
-        scored = {key: msgspec.json.decode(journal.line(key), type=_Saved).lines for key in done}
-        advance(len({line.chain_xxh3 for lines in scored.values() for line in lines if line.scores}))
-        rest = [key for key in solutions if key not in scored]
-        for start in range(0, len(rest), QUESTIONS_AT_ONCE):
-            keys = rest[start : start + QUESTIONS_AT_ONCE]
-            part = iter(_score([s for key in keys for s in solutions[key]], scorer, model, advance))
-            for key in keys:
-                scored[key] = list(islice(part, len(solutions[key])))
-                if out is not None:
-                    journal.add({"source": key[0], "id": key[1], "lines": scored[key]})
-        lines = tuple(line for key in solutions for line in scored[key])
-        if out is not None:
-            write_scores(out, lines, command="rerank", config=run, inputs=inputs)
-            journal.remove()
-    return ScoredSolutions(model=model, solutions=lines)
-
-
-class _Saved(msgspec.Struct):
-    lines: list[ScoredSolution]
+        return ScoredSolutions(model=model, solutions=score_solutions(benchmark.solutions, scorer, model, advance))
 
 
 def write_scores(
@@ -246,7 +194,7 @@ def read_scores(path: str | Path) -> ScoredSolutions:
     """The saved scores of a benchmark. A line that occurs twice is noted: a benchmark may hold a solution twice."""
     solutions: list[ScoredSolution] = []
     seen, doubles = set[ScoredSolution](), []
-    for where, line in _read(path):
+    for where, line in read_lines(path):
         _check_labels(line, where)
         if line in seen:
             doubles.append(where)
@@ -260,7 +208,7 @@ def read_scores(path: str | Path) -> ScoredSolutions:
     return ScoredSolutions(model=model, solutions=tuple(solutions), notes=notes)
 
 
-def _read(path: str | Path) -> Iterator[tuple[str, ScoredSolution]]:
+def read_lines(path: str | Path) -> Iterator[tuple[str, ScoredSolution]]:
     """(FILE:LINE, line) of each line of a scores file; stops at scores of a second model."""
     file = Path(path).expanduser()
     if not file.is_file():
@@ -334,43 +282,3 @@ def check_same_steps(first: ScoredSolutions, other: ScoredSolutions) -> None:
             f"{first.model} has {len(first.solutions):,} solutions and {other.model} {len(other.solutions):,};"
             f" {remedy}"
         )
-
-
-def read_candidate_scores(path: str | Path, sets: Sequence[CandidateSet]) -> ScoredSolutions:
-    """The saved scores of these candidates; the file may hold those of other questions as well."""
-    saved: dict[tuple[str, str, str], ScoredSolution] = {}
-    for where, line in _read(path):
-        if saved.setdefault((line.source, line.id, line.chain_xxh3), line).scores != line.scores:
-            raise DataError(
-                f"{where}: candidate {line.id!r} of {line.source!r} has other scores on a line before; expected each"
-                " candidate once. Score the candidates again with --model"
-            )
-    lines: list[ScoredSolution] = []
-    missing: dict[str, None] = {}
-    for entry in sets:
-        steps = [candidate.steps for candidate in entry.candidates]
-        old = xxhash.xxh3_64_hexdigest(msgspec.json.encode([entry.question.question, entry.question.images, steps]))
-        for solution in entry.solutions:
-            hashes = (hash_chain(solution.chain), old)
-            keys = [key for key in ((solution.source, solution.id, hash_) for hash_ in hashes) if key in saved]
-            if keys and len(saved[keys[0]].scores) == len(solution.steps):
-                lines.append(saved[keys[0]])
-            else:
-                missing[entry.place] = None
-    if missing:
-        raise DataError(
-            f"{path}: holds no scores for {len(missing):,} of {len(sets):,} questions, the first at"
-            f" {next(iter(missing))}: these are scores of other candidates, or the question, its images or the steps"
-            " were changed since; score the candidates again with --model"
-        )
-    return ScoredSolutions(model=lines[0].model, solutions=tuple(lines))
-
-
-def given_scores(sets: Sequence[CandidateSet]) -> ScoredSolutions:
-    """The scores that the candidate files hold themselves; stops unless they hold all."""
-    model = "scores of the candidate files"
-    pairs = [pair for entry in sets for pair in zip(entry.solutions, entry.candidates, strict=True)]
-    if any(candidate.step_scores is None for _, candidate in pairs):
-        raise ConfigError("name the reward model with --model DIR, or saved scores with --scores FILE")
-    lines = [with_scores(solution, model, candidate.step_scores or ()) for solution, candidate in pairs]
-    return ScoredSolutions(model=model, solutions=tuple(lines))
