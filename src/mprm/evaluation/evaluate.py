@@ -178,8 +178,10 @@ def evaluate(
         raise ConfigError("a model needs a benchmark to score: name its files")
     benchmark = _read(benchmarks, config)
     scored = [read_scores(path) for path in config.scores]
-    for saved in scored:
-        check_same_steps(scored[0] if benchmark is None else _unscored(benchmark), saved)
+    if scored:
+        first = scored[0] if benchmark is None else _unscored(benchmark)
+        for saved in scored:
+            check_same_steps(first, saved)
     if benchmark is not None and config.model is not None:
         scored.append(_score(benchmark, config, progress))
     evaluation = _evaluate(scored, benchmark, config)

@@ -66,11 +66,17 @@ class RerankConfig(ScoringConfig):
     """Choose the best of N candidates by the scores of their steps, and measure what the choice is worth."""
 
     scores: Annotated[str | None, Option("Saved step scores, instead of a model.", "FILE", "input")] = None
-    aggregate: Annotated[AggregateName, Option("How step scores become a candidate's.", group="evaluation")] = "mean"
+    aggregate: Annotated[AggregateName, Option("Aggregate of step scores; the paper: mean.", None, "evaluation")] = (
+        "mean"
+    )
     n: Annotated[tuple[int, ...], Option("Values of N; default: powers of two.", "N", "evaluation", at_least=1)] = ()
-    subsets: Annotated[Subsets, Option("All subsets of N candidates, or the first N.", group="evaluation")] = "all"
-    draws: Annotated[int, Option("Bootstrap draws; most subsets for votes.", "N", "evaluation", at_least=1)] = 1000
-    check_timeout_s: Annotated[float, Option("Limit of checking an answer.", "SECONDS", "evaluation", above=0)] = 5.0
+    subsets: Annotated[Subsets, Option("All subsets of N candidates, or the first N.", None, "evaluation")] = "all"
+    draws: Annotated[
+        int, Option("Bootstrap draws, and maximum of subsets for a vote.", "N", "evaluation", at_least=1)
+    ] = 1000
+    check_timeout_s: Annotated[
+        float, Option("Time limit of checking an answer.", "SECONDS", "evaluation", above=0)
+    ] = 5.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,12 +142,9 @@ class Reranking:
         total, heads = self.best_of_n.total, [f"N = {n}" for n in self.ns]
         leads = {METHODS[name]: total.lead[name] for name in BASELINES if name in total.lead}
         accuracies = {METHODS[name]: row for name, row in total.accuracy.items()}
+        title = f"Accuracy, {total.n_questions:,} questions ({self.config.aggregate} of step scores)"
         parts = [
-            (
-                f"Accuracy, {total.n_questions:,} questions ({self.config.aggregate} of step scores)",
-                "method",
-                accuracies,
-            ),
+            (title, "method", accuracies),
             ("Lead of the highest PRM score, in points", "over", leads),
             ("Accuracy of the highest PRM score by aggregate", "aggregate", total.by_aggregate),
         ]
@@ -152,14 +155,10 @@ class Reranking:
             tables.append(Table(title=title, heads=[head, *heads], rows=cells))
         if len(self.best_of_n.sources) > 1:
             largest, groups = max(self.ns), {**self.best_of_n.sources, "all questions": total}
-            cells = [
-                [
-                    name,
-                    f"{group.n_questions:,}",
-                    *(f"{100 * row[largest].value:.1f}" for row in group.accuracy.values()),
-                ]
-                for name, group in groups.items()
-            ]
+            cells = []
+            for name, group in groups.items():
+                values = (f"{100 * row[largest].value:.1f}" for row in group.accuracy.values())
+                cells.append([name, f"{group.n_questions:,}", *values])
             title = f"Accuracy at N = {largest} by source"
             tables.append(Table(title=title, heads=["source", "questions", *accuracies], rows=cells))
         return tables
@@ -167,10 +166,7 @@ class Reranking:
     def notes(self) -> list[str]:
         """What must be known to read the numbers."""
         config, largest, accuracy = self.config, max(self.ns), self.best_of_n.total.accuracy
-        over = {
-            "all": "expectation over all subsets of N candidates",
-            "first": "the first N candidates of each question",
-        }
+        over = {"all": "expectation over all subsets of N candidates", "first": "the first N candidates"}
         notes = [
             f"Model: {printable(self.model)}. {len(self.chosen):,} questions, {self.n_candidates:,} candidates.",
             f"In brackets: 95% bootstrap interval over questions ({config.draws:,} draws, seed {config.seed}).",
@@ -187,12 +183,10 @@ class Reranking:
         if self.n_answerless:
             notes.append(f"{self.n_answerless:,} candidates state no answer: they have no vote.")
         if n := self.n_unscored_steps:
-            notes.append(
-                f"{n:,} steps have no score, cut off by truncation or nan from the model: they are left out."
-            )
+            notes.append(f"{n:,} steps have no score, cut off by truncation or nan of the model: they are left out.")
         if n := self.n_unscored_candidates:
             notes.append(
-                f"{n:,} of {self.n_candidates:,} candidates have no scored step: they rank below all others."
+                f"{n:,} of {self.n_candidates:,} candidates have no scored step: they rank below the others."
             )
         return notes
 
