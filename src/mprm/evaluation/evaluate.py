@@ -14,7 +14,6 @@ from mprm import __version__
 from mprm.config import Option, Tau, TextOnly, takes
 from mprm.data.benchmarks import Benchmark, BenchmarkFile, check_images_exist, check_images_readable, read_benchmark
 from mprm.data.corpus import Paths
-from mprm.data.records import corpus_files
 from mprm.data.tables import Table
 from mprm.data.types import StepScorer
 from mprm.errors import ConfigError, DataError
@@ -176,7 +175,13 @@ def evaluate(
         raise ConfigError("there is nothing to evaluate: name a model with --model, or saved scores with --scores")
     if config.model is not None and benchmarks is None:
         raise ConfigError("a model needs a benchmark to score: name its files")
-    benchmark = _read(benchmarks, config)
+    if benchmarks is None or isinstance(benchmarks, Benchmark):
+        benchmark = benchmarks
+    else:
+        benchmark = read_benchmark(benchmarks, format=config.format, tau=config.tau, text_only=config.text_only)
+    files = benchmark.files if benchmark else ()
+    if config.out is not None:
+        config.check_outputs([], [*config.scores, *(file.path for file in files)])
     scored = [read_scores(path) for path in config.scores]
     if scored:
         first = scored[0] if benchmark is None else _unscored(benchmark)
@@ -196,17 +201,6 @@ def evaluate(
             sources=numbers["models"][0]["source_counts"],
         )
     return evaluation
-
-
-def _read(benchmarks: Benchmark | Paths | None, config: EvaluateConfig) -> Benchmark | None:
-    """The benchmark; before it is read, stops when the outputs cannot be written."""
-    is_path = benchmarks is not None and not isinstance(benchmarks, Benchmark)
-    files = corpus_files(benchmarks) if is_path else getattr(benchmarks, "files", ())  # type: ignore[arg-type]
-    if config.out is not None:
-        config.check_outputs([], [*config.scores, *(file.path for file in files)])
-    if benchmarks is None or isinstance(benchmarks, Benchmark):
-        return benchmarks
-    return read_benchmark(benchmarks, format=config.format, tau=config.tau, text_only=config.text_only)
 
 
 def _unscored(benchmark: Benchmark) -> ScoredSolutions:

@@ -18,11 +18,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import xxhash
 
 from mprm.data.corpus import Corpus, PlacedRollout
 from mprm.data.images import listed
 from mprm.data.output import Dropped, DroppedRecords
-from mprm.data.types import Chain, Rollout, problem_key
+from mprm.data.types import Chain, Rollout
 from mprm.errors import DataError
 from mprm.models.families import NO_IMAGES, Arrays
 from mprm.models.prefix_tree import packed
@@ -218,8 +219,13 @@ def _rows(
             "n_tokens": len(encoded.ids),
             "n_kept": len(encoded.positions),
             "n_prompt": n_prompt,
-            "problem": int(problem_key(rollout.question, rollout.images)[:16], 16) >> 1,  # as Arrow's int64
+            "problem": _problem(rollout),
         }
+
+
+def _problem(rollout: Rollout) -> int:
+    """A number that rollouts of the same question and images have in common."""
+    return xxhash.xxh3_64_intdigest("\0".join([rollout.question, *rollout.images]).encode("utf-8", "replace")) >> 1
 
 
 def _dropped(placed: PlacedRollout, kind: str, reason: str) -> Dropped:
