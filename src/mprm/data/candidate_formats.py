@@ -82,11 +82,12 @@ class CandidateSet:
     def solutions(self) -> list[Solution]:
         """The candidates as solutions without labels; candidate k of a question has its id with "#k" behind it."""
         question = self.question
+        problem = problem_key(question.question, question.images)
         return [
             Solution(
                 id=f"{question.id}#{index}",
                 source=question.source,
-                problem=problem_key(question.question, question.images),
+                problem=problem,
                 question=question.question,
                 steps=candidate.steps,
                 labels=(),

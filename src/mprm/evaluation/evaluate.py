@@ -16,7 +16,7 @@ from mprm.data.benchmarks import Benchmark, BenchmarkFile, check_images_exist, c
 from mprm.data.corpus import Paths
 from mprm.data.tables import Table
 from mprm.data.types import StepScorer
-from mprm.errors import ConfigError, DataError
+from mprm.errors import ConfigError
 from mprm.evaluation.bootstrap import METRICS, Comparison, Estimate, Key, ModelResult, compare, model_result
 from mprm.evaluation.metrics import Threshold, folds_of, step_counts
 from mprm.evaluation.scores import (
@@ -233,10 +233,7 @@ def _model_info(config: EvaluateConfig) -> dict[str, Any]:
         return {"model_info": None}
     paths = [Path(config.model).expanduser() / name for name in ("prm_config.json", "mprm.json")]
     path = next((path for path in paths if path.is_file()), None)
-    try:
-        content = None if path is None else msgspec.json.decode(path.read_bytes())
-    except (ValueError, msgspec.MsgspecError) as error:
-        raise DataError(f"{path}: not JSON: {error}; expected what mprm train writes") from error
+    content = None if path is None else msgspec.json.decode(path.read_bytes())  # the model was loaded with it
     return {"model_info": {"path": config.model, "prm_config.json": content}}
 
 

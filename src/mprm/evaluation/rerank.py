@@ -379,10 +379,10 @@ def read_candidate_scores(path: str | Path, sets: Sequence[CandidateSet]) -> Sco
         steps = [candidate.steps for candidate in entry.candidates]
         old = xxhash.xxh3_64_hexdigest(msgspec.json.encode([entry.question.question, entry.question.images, steps]))
         for solution in entry.solutions:
-            hashes = (hash_chain(solution.chain), old)
-            keys = [key for key in ((solution.source, solution.id, hash_) for hash_ in hashes) if key in saved]
-            if keys and len(saved[keys[0]].scores) == len(solution.steps):
-                lines.append(saved[keys[0]])
+            key = (solution.source, solution.id)
+            match = saved.get((*key, hash_chain(solution.chain))) or saved.get((*key, old))
+            if match is not None and len(match.scores) == len(solution.steps):
+                lines.append(match)
             else:
                 missing[entry.place] = None
     if missing:
@@ -482,9 +482,10 @@ def _write(reranking: Reranking, sets: Sequence[CandidateSet], inputs: list[dict
     with atomic_write(config.path("chosen.jsonl")) as temporary:
         temporary.write_bytes(chosen)
     figures = FIGURES if can_draw() else ()
+    figure = line_figure(reranking.chart()) if figures else None
     for name in figures:
         with atomic_write(config.path(name)) as temporary:
-            save_figure(line_figure(reranking.chart()), temporary, name[-3:])
+            save_figure(figure, temporary, name[-3:])
     scores = config.scores or (None if config.model is None else config.path(SCORES))
     picture = f"![Accuracy against N]({FIGURES[0]})\n\n" if figures else ""
     notes = "".join(f"- {note}\n" for note in reranking.notes())
