@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mprm.evaluation.step_table import read_scores, step_table
+from mprm.evaluation import StepTable, read_scores
 from mprm_lab.reproduce.measure_cell import step_metrics
 from mprm_lab.reproduce.own_thresholds import of_source, own_thresholds
 
@@ -24,13 +24,13 @@ def main() -> None:
     found: dict[str, Any] = {}
     for path in options.scores:
         saved = read_scores(path)
-        table = step_table(saved.solutions)
+        table = StepTable.of(saved.solutions)
         single = step_metrics(table)["held_out"]
-        found[saved.name] = {
+        found[saved.model] = {
             "single": {name: single[name] for name in ("overall", "auc")},
             "own": own_thresholds(table),
         }
-        print(saved.name, json.dumps(found[saved.name]))
+        print(saved.model, json.dumps(found[saved.model]))
     labels = {name: of_source(table, number).labels for number, name in enumerate(table.sources)}
     found["incorrect_share"] = {
         name: round(float((one == -1).sum() / (one != 0).sum()), 4) for name, one in labels.items()

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from mprm.data.types import Rollout as Rollout
     from mprm.data.types import Step as Step
     from mprm.errors import MprmError as MprmError
+    from mprm.evaluation.evaluate import EvaluateConfig as EvaluateConfig
     from mprm.evaluation.evaluate import evaluate as evaluate
+    from mprm.evaluation.rerank import RerankConfig as RerankConfig
     from mprm.evaluation.rerank import rerank as rerank
-    from mprm.evaluation.thresholds import EvaluateConfig as EvaluateConfig
     from mprm.models.prm import PRM as PRM
     from mprm.progress import progress_bar as progress_bar
     from mprm.selection.bis import bis as bis
@@ -55,9 +56,8 @@ __getattr__ = lazy_exports(
         "mprm.data.questions": ["read_questions"],
         "mprm.data.types": ["Chain", "Rollout", "Step"],
         "mprm.errors": ["MprmError"],
-        "mprm.evaluation.evaluate": ["evaluate"],
-        "mprm.evaluation.rerank": ["rerank"],
-        "mprm.evaluation.thresholds": ["EvaluateConfig"],
+        "mprm.evaluation.evaluate": ["EvaluateConfig", "evaluate"],
+        "mprm.evaluation.rerank": ["RerankConfig", "rerank"],
         "mprm.models.prm": ["PRM"],
         "mprm.progress": ["progress_bar"],
         "mprm.selection.bis": ["bis", "mixture", "positive_fraction", "reliability"],

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from mprm.data.benchmarks import check_images_exist, read_benchmark
-from mprm.evaluation.step_table import score_benchmark, write_scores
+from mprm.evaluation import score_benchmark, write_scores
 from mprm.models.prm import PRM
 from mprm.training.config import TrainConfig
 from mprm.training.train import train
@@ -34,5 +34,5 @@ def score_with_full_data(folder: Path, out: Path, *, policy: str, learning_rate:
     )
     train(str(folder / "corpus.jsonl"), config)
     prm = PRM.from_pretrained(run, device=device, image_root=images)
-    write_scores(str(out), score_benchmark(benchmark, prm, name=NAME), config={"model": NAME}, inputs=[])
+    write_scores(str(out), score_benchmark(benchmark, prm, model=NAME).solutions, config={"model": NAME})
     shutil.rmtree(run)

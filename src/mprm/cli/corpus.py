@@ -144,7 +144,8 @@ def run_stats(arguments: list[str]) -> int:
         by_source = {name: entry.as_dict() for name, entry in sources.items()}
         print(as_json({"sources": by_source, "all": corpus.total.as_dict(), "dropped": corpus.n_dropped}))
         return 0
-    from mprm.cli.tables import latex_table, markdown_table, show_fitted
+    from mprm.cli.tables import latex_table, show_fitted
+    from mprm.data.tables import markdown_table
 
     heads = ["source", *(column.head for column in STATISTICS)]
     every = {**sources, "all": corpus.total}

@@ -65,8 +65,12 @@ def check_folder(path: str) -> None:
     existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path())
     if not existing.is_dir():
         raise ConfigError(f"{existing} is a file; {path} cannot be a folder for outputs, choose another")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"nothing can be written into {existing}; choose another folder for outputs")
+    try:
+        tempfile.TemporaryFile(dir=existing).close()  # tried, as permissions do not tell all
+    except OSError as error:
+        raise ConfigError(
+            f"nothing can be written into {existing} ({error.strerror}); choose another folder for outputs"
+        ) from error
 
 
 def check_output_name(out: str) -> None:
@@ -81,6 +85,14 @@ def check_not_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]
     for out in outputs:
         if _identity(out) in read:
             raise ConfigError(f"{out} would be replaced, and is one of the inputs; choose another output")
+
+
+def check_outputs(paths: Iterable[str], *, inputs: Iterable[str | Path], force: bool) -> None:
+    """Stop when an output would replace an input, or another file without ``force``, or cannot be written."""
+    outputs = list(paths)
+    check_not_inputs(inputs, outputs)
+    for path in outputs:
+        check_overwrite(path, force=force)
 
 
 def _identity(path: str | Path) -> str:
@@ -292,3 +304,11 @@ def output_entry(out: str, temporary: Path, n_rollouts: int) -> dict[str, Any]:
         "xxh3_128": hash_file(str(temporary)),
         "n_rollouts": n_rollouts,
     }
+
+
+def write_with_manifest(path: str, data: bytes, *, output: Mapping[str, Any] | None = None, **manifest: Any) -> None:
+    """Write a file and the manifest beside it, which is there before the file gets its name."""
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(data)
+        entry = {"path": path, "n_bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
+        write_manifest(path, output={**entry, **(output or {})}, **manifest)

@@ -118,6 +118,26 @@ class CandidateSet:
         return self.question.source, self.question.id
 
     @property
+    def solutions(self) -> list[Solution]:
+        """The candidates as solutions without labels; candidate k of a question has its id with "#k" behind it."""
+        question = self.question
+        problem = problem_key(question.question, question.images)
+        return [
+            Solution(
+                id=f"{question.id}#{index}",
+                source=question.source,
+                problem=problem,
+                question=question.question,
+                steps=candidate.steps,
+                labels=(),
+                first_error=None,
+                images=question.images,
+                location=self.location,
+            )
+            for index, candidate in enumerate(self.candidates)
+        ]
+
+    @property
     def is_labelled(self) -> bool:
         """Whether the file says which candidates are correct."""
         return all(candidate.is_correct is not None for candidate in self.candidates)
@@ -163,7 +183,7 @@ def problem_key(question: str, images: tuple[str, ...] = ()) -> str:
     True
     """
     parts = (" ".join(question.split()), *images)
-    return xxhash.xxh3_128_hexdigest("\0".join(parts).encode())
+    return xxhash.xxh3_128_hexdigest("\0".join(parts).encode("utf-8", "replace"))
 
 
 def first_error_of(labels: tuple[int, ...]) -> int | None:

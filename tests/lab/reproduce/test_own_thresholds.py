@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mprm.evaluation.step_table import ScoredSolution, StepTable, step_table
+from mprm.evaluation import ScoredSolution, StepTable
 from mprm_lab.reproduce.measure_cell import step_metrics
 from mprm_lab.reproduce.own_thresholds import of_source, own_thresholds
 
 
 def table_of(levels: dict[str, tuple[float, float]], n: int = 20) -> StepTable:
     """Of each source, solutions of a correct and an incorrect step with these scores."""
-    return step_table(
+    return StepTable.of(
         [
             ScoredSolution(
                 id=f"{source}/{number}",
@@ -71,6 +71,6 @@ def test_the_solutions_of_a_source_keep_their_steps_and_problems() -> None:
     table = table_of({"a": (0.3, 0.1), "b": (0.9, 0.7)}, n=6)
     one = of_source(table, 1)
     assert one.sources == ("b",)
-    assert one.issues == tuple(f"b/{number}" for number in range(6))
+    assert one.problems == tuple(f"b/{number}" for number in range(6))
     assert one.scores.tolist() == [0.9, 0.7] * 6
     assert one.solution.tolist() == [number for number in range(6) for _ in range(2)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mprm.evaluation.step_table import ScoredSolution, StepTable, step_table
+from mprm.evaluation import ScoredSolution, StepTable
 from mprm_lab.reproduce.same_place import auc_at_same_place, scored_by_place
 
 
 def table(*solutions: tuple[str, list[int], list[float]]) -> StepTable:
-    return step_table(
+    return StepTable.of(
         [
             ScoredSolution(
                 id=str(n), source=source, problem=str(n), labels=tuple(labels), first_error=None, scores=tuple(scores)

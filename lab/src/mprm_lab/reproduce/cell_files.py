@@ -10,7 +10,7 @@ import numpy as np
 
 from mprm.data.output import atomic_write
 from mprm.errors import ConfigError, DataError
-from mprm.evaluation.step_table import FloatArray
+from mprm.evaluation import FloatArray
 from mprm_lab.reproduce.cell import Cell
 
 

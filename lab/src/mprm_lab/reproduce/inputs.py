@@ -12,7 +12,7 @@ from mprm.data.candidate_formats import read_candidates
 from mprm.data.corpus import hash_file
 from mprm.data.output import atomic_write
 from mprm.errors import DataError, InputNotFoundError
-from mprm.evaluation.rerank import judge_candidates
+from mprm.evaluation import candidate_verdicts
 from mprm.models.checkpoint import fingerprint_of
 from mprm_lab.pictures import draw_missing
 
@@ -80,7 +80,7 @@ def judge_once(inputs: LabInputs, say: Callable[[str], None]) -> None:
         return
     sets = read_candidates(str(inputs.file("candidates")))
     say(f"checking the answers of {sum(len(entry.candidates) for entry in sets):,} candidates")
-    verdicts = judge_candidates(sets)
+    verdicts = candidate_verdicts(sets)
     note.unlink(missing_ok=True)
     n_failed = sum(one.verdict == "failed" for row in verdicts for one in row)
     if n_failed:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import mprm
 from mprm.data.benchmarks import Benchmark
 from mprm.data.types import StepScorer
-from mprm.evaluation.bootstrap import measured
-from mprm.evaluation.rerank import RerankConfig, rerank
-from mprm.evaluation.step_table import StepTable, score_benchmark, step_table
-from mprm.evaluation.thresholds import EvaluateConfig, choose_thresholds
+from mprm.evaluation import EvaluateConfig, StepTable, bootstrap_metrics, choose_thresholds, score_benchmark
 
 FOLDS, SEED = EvaluateConfig().folds, EvaluateConfig().seed
 VOTE_SUBSETS = 200
@@ -21,7 +19,7 @@ SCHEMES = {"held_out": "held-out", "test_threshold": "test"}
 
 def scored_table(benchmark: Benchmark, scorer: StepScorer) -> StepTable:
     """The benchmark's steps with the model's scores."""
-    return step_table(score_benchmark(benchmark, scorer, name="the cell's model").solutions)
+    return StepTable.of(score_benchmark(benchmark, scorer, model="the cell's model").solutions)
 
 
 def step_metrics(table: StepTable) -> dict[str, dict[str, Any]]:
@@ -29,32 +27,32 @@ def step_metrics(table: StepTable) -> dict[str, dict[str, Any]]:
     found = {}
     for name, scheme in SCHEMES.items():
         thresholds = choose_thresholds(table, scheme, folds=FOLDS, seed=SEED)  # type: ignore[arg-type]
-        values = measured(table, thresholds, draws=0, seed=SEED).values
+        result = bootstrap_metrics(table, thresholds)
         found[name] = {
-            **{metric: _number(values[None, metric]) for metric in ("overall", "macro_f1", "auc")},
-            "sources": {source: _number(values[source, "macro_f1"]) for source in table.sources},
+            **{metric: _number(result.value(metric)) for metric in ("overall", "macro_f1", "auc")},
+            "sources": {source: _number(result.value("macro_f1", source)) for source in table.sources},
         }
     return found
 
 
 def best_of_n_accuracies(judged: Path, scorer: StepScorer) -> dict[str, Any]:
     """Accuracy by method and N, and that of the model's choice at the largest N by source."""
-    found = rerank(str(judged), scorer, config=RerankConfig(draws=VOTE_SUBSETS))
+    found = mprm.rerank(str(judged), scorer, draws=VOTE_SUBSETS)
     largest = max(found.ns)
     return {
         "accuracy": {
             method: {str(n): _rounded(estimate.value) for n, estimate in row.items()}
-            for method, row in found.measured.total.accuracy.items()
+            for method, row in found.best_of_n.total.accuracy.items()
         },
         "sources": {
-            source: _rounded(group.accuracy["prm"][largest].value) for source, group in found.measured.sources.items()
+            source: _rounded(group.accuracy["prm"][largest].value)
+            for source, group in found.best_of_n.sources.items()
         },
     }
 
 
-def _number(values: Any) -> float | None:
-    value = float(values[0])
-    return None if value != value else _rounded(value)
+def _number(value: float | None) -> float | None:
+    return None if value is None else _rounded(value)
 
 
 def _rounded(value: float) -> float:

@@ -12,9 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from mprm.errors import ConfigError
-from mprm.evaluation.bootstrap import measured
-from mprm.evaluation.step_table import StepTable
-from mprm.evaluation.thresholds import choose_thresholds
+from mprm.evaluation import StepTable, bootstrap_metrics, choose_thresholds
 from mprm_lab.reproduce.measure_cell import FOLDS, SEED
 
 METRICS = {"overall": "macro_f1", "auc": "auc"}
@@ -34,10 +32,10 @@ def own_thresholds(table: StepTable) -> dict[str, float] | None:
             thresholds = choose_thresholds(one, "held-out", folds=FOLDS, seed=SEED)
         except ConfigError:
             return None
-        found = measured(one, thresholds, draws=0, seed=SEED).values
-        values.append([float(found[None, name][0]) for name in METRICS.values()])
+        result = bootstrap_metrics(one, thresholds)
+        values.append([result.value(name) for name in METRICS.values()])
         weights.append(int(one.is_counted.sum()))
-    means = np.average(values, axis=0, weights=weights)
+    means = np.average(np.array(values, dtype=np.float64), axis=0, weights=weights)
     return None if np.isnan(means).any() else dict(zip(METRICS, np.round(means, 6).tolist(), strict=True))
 
 

@@ -15,10 +15,16 @@ from mprm.data.benchmarks import Benchmark, read_benchmark
 from mprm.data.corpus import open_corpus
 from mprm.data.output import atomic_write
 from mprm.errors import DataError
-from mprm.evaluation.bootstrap import bootstrap_overall, count_units, drawn_confusion, estimate, overall_values
-from mprm.evaluation.step_table import FloatArray, ScoredSolution, StepTable, step_table
-from mprm.evaluation.tables import step_counts
-from mprm.evaluation.thresholds import choose_thresholds
+from mprm.evaluation import (
+    FloatArray,
+    StepTable,
+    bootstrap_overall,
+    choose_thresholds,
+    count_units,
+    estimate,
+    step_counts,
+    with_scores,
+)
 from mprm.selection.stats import stats
 from mprm_lab.corpus_truth import corpus_truth
 from mprm_lab.reproduce.aggregate import summary_of
@@ -80,24 +86,12 @@ def _corpus(lab: Path) -> dict[str, Any]:
 
 def _benchmark(benchmark: Benchmark) -> dict[str, Any]:
     table = _table(benchmark)
-    return {**asdict(step_counts(table, np.ones(len(table.source), np.bool_))), "n_sources": len(table.sources)}
+    return {**asdict(step_counts(table)), "n_sources": len(table.sources)}
 
 
 def _table(benchmark: Benchmark) -> StepTable:
     """The benchmark's steps, with scores yet to be put in."""
-    return step_table(
-        [
-            ScoredSolution(
-                id=one.id,
-                source=one.source,
-                problem=one.problem,
-                labels=one.labels,
-                first_error=one.first_error,
-                scores=(0.0,) * len(one.labels),
-            )
-            for one in benchmark.solutions
-        ]
-    )
+    return StepTable.of([with_scores(solution, "", [0.0] * len(solution.steps)) for solution in benchmark.solutions])
 
 
 def _over_problems(
@@ -166,8 +160,7 @@ def _drawn(table: StepTable, scores: FloatArray) -> FloatArray:
     """The overall value, then that of each draw, shape (1 + draws,)."""
     scored = replace(table, scores=scores)
     counts = count_units(scored, choose_thresholds(scored, "held-out", folds=FOLDS, seed=SEED))
-    whole = overall_values(drawn_confusion(counts, np.ones((1, counts.n_problems))))
-    return np.concatenate([whole, bootstrap_overall(counts, draws=DRAWS, seed=SEED)])
+    return bootstrap_overall(counts, draws=DRAWS, seed=SEED)
 
 
 def write_results(results: dict[str, Any], path: Path) -> None:

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mprm.evaluation.metrics import ranked, ranking_metrics
-from mprm.evaluation.step_table import IntArray, StepTable
+from mprm.evaluation import IntArray, StepTable, rank_steps, ranking_metrics
 
 
 def auc_at_same_place(table: StepTable) -> float | None:
@@ -28,7 +27,7 @@ def auc_at_same_place(table: StepTable) -> float | None:
         is_correct = table.labels[is_here] == 1
         n_fewer = min(int(is_correct.sum()), int((~is_correct).sum()))
         if n_fewer:
-            steps = ranked(table.scores[is_here], is_correct)
+            steps = rank_steps(table.scores[is_here], is_correct)
             values.append(ranking_metrics(steps, np.ones((1, len(is_correct))))["auc"][0])
             weights.append(n_fewer)
     return float(np.average(values, weights=weights)) if values else None
