@@ -133,10 +133,11 @@ def test_cut_and_unjudged_continuations_are_recorded(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_the_checker_counts_neither_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mprm.annotation.checker import AnswerChecker, Judged
+    from mprm.annotation.checker import AnswerChecker
+    from mprm.answers.grade import GradedAnswer
 
     def failing(share: int) -> Any:
-        fates = [Judged("failed", None, "math-verify took longer than 5 s"), Judged("correct", "42")]
+        fates = [GradedAnswer("failed", None, "math-verify took longer than 5 s"), GradedAnswer("correct", "42")]
 
         def check_many(_self: AnswerChecker, pairs: Any, *, on_checked: Any) -> None:
             for number, _ in enumerate(pairs):

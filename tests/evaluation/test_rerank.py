@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mprm.annotation.checker import Judged
+from mprm.answers.grade import GradedAnswer
 from mprm.cli.rerank import run
 from mprm.data.candidate_formats import read_candidates
 from mprm.data.types import Chain
@@ -75,7 +75,7 @@ def test_the_best_candidate_of_each_question_is_chosen_and_measured(files: Path)
     found = rerank(files, scorer)
     assert [(chosen.source, chosen.candidate, chosen.verdict, chosen.answer) for chosen in found.chosen] == [
         ("sums", 2, "correct", "7"),
-        ("more", 0, "wrong", "8"),
+        ("more", 0, "incorrect", "8"),
     ]
     assert found.chosen[0].score == pytest.approx(0.9)
     assert found.ns == (1, 2, 4)
@@ -209,9 +209,9 @@ def test_checked_answers_of_real_models_agree_with_the_labels_they_were_publishe
 def test_verdicts_that_failed_are_reported_with_their_bound(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judged(sets: Any, **options: Any) -> list[list[Judged]]:
+    def judged(sets: Any, **options: Any) -> list[list[GradedAnswer]]:
         found = judge_candidates(sets, **options)
-        found[1][0] = Judged("failed", "8", "math-verify took longer than 5 s")
+        found[1][0] = GradedAnswer("failed", "8", "math-verify took longer than 5 s")
         return found
 
     monkeypatch.setattr(stage, "judge_candidates", judged)

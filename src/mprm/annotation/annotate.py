@@ -22,12 +22,13 @@ import msgspec
 import xxhash
 
 from mprm.annotation.adaptive import AdaptiveRule
-from mprm.annotation.checker import AnswerChecker, Judged
+from mprm.annotation.checker import AnswerChecker
 from mprm.annotation.journal import Journal, Key, check_output, commonest, write_failed
 from mprm.annotation.monte_carlo import ROLLOUTS, Annotation, AnnotationStats, FixedBudget, Procedure, check_numbers
 from mprm.annotation.samplers.sampler import Answered, Completion, Request, Sampler, SamplingParams, identity_of
 from mprm.annotation.task import Shard, Task, question_tasks, rollout_tasks
 from mprm.answers.extract import last_box
+from mprm.answers.grade import GradedAnswer
 from mprm.data.candidate_formats import split_steps
 from mprm.data.corpus import hash_file, write_manifest
 from mprm.data.output import Dropped, DroppedRecords, atomic_write, check_not_inputs, check_overwrite, dropped_path
@@ -139,7 +140,7 @@ class Work:
         self._check_odd(answered)
         pairs: list[tuple[str, Question]] = []
         slots: list[tuple[int, int]] = []
-        verdicts: dict[int, list[Judged | None]] = {}
+        verdicts: dict[int, list[GradedAnswer | None]] = {}
         for number, completions in answered:
             asked = self._under_way[number]
             if asked.part == ROLLOUTS or any(c.finish_reason == "error" for c in completions):
@@ -151,7 +152,7 @@ class Work:
             pairs += [(prefix + completion.text, question) for completion in completions]
         given = dict(answered)
 
-        def note(pair: int, judged: Judged) -> None:
+        def note(pair: int, judged: GradedAnswer) -> None:
             number, place = slots[pair]
             verdicts[number][place] = judged
             found = [verdict for verdict in verdicts[number] if verdict is not None]
@@ -171,7 +172,7 @@ class Work:
                     f" what is done is kept in {self._journal.path}"
                 )
 
-    def _settle(self, number: int, completions: Sequence[Completion], judged: Sequence[Judged]) -> None:
+    def _settle(self, number: int, completions: Sequence[Completion], judged: Sequence[GradedAnswer]) -> None:
         """Save what came of a request, and go on with its question."""
         asked = self._under_way.pop(number)
         annotation, part = asked.annotation, asked.part
@@ -217,7 +218,7 @@ class Work:
         tally.n_tokens += outcome["n_tokens"]
         if "n_correct" in outcome:
             tally.n_correct += outcome["n_correct"]
-            tally.n_continuations += sum(outcome[f"n_{fate}"] for fate in ("correct", "wrong", "cut", "failed"))
+            tally.n_continuations += sum(outcome[f"n_{fate}"] for fate in ("correct", "incorrect", "cut", "failed"))
             self._tell(0)
 
     def _tell(self, n: int) -> None:
@@ -238,16 +239,16 @@ def _rollouts(completions: Sequence[Completion]) -> dict[str, Any]:
     }
 
 
-def _counts(completions: Sequence[Completion], judged: Sequence[Judged]) -> dict[str, Any]:
+def _counts(completions: Sequence[Completion], judged: Sequence[GradedAnswer]) -> dict[str, Any]:
     """How many continuations came to which end; with the reasons of the checker's failures."""
-    fates = {"correct": 0, "wrong": 0, "cut": 0, "failed": 0}
+    fates = {"correct": 0, "incorrect": 0, "cut": 0, "failed": 0}
     for completion, verdict in zip(completions, judged, strict=True):
         # of a text that was cut off only a box that it closes itself is sure to be its answer
         is_cut = completion.finish_reason == "length" and last_box(completion.text) is None
-        fates["cut" if is_cut else verdict.verdict] += 1
+        fates["cut" if is_cut else verdict.grade] += 1
     outcome: dict[str, Any] = {f"n_{fate}": n for fate, n in fates.items()}
     outcome["n_tokens"] = sum(c.n_tokens or 0 for c in completions)
-    failures = sorted({verdict.reason or "" for verdict in judged if verdict.verdict == "failed"})
+    failures = sorted({verdict.reason or "" for verdict in judged if verdict.grade == "failed"})
     return outcome | ({"failures": failures} if failures else {})
 
 

@@ -1,115 +1,44 @@
-"""The outcome of comparing a response with the gold answer.
+"""Grading responses by their final answers, thousands at a time, in worker processes that can be killed.
 
-Judging responses by their final answers, thousands at a time.
+Workers are plain subprocesses, one a thread, and not a `pebble.ProcessPool`. Speed is the same (about 100 checks/s
+on two cores, 2 s to start, 1.0 s until a check of 1 s is killed against 1.1 s), but pebble's spawn and forkserver
+contexts run the caller's script again where it has no ``__main__`` guard, its fork context copies threads, locks and
+the address space of a parent that uses a GPU, so that no memory limit of a worker can hold, and a worker that dies
+while it is idle breaks the whole pool.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from importlib.util import find_spec
+from multiprocessing.connection import wait
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
-from mprm.annotation.checker_pool import Job, WorkerPool
-from mprm.answers.compare import Outcome, read_answer, same_answer
-from mprm.answers.extract import final_answer
-from mprm.answers.options import LETTERS, choice_in, chosen_letter, letter_of, undecided
+from mprm.answers.grade import READY, Comparison, GradedAnswer, grade
 from mprm.data.engine import n_cores
 from mprm.data.format import shown
 from mprm.data.types import Question
-from mprm.errors import ConfigError, DataError, MissingDependencyError
+from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError
 
-Verdict = Literal["correct", "wrong", "failed"]
-"""``failed``: the checker itself could not decide (time-out, crash); never counted as wrong in silence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One response, judged."""
-
-    verdict: Verdict
-    answer: str | None
-    """The final answer of the response, normalised so that equal answers vote together; None if none was found."""
-    reason: str | None = None
-    """Why the checker failed, or that no answer was found."""
-
-
-NO_ANSWER = "no answer found"
-
-
-@dataclass(frozen=True, slots=True)
-class Undecided:
-    """A response whose verdict takes algebra."""
-
-    job: Job
-    key: str
-    """The answer, as it votes when it is equal to nothing."""
-    names: tuple[str, ...]
-    """The answer, as it votes when it is equal to the candidate at that place."""
-
-    def judged(self, outcome: Outcome) -> Judged:
-        """The verdict, now that algebra has spoken."""
-        if outcome.failed:
-            return Judged("failed", self.key, outcome.reason)
-        if outcome.equal is None:
-            return Judged("wrong", self.key, outcome.reason)
-        return Judged("correct" if outcome.equal == 0 else "wrong", self.names[outcome.equal])
-
-
-def judge(response: str, question: Question) -> Judged | Undecided:
-    """The verdict on a response, as far as it can be told without algebra."""
-    gold = letter_of(question.answer, question.options) if question.options else None
-    if gold is not None:
-        return _judge_choice(response, question.options, gold)
-    found = final_answer(response)
-    answer = read_answer(found) if found is not None else None
-    if answer is None or not answer.latex:
-        return Judged("wrong", None, NO_ANSWER)
-    golden = read_answer(question.answer)
-    is_same = same_answer(answer, golden)
-    if is_same is None:
-        # the key stays the response's own: the gold answer must not decide what votes together
-        return Undecided(Job(answer.latex, (golden.latex,)), answer.key, (answer.key,))
-    return Judged("correct" if is_same else "wrong", answer.key)
-
-
-def _judge_choice(response: str, options: Sequence[str], gold: str) -> Judged | Undecided:
-    found = choice_in(response, len(options))
-    if found is None:
-        return Judged("wrong", None, NO_ANSWER)
-    letter = chosen_letter(found, options)
-    if letter is not None:
-        return Judged("correct" if letter == gold else "wrong", letter)
-    answer = read_answer(found)
-    if not answer.latex:
-        return Judged("wrong", None, NO_ANSWER)
-    letters = undecided(answer, options)
-    if gold not in letters:
-        return Judged("wrong", answer.key)
-    letters = [gold, *(letter for letter in letters if letter != gold)]
-    candidates = tuple(read_answer(options[LETTERS.index(letter)]).latex for letter in letters)
-    return Undecided(Job(answer.latex, candidates), answer.key, tuple(letters))
-
-
-def _check_no_text(place: int, response: Any, question: Question) -> None:
-    """Stop at what cannot be compared, before anything is."""
-    if not isinstance(response, str):
-        raise DataError(f"pair {place}: the response is {shown(response)}; expected text")
-    if not isinstance(question.answer, str):
-        raise DataError(
-            f"pair {place}: question {question.id!r} has the gold answer {shown(question.answer)}; expected text"
-        )
+START_S = 120.0
+"""How long a worker may take to start: it loads an algebra system, perhaps from a slow disk."""
 
 
 class AnswerChecker:
-    r"""Judges responses; owns the worker processes in which math-verify runs.
+    r"""Grades responses; owns the worker processes in which math-verify runs.
 
-    Most verdicts need no algebra: equal or different numbers, letters and words. The rest go to the workers,
-    each pair of answer and gold answer once. A comparison that takes too long is killed; its verdict, and that
+    Most grades need no algebra: equal or different numbers, letters and words. The rest go to the workers,
+    each pair of answer and gold answer once. A comparison that takes too long is killed; its grade, and that
     of one whose worker crashed, is ``failed``.
 
     Parameters
@@ -124,7 +53,7 @@ class AnswerChecker:
     >>> with AnswerChecker() as checker:
     ...     question = Question(id="1", question="Half of one?", answer=r"\frac{1}{2}")
     ...     checker.check(r"It is \boxed{0.5}.", question)
-    Judged(verdict='correct', answer='0.5', reason=None)
+    GradedAnswer(grade='correct', answer='0.5', reason=None)
     """
 
     def __init__(self, timeout_s: float = 5.0, processes: int | None = None) -> None:
@@ -137,10 +66,10 @@ class AnswerChecker:
                 "checking answers needs math-verify: pip install math-verify,"
                 " or install mprm with its extra [annotate]"
             )
-        self._pool = WorkerPool(processes or n_cores(), timeout_s)
-        self._known: dict[Job, Outcome] = {}
+        self._timeout_s, self._n_processes = timeout_s, processes or n_cores()
+        self._workers: _Workers | None = None
+        self._known: dict[Comparison, GradedAnswer] = {}
         self._lock = threading.Lock()
-        self._finalizer = weakref.finalize(self, self._pool.close)
 
     def __enter__(self) -> AnswerChecker:
         return self
@@ -153,51 +82,163 @@ class AnswerChecker:
     def close(self) -> None:
         """End the workers; they start again when there is more to check."""
         with self._lock:
-            self._pool.close()
+            self._stop()
 
-    def check(self, response: str, question: Question) -> Judged:
-        """The verdict on one response."""
+    def _stop(self) -> None:
+        if self._workers is not None:
+            self._workers.stop()
+            self._workers = None
+
+    def check(self, response: str, question: Question) -> GradedAnswer:
+        """The grade of one response."""
         return self.check_many([(response, question)])[0]
 
     def check_many(
         self,
         pairs: Sequence[tuple[str, Question]],
         *,
-        on_checked: Callable[[int, Judged], Any] | None = None,
-    ) -> list[Judged]:
-        """The verdicts on many responses, in their order.
+        on_checked: Callable[[int, GradedAnswer], Any] | None = None,
+    ) -> list[GradedAnswer]:
+        """The grades of many responses, in their order.
 
         Parameters
         ----------
         pairs
-            Responses, each with its question; a place in an error counts them from 0.
+            Responses, each with its question; an error names their index.
         on_checked
-            Called with the place of a response and its verdict, as soon as it is known.
+            Called with the index of a response and its grade, as soon as it is known.
         """
-        for place, (response, question) in enumerate(pairs):
-            _check_no_text(place, response, question)
-        verdicts: list[Judged | None] = [None] * len(pairs)
-        places: dict[Job, list[tuple[int, Undecided]]] = {}
+        for index, (response, question) in enumerate(pairs):
+            _check_text(index, response, question)
+        grades: dict[int, GradedAnswer] = {}
+        indices: dict[Comparison, list[int]] = {}
 
-        def settle(place: int, judged: Judged) -> None:
-            verdicts[place] = judged
+        def settle(index: int, graded: GradedAnswer) -> None:
+            grades[index] = graded
             if on_checked is not None:
-                on_checked(place, judged)
+                on_checked(index, graded)
 
         with self._lock:
-            for place, (response, question) in enumerate(pairs):
-                found = judge(response, question)
-                if isinstance(found, Judged):
-                    settle(place, found)
-                elif found.job in self._known:
-                    settle(place, found.judged(self._known[found.job]))
+            for index, (response, question) in enumerate(pairs):
+                outcome = grade(response, question.answer, question.options)
+                if isinstance(outcome, Comparison) and outcome not in self._known:
+                    indices.setdefault(outcome, []).append(index)
                 else:
-                    places.setdefault(found.job, []).append((place, found))
-            jobs = list(places)
-            with closing(self._pool.run(jobs)) as outcomes:  # no worker keeps a job when on_checked raises
-                for number, outcome in outcomes:
-                    if not outcome.crashed:
-                        self._known[jobs[number]] = outcome
-                    for place, found in places[jobs[number]]:
-                        settle(place, found.judged(outcome))
-        return [judged for judged in verdicts if judged is not None]
+                    settle(index, self._known[outcome] if isinstance(outcome, Comparison) else outcome)
+            try:
+                futures = {self._submit(comparison): comparison for comparison in indices}
+                for future in as_completed(futures):
+                    comparison = futures[future]
+                    try:
+                        graded = self._known[comparison] = future.result()
+                    except _WorkerDiedError as error:  # perhaps not of the comparison: another attempt may succeed
+                        graded = GradedAnswer("failed", comparison.key, str(error))
+                    for index in indices[comparison]:
+                        settle(index, graded)
+            except BaseException:
+                self._stop()  # no worker keeps a comparison that nobody waits for
+                raise
+        return [grades[index] for index in range(len(pairs))]
+
+    def _submit(self, comparison: Comparison) -> Future[GradedAnswer]:
+        if self._workers is None:
+            self._workers = _Workers(self._n_processes, self._timeout_s)
+            weakref.finalize(self, self._workers.stop)
+        return self._workers.submit(comparison)
+
+
+def _check_text(index: int, response: Any, question: Question) -> None:
+    """Stop at what cannot be compared, before anything is."""
+    if not isinstance(response, str):
+        raise DataError(f"pair {index}: the response is {shown(response)}; expected text")
+    if not isinstance(question.answer, str):
+        raise DataError(
+            f"pair {index}: question {question.id!r} has the gold answer {shown(question.answer)}; expected text"
+        )
+
+
+class _WorkerDiedError(Exception):
+    """Says what a worker died of."""
+
+
+class _Workers:
+    """Up to ``n`` threads, each with a worker process of its own, started when there is work for them."""
+
+    def __init__(self, n: int, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._threads = ThreadPoolExecutor(n)
+        self._of_thread = threading.local()
+        self._lock = threading.Lock()
+        self.is_stopped = False
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def submit(self, comparison: Comparison) -> Future[GradedAnswer]:
+        """The graded answer, once a worker has it; raises `_WorkerDiedError` where the worker died."""
+        return self._threads.submit(self._grade, comparison)
+
+    def _grade(self, comparison: Comparison) -> GradedAnswer:
+        process: subprocess.Popen[bytes] | None = getattr(self._of_thread, "process", None)
+        if process is None or process.poll() is not None:  # one that died while it was idle costs nothing
+            process = self._of_thread.process = self._start()
+        assert process.stdin is not None
+        message = [self._timeout_s, comparison.latex, comparison.candidates, comparison.key, comparison.names]
+        with contextlib.suppress(OSError):  # a broken pipe: reading tells
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            process.stdin.flush()
+        line = _read_line(process, self._timeout_s)
+        if line is None:
+            self._discard(process)
+            return GradedAnswer("failed", comparison.key, f"math-verify took longer than {self._timeout_s:g} s")
+        if not line.endswith(b"\n"):
+            status = self._discard(process)
+            cause = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            raise _WorkerDiedError(f"the worker process died ({cause})")
+        return GradedAnswer(**json.loads(line))
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self.is_stopped:
+                raise _WorkerDiedError("the workers were stopped")
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "mprm.answers.grade"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+            self.processes.append(process)
+        if _read_line(process, START_S) != READY:
+            raise MprmError(
+                f"a worker of the answer checker did not start (exit status {self._discard(process)});"
+                " to see why, run: python -m mprm.answers.grade"
+            )
+        return process
+
+    def _discard(self, process: subprocess.Popen[bytes]) -> int:
+        """Kill the process, whatever it does; its exit status."""
+        process.kill()
+        status = process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):  # closing flushes what a dead process did not read
+                pipe.close()
+        with self._lock:
+            self.processes.remove(process)
+        return status
+
+    def stop(self) -> None:
+        """Kill all processes and end the threads; there is no more to submit."""
+        with self._lock:
+            self.is_stopped = True
+            processes = list(self.processes)
+        for process in processes:
+            process.kill()
+        self._threads.shutdown(cancel_futures=True)
+        for process in list(self.processes):
+            self._discard(process)
+
+
+def _read_line(process: subprocess.Popen[bytes], timeout_s: float) -> bytes | None:
+    """A line of the process's output, without its end where the process died; None after the time-out."""
+    assert process.stdout is not None
+    return process.stdout.readline() if wait([process.stdout.fileno()], timeout_s) else None

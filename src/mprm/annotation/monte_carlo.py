@@ -74,7 +74,7 @@ class StepCounts:
     failed_given: int = 0
     """Successes, continuations, and of those the ones cut off or not judged, that the rollout came with."""
     n_correct: int = 0
-    n_wrong: int = 0
+    n_incorrect: int = 0
     n_cut: int = 0
     """Without an answer when the token limit cut them off; they count as not correct."""
     n_failed: int = 0
@@ -92,7 +92,7 @@ class StepCounts:
     @property
     def n(self) -> int:
         """Continuations whose outcome is known: the score is k / n."""
-        return self.n_given + self.n_correct + self.n_wrong + self.n_cut
+        return self.n_given + self.n_correct + self.n_incorrect + self.n_cut
 
     @property
     def n_drawn(self) -> int:
@@ -229,7 +229,7 @@ class Annotation:
         assert self.chains is not None
         number, place, _ = map(int, part.split("."))
         step = self.chains[number].steps[place]
-        for name in ("n_correct", "n_wrong", "n_cut", "n_failed", "n_tokens"):
+        for name in ("n_correct", "n_incorrect", "n_cut", "n_failed", "n_tokens"):
             setattr(step, name, getattr(step, name) + outcome[name])
         step.is_asked = False
 

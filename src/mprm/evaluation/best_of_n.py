@@ -22,8 +22,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mprm.annotation.checker import Judged, Verdict
 from mprm.annotation.samplers.sampler import derived_seed
+from mprm.answers.grade import Grade, GradedAnswer
 from mprm.data.candidate_formats import CandidateSet
 from mprm.errors import ConfigError
 
@@ -388,7 +388,7 @@ class Chosen:
     candidate: int
     score: float | None
     n_tied: int
-    verdict: Verdict
+    verdict: Grade
     answer: str | None
     text: str
     by_aggregate: dict[str, Choice]
@@ -410,7 +410,7 @@ def choose(scores_M: FloatArray, *, seed: int) -> Choice:
 
 def chosen_of(
     entry: CandidateSet,
-    judged: Sequence[Judged],
+    judged: Sequence[GradedAnswer],
     scores_M: Mapping[str, FloatArray],
     *,
     aggregate: str,
@@ -426,7 +426,7 @@ def chosen_of(
         candidate=best.candidate,
         score=best.score,
         n_tied=best.n_tied,
-        verdict=judged[best.candidate].verdict,
+        verdict=judged[best.candidate].grade,
         answer=judged[best.candidate].answer,
         text=entry.candidates[best.candidate].text,
         by_aggregate=choices,

@@ -22,10 +22,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from mprm.annotation.annotate import Watch, unwatched_watch
-from mprm.annotation.checker import Judged
 from mprm.annotation.journal import SUFFIX, Journal
 from mprm.answers.compare import read_answer
 from mprm.answers.extract import final_answer
+from mprm.answers.grade import GradedAnswer
 from mprm.data.candidate_formats import Candidate, CandidateSet, read_candidates
 from mprm.data.corpus import MANIFEST_SUFFIX, is_blank
 from mprm.data.images import image_files
@@ -216,7 +216,7 @@ def judge_candidates(
     timeout_s: float = 5.0,
     processes: int | None = None,
     on_checked: Callable[[int], None] | None = None,
-) -> list[list[Judged]]:
+) -> list[list[GradedAnswer]]:
     """The verdict on each candidate: the file's label where it has one, else the checker's."""
     found = [[_by_label(candidate) for candidate in entry.candidates] for entry in sets]
     places = [(i, j) for i, row in enumerate(found) for j, judged in enumerate(row) if judged is None]
@@ -231,20 +231,22 @@ def judge_candidates(
     return [[judged for judged in row if judged is not None] for row in found]
 
 
-def _by_label(candidate: Candidate) -> Judged | None:
+def _by_label(candidate: Candidate) -> GradedAnswer | None:
     """The label as a verdict, with the answer that the text states, so that equal answers vote together."""
     if candidate.is_correct is None:
         return None
     answer = final_answer(candidate.text)
-    return Judged("correct" if candidate.is_correct else "wrong", None if answer is None else read_answer(answer).key)
+    key = None if answer is None else read_answer(answer).key
+    return GradedAnswer("correct" if candidate.is_correct else "incorrect", key)
 
 
-def answer_numbers(judged: Sequence[Judged]) -> NDArray[np.intp]:
+def answer_numbers(judged: Sequence[GradedAnswer]) -> NDArray[np.intp]:
     """Equal numbers, from 0, for equal answers; -1 for candidates in which no answer was found.
 
     Examples
     --------
-    >>> answer_numbers([Judged("correct", "4"), Judged("wrong", None), Judged("correct", "4")]).tolist()
+    >>> four = GradedAnswer("correct", "4")
+    >>> answer_numbers([four, GradedAnswer("incorrect", None), four]).tolist()
     [0, -1, 0]
     """
     numbers: dict[str, int] = {}
@@ -469,11 +471,11 @@ def _check_unscored(found: StepScores) -> None:
         )
 
 
-def _outcome(entry: CandidateSet, judged: Sequence[Judged], step_scores: Sequence[Sequence[float]]) -> Outcome:
+def _outcome(entry: CandidateSet, judged: Sequence[GradedAnswer], step_scores: Sequence[Sequence[float]]) -> Outcome:
     return Outcome(
         source=entry.question.source,
-        is_correct_M=np.array([one.verdict == "correct" for one in judged]),
-        is_failed_M=np.array([one.verdict == "failed" for one in judged]),
+        is_correct_M=np.array([one.grade == "correct" for one in judged]),
+        is_failed_M=np.array([one.grade == "failed" for one in judged]),
         answers_M=answer_numbers(judged),
         scores_M={how: np.array([aggregate(one, how) for one in step_scores]) for how in AGGREGATES},
     )
@@ -481,7 +483,7 @@ def _outcome(entry: CandidateSet, judged: Sequence[Judged], step_scores: Sequenc
 
 def _measured(
     sets: Sequence[CandidateSet],
-    judged: Sequence[Sequence[Judged]],
+    judged: Sequence[Sequence[GradedAnswer]],
     step_scores: StepScores,
     config: RerankConfig,
     ns: tuple[int, ...],
@@ -510,7 +512,7 @@ def _measured(
         config=config,
         ns=ns,
         n_candidates=len(candidates),
-        n_failed=sum(one.verdict == "failed" for one in verdicts),
+        n_failed=sum(one.grade == "failed" for one in verdicts),
         n_answerless=sum(one.answer is None for one in verdicts),
         n_cut_steps=sum(math.isnan(score) for one in candidates for score in one),
         n_unscored=sum(all(map(math.isnan, one)) for one in candidates),
