@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
-from mprm.annotation.samplers.policy import OneByOne
-from mprm.annotation.samplers.sampler import Completion, Request, Session
+from mprm.annotation.samplers.sampler import Answered, Completion, Request
 from mprm.data.types import Question
 
 
@@ -35,9 +33,10 @@ class Scripted:
         self.requests: list[Request] = []
         self.settings: dict[str, Any] = {}
 
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        yield OneByOne(self.answer)
+    def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
+        for index, request in enumerate(requests):
+            assert request is not None, "all earlier requests are answered"
+            yield [(index, self.answer(request))]
 
     def answer(self, request: Request) -> list[Completion]:
         self.requests.append(request)

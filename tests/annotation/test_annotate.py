@@ -549,7 +549,9 @@ def test_other_questions_or_settings_do_not_continue_a_run(tmp_path: Path) -> No
         run(out, [other])
 
 
-def test_a_server_that_dies_twenty_times_changes_nothing(tmp_path: Path) -> None:
+def test_a_server_that_dies_twenty_times_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setattr("mprm.annotation.samplers.server.HEALTH_CHECK_S", 0.01)
     script = Scripted()
 
     def answer(body: dict[str, Any], number: int) -> dict[str, Any]:
@@ -576,7 +578,7 @@ def test_a_server_that_dies_twenty_times_changes_nothing(tmp_path: Path) -> None
             deaths += 1
 
     with chat_server(answer=answer, delay_s=0.03) as server:
-        sampler = HTTPSampler(server.url, "policy", concurrency=4, backoff_s=0.01, retries=0)
+        sampler = HTTPSampler(server.url, "policy", concurrency=4)
         killer = threading.Thread(target=kill, args=(server,))
         killer.start()
         try:

@@ -4,14 +4,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from mprm.annotation.sample import SampleConfig, sample
-from mprm.annotation.samplers.sampler import Answered, Completion, Request, SamplingParams, Session
+from mprm.annotation.samplers.sampler import Answered, Completion, Request, SamplingParams
 from mprm.cli.sample import run
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
@@ -30,9 +29,10 @@ class Echo:
         self.settings = {"voice": voice}
         self.asked: list[str] = []
 
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        yield LastFirst(self)
+    def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
+        for index, request in reversed(list(enumerate(requests))):
+            assert request is not None
+            yield [(index, self.answer(request))]
 
     def answer(self, request: Request) -> list[Completion]:
         name = request.prompt.split("?")[0]
@@ -46,22 +46,6 @@ class Echo:
         if name in self.fails:
             found[1] = Completion(text="", finish_reason="error", error="HTTP 500")
         return found
-
-
-class LastFirst:
-    """A session that takes in whatever there is, and answers what came last."""
-
-    room = 1
-
-    def __init__(self, echo: Echo) -> None:
-        self.echo, self.under_way = echo, list[tuple[int, Request]]()
-
-    def submit(self, number: int, request: Request) -> None:
-        self.under_way.append((number, request))
-
-    def wait(self) -> list[Answered]:
-        number, request = self.under_way.pop()
-        return [(number, self.echo.answer(request))]
 
 
 QUESTIONS = [Question(id=str(i), source="s", question=f"q{i}?", answer="4") for i in range(5)]
@@ -188,7 +172,15 @@ def test_the_questions_are_never_replaced(tmp_path: Path, name: str, force: bool
     (tmp_path / "folder").mkdir()
     with pytest.raises(ConfigError, match="is one of the inputs; choose another output"):
         sample(questions, Echo(), out, config=CONFIG, format="plain", force=force)
-    arguments = ["--server", "http://localhost:1", "--model", "m", "--out", out, *(["--force"] if force else [])]
+    arguments = [
+        "--server",
+        "http://localhost:1",
+        "--served-model",
+        "m",
+        "--out",
+        out,
+        *(["--force"] if force else []),
+    ]
     with pytest.raises(ConfigError, match="is one of the inputs"):
         run([str(questions), *arguments])
     assert questions.read_bytes() == before
@@ -219,18 +211,13 @@ def test_a_full_disk_is_told_with_the_file_that_was_written(tmp_path: Path) -> N
 
 
 def test_a_sampler_that_leaves_requests_unanswered_is_found_out(tmp_path: Path) -> None:
-    class Confused(LastFirst):
-        def wait(self) -> list[Answered]:
-            [(number, completions)] = super().wait()
-            return [(3 if number == 2 else number, completions)]
-
-    class Lazy(Echo):
-        @contextmanager
-        def session(self) -> Iterator[Session]:
-            yield Confused(self)
+    class Confused(Echo):
+        def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
+            for [(index, completions)] in super().sample(requests):
+                yield [(3 if index == 2 else index, completions)]
 
     with pytest.raises(MprmError, match="left requests unanswered"):
-        sample(QUESTIONS, Lazy(), str(tmp_path / "c.jsonl"), config=CONFIG)
+        sample(QUESTIONS, Confused(), str(tmp_path / "c.jsonl"), config=CONFIG)
 
 
 def test_ids_that_come_twice_are_refused(tmp_path: Path) -> None:
@@ -251,17 +238,17 @@ def test_images_are_looked_up_under_the_root_and_must_be_there(tmp_path: Path) -
     "arguments",
     [
         ["--out", "c.jsonl"],
-        ["--out", "c.jsonl", "--policy", "p", "--server", "http://h", "--model", "m"],
+        ["--out", "c.jsonl", "--policy", "p", "--server", "http://h", "--served-model", "m"],
         ["--out", "c.jsonl", "--server", "http://h"],
-        ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--extra-body", "[1]"],
-        ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--api-key-env", "NO_SUCH_KEY"],
-        ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--n", "0"],
+        ["--out", "c.jsonl", "--server", "http://h", "--served-model", "m", "--extra-body", "[1]"],
+        ["--out", "c.jsonl", "--server", "http://h", "--served-model", "m", "--api-key-env", "NO_SUCH_KEY"],
+        ["--out", "c.jsonl", "--server", "http://h", "--served-model", "m", "--n", "0"],
         ["--out", "c.jsonl", "--policy", "p", "--concurrency", "0"],
         ["--out", "c.jsonl", "--policy", "p", "--timeout-s", "-1"],
         ["--out", "c.jsonl", "--policy", "p", "--timeout-s", "nan"],
         ["--out", "c.jsonl", "--policy", "p", "--retries", "-1"],
-        ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--rows-per-batch", "0"],
-        ["--out", "s3://bucket/c.jsonl", "--server", "http://h", "--model", "m", "--force"],
+        ["--out", "c.jsonl", "--server", "http://h", "--served-model", "m", "--rows-per-batch", "0"],
+        ["--out", "s3://bucket/c.jsonl", "--server", "http://h", "--served-model", "m", "--force"],
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
@@ -288,7 +275,7 @@ def test_the_command_samples_from_a_server(
                 str(questions),
                 "--server",
                 server.url,
-                "--model",
+                "--served-model",
                 "policy",
                 "--out",
                 str(out),
@@ -320,7 +307,7 @@ def test_a_run_that_was_killed_continues_with_every_question_once(tmp_path: Path
     with chat_server(delay_s=0.1) as server:
         command = [
             *(sys.executable, "-c", "import sys; from mprm.cli.sample import run; sys.exit(run(sys.argv[1:]))"),
-            *(str(questions), "--server", server.url, "--model", "policy", "--out", str(out)),
+            *(str(questions), "--server", server.url, "--served-model", "policy", "--out", str(out)),
             *("--n", "2", "--concurrency", "4"),
         ]
         process = subprocess.Popen(command, stdout=subprocess.PIPE)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -86,27 +86,33 @@ class Work:
 
     def do(self, tasks: Iterable[Task]) -> dict[Key, list[str]]:
         """The reasons of the tasks that failed."""
-        following, number = iter(tasks), 0
-        with AnswerChecker(self._timeout_s) as checker, self._sampler.session() as session:
-            while True:
-                while session.room > 0:
-                    while not self._ready and (task := next(following, None)) is not None:
-                        self._go_on(Annotation(task, self._procedure))
-                    if not self._ready:
-                        break
-                    asked, request = self._ready.popleft()
-                    self._under_way[number] = asked
-                    session.submit(number, request)
-                    number += 1
-                if not self._under_way:
-                    return self._reasons
-                answered = session.wait()
-                if not answered:
-                    raise MprmError(
-                        f"{self._sampler.name} left {len(self._under_way):,} requests unanswered;"
-                        f" what is done is kept in {self._journal.path}"
-                    )
+        with (
+            AnswerChecker(self._timeout_s) as checker,
+            closing(self._sampler.sample(self._requests(tasks))) as batches,
+        ):
+            for answered in batches:
                 self._take(answered, checker)
+        if self._under_way:
+            raise MprmError(
+                f"{self._sampler.name} left {len(self._under_way):,} requests unanswered;"
+                f" what is done is kept in {self._journal.path}"
+            )
+        return self._reasons
+
+    def _requests(self, tasks: Iterable[Task]) -> Iterator[Request | None]:
+        """What is to be sampled next; None while that depends on answers under way."""
+        following, index = iter(tasks), 0
+        while True:
+            while not self._ready and (task := next(following, None)) is not None:
+                self._go_on(Annotation(task, self._procedure))
+            if self._ready:
+                self._under_way[index], request = self._ready.popleft()
+                index += 1
+                yield request
+            elif self._under_way:
+                yield None
+            else:
+                return
 
     def _go_on(self, annotation: Annotation) -> None:
         """Ask for what the question wants next, unless an earlier run has it; save it when it wants nothing."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from mprm.annotation.samplers.load import SamplerOptions
 from mprm.cli.arguments import as_json, parsed
-from mprm.cli.policy_options import PolicyOptions
 from mprm.cli.progress import noting
 from mprm.config import Force, Json, Option, SkipBad
 from mprm.data.engine import EngineName
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from mprm.annotation.samplers.sampler import Sampler
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnnotateCommand(PolicyOptions):
+@dataclass(frozen=True, kw_only=True)
+class AnnotateCommand(SamplerOptions):
     """Monte-Carlo step labels: let a policy answer each question, and continue each answer from each of its steps.
 
     A step's score is the share of the continuations that reach the right answer. A run that was stopped
@@ -79,7 +79,7 @@ class AnnotateCommand(PolicyOptions):
 
     def check(self) -> None:
         """Stop when the options do not go together, before anything is read."""
-        PolicyOptions.check(self)
+        self.check_sampler(self.out)
         if bool(self.questions) == bool(self.rollouts_from):
             raise ConfigError("name either QUESTIONS or --rollouts-from FILE")
         if self.out is None and not self.dry_run:
@@ -112,7 +112,7 @@ class AnnotateCommand(PolicyOptions):
             continuations=self.continuations,
             max_steps=self.max_steps,
             early_stop=self.early_stop,
-            sampling=self.sampling(),
+            sampling=self.sampling_params(),
             seed=self.seed,
             adaptive=rule,
             audit=self.audit,
@@ -151,7 +151,6 @@ def run(arguments: list[str]) -> int:
         return 0
     assert options.out is not None, "checked before"
     check_output(options.out, options.questions or options.rollouts_from, force=options.force)
-    options.check_not_in_policy(options.out)
     summary = annotate(
         questions,
         options.engine_sampler(),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
+from mprm.annotation.samplers.load import SamplerOptions
 from mprm.cli.arguments import as_json, parsed
-from mprm.cli.policy_options import PolicyOptions
 from mprm.cli.progress import counting
 from mprm.config import Force, Json, Option
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleCommand(PolicyOptions):
+@dataclass(frozen=True, kw_only=True)
+class SampleCommand(SamplerOptions):
     """Let a policy answer each question several times. A run that was stopped continues where it was."""
 
     questions: Annotated[
@@ -39,15 +39,16 @@ def run(arguments: list[str]) -> int:
         SampleCommand,
         arguments,
         command="sample",
-        example="mprm sample questions.jsonl --server http://localhost:8000/v1 --model policy --out candidates.jsonl",
+        example="mprm sample questions.jsonl --server http://localhost:8000/v1 --served-model NAME --out out.jsonl",
     )
-    options.check()
+    options.check_sampler(options.out)
     from mprm.annotation.journal import check_output
     from mprm.annotation.sample import SampleConfig, sample
 
-    config = SampleConfig(n=options.n, sampling=options.sampling(), seed=options.seed, max_steps=options.max_steps)
+    config = SampleConfig(
+        n=options.n, sampling=options.sampling_params(), seed=options.seed, max_steps=options.max_steps
+    )
     check_output(options.out, options.questions, force=options.force)
-    options.check_not_in_policy(options.out)
     summary = sample(
         options.questions,
         options.sampler(),
