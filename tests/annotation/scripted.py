@@ -46,13 +46,13 @@ class Scripted:
         time.sleep(self.sleep_s)
         rates = json.loads(request.prompt.split("] ", 1)[1].splitlines()[0])
         draw = random.Random(f"{request.seed} {request.prompt}")
-        found = []
+        completions = []
         for number in range(request.n):
             if request.prefix:
                 rate = rates[min(len(rates), request.prefix.count("Step")) - 1]
                 text = f"so \\boxed{{{42 if draw.random() < rate else 7}}}"
             else:
-                text = "\n\n".join(f"Step {place}, take {number}." for place in range(len(rates)))
+                text = "\n\n".join(f"Step {index}, take {number}." for index in range(len(rates)))
             completion = Completion(text=text, finish_reason="stop", n_tokens=len(text.split()))
-            found.append(self.change(request, number, completion) if self.change else completion)
-        return found
+            completions.append(self.change(request, number, completion) if self.change else completion)
+        return completions

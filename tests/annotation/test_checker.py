@@ -32,6 +32,12 @@ def choice(gold: str, *options: str) -> Question:
     return Question(id="1", question="?", answer=gold, options=options)
 
 
+def worker_process(checker: AnswerChecker) -> subprocess.Popen[bytes]:
+    process = checker._workers[-1].process
+    assert process is not None
+    return process
+
+
 def boxed(answer: str) -> str:
     return f"We see it.\n\nSo it is \\boxed{{{answer}}}."
 
@@ -146,7 +152,7 @@ def test_a_comparison_that_hangs_fails_in_time_and_the_next_ones_work() -> None:
 def test_a_killed_worker_fails_one_check_only() -> None:
     with AnswerChecker(timeout_s=60, processes=1) as checker:
         checker.check(boxed("2y"), open_question("y+y"))
-        victim = checker._workers.processes[0].pid
+        victim = worker_process(checker).pid
         threading.Timer(0.5, os.kill, (victim, signal.SIGKILL)).start()
         grades = checker.check_many(
             [(boxed(HANGS), open_question("7x")), (boxed(r"\sqrt{12}"), open_question(r"2\sqrt{3}"))]
@@ -154,8 +160,8 @@ def test_a_killed_worker_fails_one_check_only() -> None:
         assert grades[0] == GradedAnswer("failed", "9^{9^{9^9}}", "the worker process died (SIGKILL)")
         assert grades[1].grade == "correct"
         # one that dies while it is idle costs no grade at all
-        os.kill(checker._workers.processes[0].pid, signal.SIGKILL)
-        checker._workers.processes[0].wait()
+        os.kill(worker_process(checker).pid, signal.SIGKILL)
+        worker_process(checker).wait()
         assert checker.check(boxed(r"3\sqrt{2}"), open_question(r"\sqrt{18}")).grade == "correct"
 
 
@@ -166,7 +172,7 @@ checker = AnswerChecker(timeout_s=2, processes=2)
 def check(answers):
     return checker.check_many([(r"\\boxed{{%s}}" % answer, Question(id="1", question="?", answer="7x")) for answer in answers])
 check(["7 x + 0", "x 7 + 0"])
-print(*[process.pid for process in checker._workers.processes], flush=True)
+print(*[worker.process.pid for worker in checker._workers], flush=True)
 check([{HANGS!r}])
 """
 
@@ -224,7 +230,7 @@ def is_running(pid: int) -> bool:
 def test_closing_ends_the_workers() -> None:
     with AnswerChecker(processes=1) as checker:
         checker.check(boxed("2y"), open_question("y+y"))
-        pid = checker._workers.processes[0].pid
+        pid = worker_process(checker).pid
     assert not is_running(pid)
 
 

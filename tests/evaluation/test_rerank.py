@@ -406,7 +406,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_model_is_loaded(
 
 
 def test_a_full_disk_is_told_with_the_file_that_was_written(files: Path, tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"File too large: .*scores\.jsonl\.partial'"), files_of_at_most(20):
+    with pytest.raises(OSError, match=r"scores\.jsonl\.partial'"), files_of_at_most(20):
         rerank(files, Scorer(), out=tmp_path / "a")
     rerank(files, Scorer(), out=tmp_path / "b")
     with pytest.raises(OSError, match=r"File too large: .*chosen\.jsonl'"), files_of_at_most(20):

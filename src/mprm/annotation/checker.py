@@ -1,10 +1,9 @@
 """Grading responses by their final answers, thousands at a time, in worker processes that can be killed.
 
-Workers are plain subprocesses, one a thread, and not a `pebble.ProcessPool`. Speed is the same (about 100 checks/s
-on two cores, 2 s to start, 1.0 s until a check of 1 s is killed against 1.1 s), but pebble's spawn and forkserver
-contexts run the caller's script again where it has no ``__main__`` guard, its fork context copies threads, locks and
-the address space of a parent that uses a GPU, so that no memory limit of a worker can hold, and a worker that dies
-while it is idle breaks the whole pool.
+Workers are subprocesses, one a thread, and not a `pebble.ProcessPool`, which is as fast (450 against 470 checks/s on
+two cores, 0.45 s to start either) but whose spawn and forkserver contexts run a script without a ``__main__`` guard
+again, whose fork context gives workers the threads, locks and address space of a parent that may use a GPU, so that
+no memory limit holds, and which breaks when an idle worker dies.
 """
 
 from __future__ import annotations
@@ -18,9 +17,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import astuple
 from importlib.util import find_spec
 from multiprocessing.connection import wait
+from queue import LifoQueue
 from types import TracebackType
 from typing import Any
 
@@ -66,10 +67,16 @@ class AnswerChecker:
                 "checking answers needs math-verify: pip install math-verify,"
                 " or install mprm with its extra [annotate]"
             )
-        self._timeout_s, self._n_processes = timeout_s, processes or n_cores()
-        self._workers: _Workers | None = None
+        n_workers = processes or n_cores()
         self._known: dict[Comparison, GradedAnswer] = {}
         self._lock = threading.Lock()
+        self._workers = [_Worker(timeout_s) for _ in range(n_workers)]
+        self._idle: LifoQueue[_Worker] = LifoQueue()  # processes start when there is work for them
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._threads = ThreadPoolExecutor(n_workers)
+        self.close = weakref.finalize(self, _stop, self._threads, self._workers)
+        """End the workers."""
 
     def __enter__(self) -> AnswerChecker:
         return self
@@ -78,16 +85,6 @@ class AnswerChecker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def close(self) -> None:
-        """End the workers; they start again when there is more to check."""
-        with self._lock:
-            self._stop()
-
-    def _stop(self) -> None:
-        if self._workers is not None:
-            self._workers.stop()
-            self._workers = None
 
     def check(self, response: str, question: Question) -> GradedAnswer:
         """The grade of one response."""
@@ -125,8 +122,8 @@ class AnswerChecker:
                     indices.setdefault(outcome, []).append(index)
                 else:
                     settle(index, self._known[outcome] if isinstance(outcome, Comparison) else outcome)
+            futures = {self._threads.submit(self._grade, comparison): comparison for comparison in indices}
             try:
-                futures = {self._submit(comparison): comparison for comparison in indices}
                 for future in as_completed(futures):
                     comparison = futures[future]
                     try:
@@ -135,16 +132,28 @@ class AnswerChecker:
                         graded = GradedAnswer("failed", comparison.key, str(error))
                     for index in indices[comparison]:
                         settle(index, graded)
-            except BaseException:
-                self._stop()  # no worker keeps a comparison that nobody waits for
+            except BaseException:  # no worker keeps a comparison that nobody waits for
+                for future in futures:
+                    future.cancel()
+                for worker in self._workers:
+                    worker.interrupt()
                 raise
         return [grades[index] for index in range(len(pairs))]
 
-    def _submit(self, comparison: Comparison) -> Future[GradedAnswer]:
-        if self._workers is None:
-            self._workers = _Workers(self._n_processes, self._timeout_s)
-            weakref.finalize(self, self._workers.stop)
-        return self._workers.submit(comparison)
+    def _grade(self, comparison: Comparison) -> GradedAnswer:
+        worker = self._idle.get()
+        try:
+            return worker.grade(comparison)
+        finally:
+            self._idle.put(worker)
+
+
+def _stop(threads: ThreadPoolExecutor, workers: Sequence[_Worker]) -> None:
+    for worker in workers:
+        worker.interrupt()
+    threads.shutdown(cancel_futures=True)
+    for worker in workers:
+        worker.discard()
 
 
 def _check_text(index: int, response: Any, question: Question) -> None:
@@ -161,84 +170,64 @@ class _WorkerDiedError(Exception):
     """Says what a worker died of."""
 
 
-class _Workers:
-    """Up to ``n`` threads, each with a worker process of its own, started when there is work for them."""
+class _Worker:
+    """A process that grades comparisons, one at a time; a new one after it was killed or has died."""
 
-    def __init__(self, n: int, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._threads = ThreadPoolExecutor(n)
-        self._of_thread = threading.local()
-        self._lock = threading.Lock()
-        self.is_stopped = False
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.process: subprocess.Popen[bytes] | None = None
 
-    def submit(self, comparison: Comparison) -> Future[GradedAnswer]:
-        """The graded answer, once a worker has it; raises `_WorkerDiedError` where the worker died."""
-        return self._threads.submit(self._grade, comparison)
-
-    def _grade(self, comparison: Comparison) -> GradedAnswer:
-        process: subprocess.Popen[bytes] | None = getattr(self._of_thread, "process", None)
-        if process is None or process.poll() is not None:  # one that died while it was idle costs nothing
-            process = self._of_thread.process = self._start()
-        assert process.stdin is not None
-        message = [self._timeout_s, comparison.latex, comparison.candidates, comparison.key, comparison.names]
-        with contextlib.suppress(OSError):  # a broken pipe: reading tells
-            process.stdin.write(json.dumps(message).encode() + b"\n")
-            process.stdin.flush()
-        line = _read_line(process, self._timeout_s)
+    def grade(self, comparison: Comparison) -> GradedAnswer:
+        """The grade by algebra; raises `_WorkerDiedError` where the process dies meanwhile."""
+        if self.process is None or self.process.poll() is not None:
+            self._start()
+        message = json.dumps([self._timeout_s, *astuple(comparison)]).encode()
+        line = self._exchange(message + b"\n", self._timeout_s)
         if line is None:
-            self._discard(process)
+            self.discard()
             return GradedAnswer("failed", comparison.key, f"math-verify took longer than {self._timeout_s:g} s")
         if not line.endswith(b"\n"):
-            status = self._discard(process)
+            status = self.discard()
             cause = signal.Signals(-status).name if status < 0 else f"exit status {status}"
             raise _WorkerDiedError(f"the worker process died ({cause})")
         return GradedAnswer(**json.loads(line))
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        with self._lock:
-            if self.is_stopped:
-                raise _WorkerDiedError("the workers were stopped")
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "mprm.answers.grade"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
-            self.processes.append(process)
-        if _read_line(process, START_S) != READY:
+    def _start(self) -> None:
+        self.discard()
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "mprm.answers.grade"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        if self._exchange(b"", START_S) != READY:
             raise MprmError(
-                f"a worker of the answer checker did not start (exit status {self._discard(process)});"
+                f"a worker of the answer checker did not start (exit status {self.discard()});"
                 " to see why, run: python -m mprm.answers.grade"
             )
-        return process
 
-    def _discard(self, process: subprocess.Popen[bytes]) -> int:
-        """Kill the process, whatever it does; its exit status."""
+    def _exchange(self, message: bytes, timeout_s: float) -> bytes | None:
+        """The next line of the process, without its end where the process died; None after the time-out."""
+        assert self.process is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(OSError):  # a broken pipe: reading tells
+            self.process.stdin.write(message)
+            self.process.stdin.flush()
+        return self.process.stdout.readline() if wait([self.process.stdout.fileno()], timeout_s) else None
+
+    def interrupt(self) -> None:
+        """Kill the process, whatever it does; for other threads than the one that works with it."""
+        if self.process is not None:
+            self.process.kill()
+
+    def discard(self) -> int:
+        """Kill the process and let go of it; its exit status."""
+        if self.process is None:
+            return 0
+        process, self.process = self.process, None
         process.kill()
-        status = process.wait()
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):  # closing flushes what a dead process did not read
-                pipe.close()
-        with self._lock:
-            self.processes.remove(process)
-        return status
-
-    def stop(self) -> None:
-        """Kill all processes and end the threads; there is no more to submit."""
-        with self._lock:
-            self.is_stopped = True
-            processes = list(self.processes)
-        for process in processes:
-            process.kill()
-        self._threads.shutdown(cancel_futures=True)
-        for process in list(self.processes):
-            self._discard(process)
-
-
-def _read_line(process: subprocess.Popen[bytes], timeout_s: float) -> bytes | None:
-    """A line of the process's output, without its end where the process died; None after the time-out."""
-    assert process.stdout is not None
-    return process.stdout.readline() if wait([process.stdout.fileno()], timeout_s) else None
+        with contextlib.suppress(OSError):  # closing flushes what a dead process did not read
+            process.communicate()
+        return process.returncode

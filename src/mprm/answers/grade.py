@@ -10,14 +10,13 @@ import contextlib
 import json
 import logging
 import os
-import select
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from mprm.answers.compare import number_in, read_answer, same_answer
 from mprm.answers.extract import final_answer
@@ -55,35 +54,27 @@ class Comparison:
 
 def grade(response: str, gold: str, options: Sequence[str] = ()) -> GradedAnswer | Comparison:
     """The grade of a response as far as it can be told without algebra, else the comparison that tells it."""
-    letter = letter_of(gold, options) if options else None
+    gold_letter = letter_of(gold, options) if options else None
+    text = final_answer(response) if gold_letter is None else choice_in(response, len(options))
+    letter = chosen_letter(text, options) if gold_letter is not None and text is not None else None
     if letter is not None:
-        return _grade_choice(response, options, letter)
-    text = final_answer(response)
+        return GradedAnswer("correct" if letter == gold_letter else "incorrect", letter)
     answer = read_answer(text) if text is not None else None
     if answer is None or not answer.latex:
         return GradedAnswer("incorrect", None, NO_ANSWER)
-    gold_answer = read_answer(gold)
-    is_same = same_answer(answer, gold_answer)
-    if is_same is None:
+    if gold_letter is not None:
+        undecided = undecided_letters(answer, options)
+        if gold_letter not in undecided:
+            return GradedAnswer("incorrect", answer.key)
+        candidates = {letter: options[LETTERS.index(letter)] for letter in (gold_letter, *undecided)}
+    else:
+        is_same = same_answer(answer, read_answer(gold))
+        if is_same is not None:
+            return GradedAnswer("correct" if is_same else "incorrect", answer.key)
         # the key stays the response's own: the gold answer must not decide what votes together
-        return Comparison(answer.latex, (gold_answer.latex,), answer.key, (answer.key,))
-    return GradedAnswer("correct" if is_same else "incorrect", answer.key)
-
-
-def _grade_choice(response: str, options: Sequence[str], gold: str) -> GradedAnswer | Comparison:
-    text = choice_in(response, len(options))
-    letter = chosen_letter(text, options) if text is not None else None
-    if letter is not None:
-        return GradedAnswer("correct" if letter == gold else "incorrect", letter)
-    answer = read_answer(text) if text is not None else None
-    if answer is None or not answer.latex:
-        return GradedAnswer("incorrect", None, NO_ANSWER)
-    letters = undecided_letters(answer, options)
-    if gold not in letters:
-        return GradedAnswer("incorrect", answer.key)
-    letters = [gold, *(letter for letter in letters if letter != gold)]
-    candidates = tuple(read_answer(options[LETTERS.index(letter)]).latex for letter in letters)
-    return Comparison(answer.latex, candidates, answer.key, tuple(letters))
+        candidates = {answer.key: gold}
+    latex = tuple(read_answer(candidate).latex for candidate in candidates.values())
+    return Comparison(answer.latex, latex, answer.key, tuple(candidates))
 
 
 def grade_by_algebra(comparison: Comparison) -> GradedAnswer:
@@ -100,17 +91,20 @@ def grade_by_algebra(comparison: Comparison) -> GradedAnswer:
 
 
 def _compared(comparison: Comparison) -> GradedAnswer:
+    from math_verify import verify
+
     answer = _parsed(comparison.latex)
     for index, candidate in enumerate(comparison.candidates if answer is not None else ()):
         expression = _parsed(candidate)
-        if expression is not None and (_verified(answer, expression) or _rounds_to(answer, candidate)):
+        if expression is not None and (
+            verify([expression], [answer], timeout_seconds=None, raise_on_error=True) or _rounds_to(answer, candidate)
+        ):
             return GradedAnswer("correct" if index == 0 else "incorrect", comparison.names[index])
     gold = comparison.candidates[0]
     if _parsed(gold) is None:
         return GradedAnswer("failed", comparison.key, f"math-verify cannot read the gold answer {gold!r}")
-    return GradedAnswer(
-        "incorrect", comparison.key, None if answer is not None else "math-verify cannot read the answer"
-    )
+    reason = "math-verify cannot read the answer" if answer is None else None
+    return GradedAnswer("incorrect", comparison.key, reason)
 
 
 @lru_cache(maxsize=4096)
@@ -129,12 +123,6 @@ def _parsed(latex: str) -> Any:
     return expressions[0] if expressions else None
 
 
-def _verified(answer: Any, gold: Any) -> bool:
-    from math_verify import verify
-
-    return bool(verify([gold], [answer], timeout_seconds=None, raise_on_error=True))
-
-
 def _rounds_to(answer: Any, candidate: str) -> bool:
     r"""Whether an exact answer, such as ``\frac{2\pi}{3}``, is what a rounded gold number stands for."""
     number = number_in(candidate)
@@ -150,21 +138,23 @@ MAX_MEMORY = 4 << 30
 """Bytes that a worker may take: towers of powers would take all there are."""
 EXTRA_S = 1.0
 """How much longer than its parent a worker waits before it ends itself."""
-POLL_S = 2.0
-"""How often an idle worker looks whether its parent is still there."""
 
 
 def main() -> None:
-    """Answer until the input ends or the parent is gone."""
+    """Answer until the input ends, as it does with the parent."""
+    import resource
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C and ends its workers
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no graded answer
     logging.disable(logging.CRITICAL)
-    _limit_memory()
-    grade_by_algebra(Comparison("1", ("1+0",), "", ("",)))  # loads everything, before the clock of a comparison runs
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = MAX_MEMORY if hard == resource.RLIM_INFINITY else min(MAX_MEMORY, hard)
+    with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    _compared(Comparison("1", ("1+0",), "", ("",)))  # loads everything, before the clock of a comparison runs
     out.write(READY)
-    parent = os.getppid()
-    while _has_input(sys.stdin.buffer, parent) and (line := sys.stdin.buffer.readline()):
+    for line in sys.stdin.buffer:
         timeout_s, *fields = json.loads(line)
         # the default action of the alarm ends the process even in C code: a worker whose parent was killed
         # dies soon after it. PR_SET_PDEATHSIG would fire when the parent's thread ends, not the parent
@@ -172,23 +162,6 @@ def main() -> None:
         graded = grade_by_algebra(Comparison(*fields))
         signal.setitimer(signal.ITIMER_REAL, 0)
         out.write(json.dumps(asdict(graded)).encode() + b"\n")
-
-
-def _has_input(source: IO[bytes], parent: int) -> bool:
-    """Wait for input, or its end; False when the parent is gone and another process holds the pipe open."""
-    while not select.select([source], [], [], POLL_S)[0]:
-        if os.getppid() != parent:
-            return False
-    return True
-
-
-def _limit_memory() -> None:
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = MAX_MEMORY if hard == resource.RLIM_INFINITY else min(MAX_MEMORY, hard)
-    with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
-        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
 if __name__ == "__main__":

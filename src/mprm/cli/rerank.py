@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from mprm.cli.arguments import as_json, parsed
-from mprm.cli.progress import counting
 from mprm.config import Config, Force, Json, Option
 from mprm.errors import ConfigError
+from mprm.progress import progress_bar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ def run(arguments: list[str]) -> int:
         format=options.candidates_format,
         image_root=options.image_root,
         force=options.force,
-        watch=counting,
+        watch=progress_bar,
         device=options.device,
         dtype=options.dtype,
         tokens_per_batch=options.batch_tokens,

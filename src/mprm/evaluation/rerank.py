@@ -21,7 +21,6 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from mprm.annotation.annotate import Watch, unwatched_watch
 from mprm.annotation.journal import SUFFIX, Journal
 from mprm.answers.compare import read_answer
 from mprm.answers.extract import final_answer
@@ -44,6 +43,8 @@ from mprm.evaluation.best_of_n import (
     chosen_of,
     powers_of_two,
 )
+from mprm.progress import Progress as Watch
+from mprm.progress import silent as unwatched_watch
 
 AT_A_TIME = 64
 """Questions scored between two savings: many chains to batch, little work to lose."""

@@ -222,27 +222,26 @@ def test_annotation_through_the_server_gives_the_scores_of_this_process(server: 
         for q, text in chains
     ]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    sampling = SamplingParams(temperature=1.0, top_p=1.0, top_k=100, max_new_tokens=40)
-    config = AnnotateConfig(continuations=20, sampling=sampling)
+    config = AnnotateConfig(continuations=20, temperature=1.0, top_p=1.0, top_k=100, max_new_tokens=40)
     own = PrefixSampler(load_backbone(server.models["adder"], device="cpu"), name="adder")
     annotate(None, own, str(tmp_path / "own.jsonl"), rollouts_from=str(tmp_path / "c.jsonl"), config=config)
-    n_told = 0
+    n_calls = 0
 
     @contextmanager
-    def killing(_title: str, _total: int) -> Iterator[Any]:
-        def note(_n: int, _text: str) -> None:
-            nonlocal n_told
-            n_told += 1
-            if n_told == 4:
+    def killing(_title: str, _total: int | None, _unit: str = "items") -> Iterator[Any]:
+        def advance(_n: int, _note: str = "") -> None:
+            nonlocal n_calls
+            n_calls += 1
+            if n_calls == 4:
                 server.kill()
                 server.start()
 
-        yield note
+        yield advance
 
     served = server.sampler("adder", concurrency=4)
     out = str(tmp_path / "served.jsonl")
-    annotate(None, served, out, rollouts_from=str(tmp_path / "c.jsonl"), config=config, watch=killing)
-    assert n_told > 4
+    annotate(None, served, out, rollouts_from=str(tmp_path / "c.jsonl"), config=config, progress=killing)
+    assert n_calls > 4
 
     def counts(name: str) -> list[tuple[int, int]]:
         records = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
