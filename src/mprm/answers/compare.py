@@ -103,8 +103,9 @@ def equal_numbers(answer: Number, gold: Number) -> bool:
     many digits, need only round to it. 2.0944 takes 2.09440 and 2.09439510, not 2.09.
     """
     answer, gold = answer.without_noise(), gold.without_noise()
-    has_fewer_digits = answer.decimals is not None and answer.decimals < (gold.decimals or 0)
-    return abs(answer.value - gold.value) <= (0 if has_fewer_digits else gold.tolerance)
+    if answer.value == gold.value or (answer.decimals is not None and answer.decimals < (gold.decimals or 0)):
+        return answer.value == gold.value
+    return abs(answer.value - gold.value) <= gold.tolerance
 
 
 _UNIT_NAMES = {
