@@ -264,8 +264,8 @@ def test_what_is_no_text_is_refused_with_its_index_before_anything_is_checked(ch
     reported: list[int] = []
     for bad, problem in (
         ((None, open_question("4")), "pair 1: the response is None; expected text"),
-        ((boxed("4"), open_question(None)), "pair 1: question '1' has the gold answer None; expected text"),
-        ((boxed("4"), choice(4, "3", "4")), "pair 1: question '1' has the gold answer 4; expected text"),  # type: ignore[arg-type]
+        ((boxed("4"), open_question(None)), "pair 1: the gold answer of question '1' is None; expected text"),
+        ((boxed("4"), choice(4, "3", "4")), "pair 1: the gold answer of question '1' is 4; expected text"),  # type: ignore[arg-type]
     ):
         with pytest.raises(DataError, match=problem):
             checker.check_many([good, bad], on_checked=lambda index, _graded: reported.append(index))  # type: ignore[list-item]

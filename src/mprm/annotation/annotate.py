@@ -6,7 +6,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
@@ -15,16 +15,15 @@ import msgspec
 
 from mprm.annotation.adaptive import AdaptiveRule
 from mprm.annotation.journal import Journal, Key
-from mprm.annotation.monte_carlo import AnnotationStats, AnnotationTask
+from mprm.annotation.monte_carlo import STATS, AnnotationTask
 from mprm.annotation.run import RunConfig, RunSummary, Scheduler, check_output, run_resumable
 from mprm.annotation.samplers.sampler import Sampler
 from mprm.answers.options import LETTERS
 from mprm.config import Option, SkipBad, takes
 from mprm.data.candidate_formats import JOINT, LAYOUTS, read_candidates, split_steps
 from mprm.data.corpus import PlacedRollout, is_blank, open_corpus
-from mprm.data.images import image_files
 from mprm.data.output import Dropped, DroppedRecords, check_not_inputs, dropped_path
-from mprm.data.questions import given_questions, input_entries, prompt_of
+from mprm.data.questions import given_questions, input_entries
 from mprm.data.records import chunks_of, corpus_files, lines_of
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError
@@ -91,20 +90,15 @@ def annotate(
 
     Each answer of the policy is saved in ``OUT.partial`` as soon as it is graded; the same call continues
     there after whatever stopped it. A question of which an answer could not be had fails: it is listed with
-    its reasons in ``OUT.failed``, and tried again by the next call. The summary's stats are those of
-    `mprm.annotation.monte_carlo.AnnotationStats`.
+    its reasons in ``OUT.failed``, and tried again by the next call. docs/annotation.md explains the
+    summary's stats.
 
     Parameters
     ----------
     questions
-        Whatever `mprm.data.questions.read_questions` takes, or a list of `Question`; None with
-        ``rollouts_from``.
+        Files, globs or folders, or a list of `Question`; None with ``rollouts_from``.
     config, options
-        See `AnnotateConfig`.
-
-    Examples
-    --------
-    >>> mprm.annotate("questions.jsonl", sampler, "raw.jsonl", rollouts=4, continuations=16)  # doctest: +SKIP
+        See `AnnotateConfig`: ``mprm.annotate("questions.jsonl", sampler, "raw.jsonl", rollouts=4)``.
     """
     config, out = AnnotateConfig.of(config, options), str(out)
     check_output(out, config.rollouts_from or questions, force=config.force)
@@ -126,7 +120,7 @@ def annotate(
         progress=progress,
         check_timeout_s=config.check_timeout_s,
     )
-    stats = {**asdict(AnnotationStats()), **summary.stats}
+    stats = {**dict.fromkeys(STATS, 0), **summary.stats}
     return replace(summary, stats=stats, n_dropped=len(dropped), dropped_to=dropped_to)
 
 
@@ -141,21 +135,11 @@ def _tasks(
     shard = slice(index - 1, None, count)
     if not config.rollouts_from:
         entries, inputs = given_questions(questions, config.format, config.image_root, renamed)
-        return [_question_task(question, config) for question in entries[shard]], inputs
+        return [AnnotationTask.of(question, config) for question in entries[shard]], inputs
     tasks = _rollout_tasks(config, on_bad=dropped if config.skip_bad else None)
     if not tasks:
         raise DataError(f"{', '.join(config.rollouts_from)}: no rollouts; expected at least one")
     return tasks[shard], input_entries(config.rollouts_from)
-
-
-def _question_task(question: Question, config: AnnotateConfig, prompt: str | None = None) -> AnnotationTask:
-    """A question whose rollouts are to be sampled, or added."""
-    return AnnotationTask(
-        question=question,
-        prompt=prompt or prompt_of(question),
-        images=image_files(question, config.image_root),
-        config=config,
-    )
 
 
 def _rollout_tasks(config: AnnotateConfig, on_bad: Callable[[Dropped], None] | None) -> list[AnnotationTask]:
@@ -218,7 +202,7 @@ def _corpus_task(placed: PlacedRollout, extra: _Extra, row: int, config: Annotat
         source=placed.source,
         options=extra.options,
     )
-    task = _question_task(question, config, rollout.prompt)
+    task = AnnotationTask.of(question, config, rollout.prompt)
     letter = question.answer.strip()
     if not question.options and letter in tuple(LETTERS):
         # a gold answer of one capital letter is an option's, though the corpus does not give the options
@@ -249,7 +233,7 @@ def _candidate_tasks(config: AnnotateConfig) -> Iterator[AnnotationTask]:
                 f'{entry.place}: the question has no gold answer; expected one in "answer",'
                 " to tell which continuations are right"
             )
-        task = _question_task(entry.question, config)
+        task = AnnotationTask.of(entry.question, config)
         for number, candidate in enumerate(entry.candidates):
             steps = split_steps(JOINT.join(candidate.steps), config.max_steps)
             task.add_rollout(number, steps, candidate.finish_reason)
@@ -276,7 +260,6 @@ class CostEstimate:
     seconds: float
     """At the speed of the trial, which fills a large batch or a busy server less well than the run would."""
     stats: dict[str, float]
-    """See `mprm.annotation.monte_carlo.AnnotationStats`."""
 
 
 @takes(AnnotateConfig)
@@ -310,5 +293,5 @@ def estimate_cost(
         n_questions=len(tasks),
         n_tried=n_tried,
         seconds=scale * (monotonic() - started),
-        stats={name: scale * stats[name] for name in asdict(AnnotationStats())},
+        stats={name: scale * stats[name] for name in STATS},
     )

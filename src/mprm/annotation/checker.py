@@ -22,7 +22,6 @@ from dataclasses import astuple
 from importlib.util import find_spec
 from multiprocessing.connection import wait
 from queue import LifoQueue
-from types import TracebackType
 from typing import Any
 
 from mprm.answers.grade import READY, Comparison, GradedAnswer, grade
@@ -81,9 +80,7 @@ class AnswerChecker:
     def __enter__(self) -> AnswerChecker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def check(self, response: str, question: Question) -> GradedAnswer:
@@ -98,15 +95,12 @@ class AnswerChecker:
     ) -> list[GradedAnswer]:
         """The grades of many responses, in their order.
 
-        Parameters
-        ----------
-        pairs
-            Responses, each with its question; an error names their index.
-        on_checked
-            Called with the index of a response and its grade, as soon as it is known.
+        ``on_checked`` is called with the index of a response and its grade, as soon as it is known.
         """
         for index, (response, question) in enumerate(pairs):
-            _check_text(index, response, question)
+            for what, text in ("response", response), (f"gold answer of question {question.id!r}", question.answer):
+                if not isinstance(text, str):
+                    raise DataError(f"pair {index}: the {what} is {shown(text)}; expected text")
         grades: dict[int, GradedAnswer] = {}
         indices: dict[Comparison, list[int]] = {}
 
@@ -154,16 +148,6 @@ def _stop(threads: ThreadPoolExecutor, workers: Sequence[_Worker]) -> None:
     threads.shutdown(cancel_futures=True)
     for worker in workers:
         worker.discard()
-
-
-def _check_text(index: int, response: Any, question: Question) -> None:
-    """Stop at what cannot be compared, before anything is."""
-    if not isinstance(response, str):
-        raise DataError(f"pair {index}: the response is {shown(response)}; expected text")
-    if not isinstance(question.answer, str):
-        raise DataError(
-            f"pair {index}: question {question.id!r} has the gold answer {shown(question.answer)}; expected text"
-        )
 
 
 class _WorkerDiedError(Exception):

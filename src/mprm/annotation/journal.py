@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -29,20 +28,12 @@ Key = tuple[str, str]
 
 
 class Journal:
-    """An SQLite file beside the output with the work that is done.
+    """The work that is done, in the SQLite file ``OUT.partial`` (with ``OUT.partial-wal`` while it is open).
 
-    A record belongs to a question, by ``source`` and ``id``; where a question is done in parts, ``part`` tells
-    which. A record survives the end of the process once it is added, and the end of the machine a second later.
-    A run with other settings is refused, and so is a second process. A file that is no journal is never touched.
-
-    Parameters
-    ----------
-    out
-        The output; the journal is ``OUT.partial``, with ``OUT.partial-wal`` while it is open or after a kill.
-    run
-        What must be the same for a run to continue this one.
-    force
-        Begin anew where the journal belongs to another run.
+    A record belongs to a question, by ``source`` and ``id``; where a question is done in parts, it has a ``part``. It
+    survives the end of the process once it is added, and the end of the machine a second later. A second process is
+    refused, and so is another ``run``, the settings of a run, unless ``force`` begins anew. A file that is no journal
+    is never touched.
     """
 
     def __init__(self, out: str, *, run: Mapping[str, Any], force: bool = False) -> None:
@@ -156,9 +147,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._db.close()
 
 

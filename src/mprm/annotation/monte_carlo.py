@@ -6,8 +6,9 @@ score is the share of them that reach the gold answer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +20,13 @@ from mprm.data.candidate_formats import JOINT, split_steps
 
 if TYPE_CHECKING:
     from mprm.annotation.annotate import AnnotateConfig
+
+
+STATS = (
+    *("n_rollouts", "n_truncated_rollouts", "n_empty", "n_steps", "n_unsampled", "n_continuations", *COUNTS),
+    *("n_tokens", "n_skipped", "n_audited", "n_disagreed", "audit_shift"),
+)
+"""Sums over questions, which docs/annotation.md explains; of rollouts that were given, only what was sampled now."""
 
 
 @dataclass(slots=True)
@@ -63,42 +71,13 @@ class RolloutCounts:
 
 
 @dataclass(slots=True, kw_only=True)
-class AnnotationStats:
-    """Sums over questions; of rollouts that were given, only what was sampled now."""
-
-    n_rollouts: int = 0
-    n_truncated_rollouts: int = 0
-    """Rollouts that the token limit cut off; they are annotated as far as they go."""
-    n_empty: int = 0
-    """Rollouts without a word, which have no steps to annotate."""
-    n_steps: int = 0
-    n_unsampled: int = 0
-    """Steps after a first one that never succeeded, left out by the early stop."""
-    n_continuations: int = 0
-    n_correct: int = 0
-    n_incorrect: int = 0
-    n_truncated: int = 0
-    n_failed: int = 0
-    n_tokens: int = 0
-    """Of rollouts and continuations, where the policy's server says."""
-    n_skipped: int = 0
-    """Continuations that the adaptive rule left out."""
-    n_audited: int = 0
-    """Steps that the adaptive rule had decided, and that got all continuations all the same."""
-    n_disagreed: int = 0
-    """Audited steps whose label with all continuations is another than the rule's."""
-    audit_shift: float = 0.0
-    """Sum over them of the score that the rule would have given less the score of all."""
-
-
-@dataclass(slots=True, kw_only=True)
 class AnnotationTask(Task):
     """A question under annotation."""
 
     config: AnnotateConfig
     rollouts: dict[int, RolloutCounts] | None = None
     """By number; None before the policy has sampled them."""
-    stats: AnnotationStats = field(default_factory=AnnotationStats)
+    stats: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(STATS, 0)))
 
     def digest(self) -> bytes:
         """Changes with whatever the annotation depends on."""
@@ -108,14 +87,14 @@ class AnnotationTask(Task):
         """The steps of a rollout that is added; one without a word is only counted."""
         rollout = RolloutCounts([StepCounts(text) for text in texts], finish_reason)
         self.rollouts = {**(self.rollouts or {}), **({number: rollout} if texts else {})}
-        self.stats.n_empty += not texts
+        self.stats["n_empty"] += not texts
         return rollout.steps
 
     def work(self) -> Work:
         """Sample the rollouts, then continuations of all prefixes, round by round."""
         if self.rollouts is None:
             outcomes = yield {"rollouts": self._request("rollouts", self.config.rollouts)}
-            self.stats.n_tokens += outcomes["rollouts"]["n_tokens"]
+            self.stats["n_tokens"] += outcomes["rollouts"]["n_tokens"]
             for number, completion in enumerate(outcomes["rollouts"]["completions"]):
                 steps = split_steps(completion["text"], self.config.max_steps)
                 self.add_rollout(number, steps, completion["finish_reason"])
@@ -130,11 +109,11 @@ class AnnotationTask(Task):
             if step.n_failed and not step.n_total
         ]
         if unscored or not rollouts:
-            raise QuestionFailedError(*(unscored or [f"all {self.stats.n_empty} rollouts are empty"]))
+            raise QuestionFailedError(*(unscored or [f"all {self.stats['n_empty']} rollouts are empty"]))
         for number, rollout in rollouts.items():
             self._add_stats(number, rollout)
         records = [self._record(number, rollout) for number, rollout in rollouts.items()]
-        return {"records": records, "stats": asdict(self.stats)}
+        return {"records": records, "stats": dict(self.stats)}
 
     def _missing(self, rollouts: Mapping[int, RolloutCounts]) -> dict[str, Request]:
         """The requests of all prefixes that need more continuations now, by ROLLOUT.STEP.N_SAMPLED."""
@@ -169,32 +148,31 @@ class AnnotationTask(Task):
     def _request(self, part: str, n: int, prefix: str = "") -> Request:
         # continuations that may have been sampled before with the same seed must be others
         fresh = ["fresh"] if self.config.fresh else []
-        return self.request(self.config, n, *fresh, *self.key, part, prefix=prefix)
+        return self.request(n, *fresh, *self.key, part, prefix=prefix)
 
     def _count(self, rollouts: Mapping[int, RolloutCounts], part: str, outcome: Outcome) -> None:
         number, index, _ = map(int, part.split("."))
-        step, stats = rollouts[number].steps[index], self.stats
-        stats.n_tokens += outcome["n_tokens"]
+        step = rollouts[number].steps[index]
         for name in COUNTS:
             setattr(step, name, getattr(step, name) + outcome[name])
-            setattr(stats, name, getattr(stats, name) + outcome[name])
-            step.n_sampled += outcome[name]
-            stats.n_continuations += outcome[name]
+        n = sum(outcome[name] for name in COUNTS)
+        step.n_sampled += n
+        self.stats.update({name: outcome[name] for name in (*COUNTS, "n_tokens")}, n_continuations=n)
 
     def _add_stats(self, number: int, rollout: RolloutCounts) -> None:
-        stats = self.stats
-        stats.n_rollouts += 1
-        stats.n_truncated_rollouts += rollout.finish_reason == "length"
-        stats.n_steps += len(rollout.steps)
+        n_unsampled = sum(not step.n_sampled for step in rollout.steps)
+        is_truncated = rollout.finish_reason == "length"
+        self.stats.update(
+            n_rollouts=1, n_truncated_rollouts=is_truncated, n_steps=len(rollout.steps), n_unsampled=n_unsampled
+        )
         for index, step in enumerate(rollout.steps):
-            stats.n_unsampled += not step.n_sampled
-            if step.stopped_at is not None:
-                stats.n_skipped += self.config.continuations - step.n_sampled
-            if step.stopped_at is not None and self._is_audited(number, index):
+            if step.stopped_at is None:
+                continue
+            self.stats["n_skipped"] += self.config.continuations - step.n_sampled
+            if self._is_audited(number, index):
                 k, n = step.stopped_at
-                stats.n_audited += 1
-                stats.n_disagreed += (k > 0) != (step.n_correct > 0)
-                stats.audit_shift += k / n - step.score
+                has_other_label = (k > 0) != (step.n_correct > 0)
+                self.stats.update(n_audited=1, n_disagreed=has_other_label, audit_shift=k / n - step.score)  # type: ignore[call-overload]
 
     def _record(self, number: int, rollout: RolloutCounts) -> dict[str, Any]:
         question, images = self.question, list(self.question.images)

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
 import xxhash
 
-from mprm.annotation.checker import AnswerChecker
 from mprm.annotation.journal import SUFFIX, Journal, Key
 from mprm.annotation.samplers.sampler import (
     Answered,
@@ -30,12 +29,16 @@ from mprm.annotation.samplers.sampler import (
 from mprm.answers.extract import last_box
 from mprm.config import Force, ImageRoot, InputFormat, Option, Seed
 from mprm.data.corpus import MANIFEST_SUFFIX, hash_file, write_manifest
+from mprm.data.images import image_files
 from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
-from mprm.data.questions import is_in_memory
+from mprm.data.questions import is_in_memory, prompt_of
 from mprm.data.records import corpus_files, is_url
 from mprm.data.types import Question
 from mprm.errors import ConfigError, MprmError
 from mprm.progress import Advance, Progress
+
+if TYPE_CHECKING:
+    from mprm.annotation.checker import AnswerChecker
 
 FAILED_SUFFIX = ".failed"
 COMPRESSED = re.compile(r"\.(?:gz|zst|parquet)$")
@@ -81,8 +84,15 @@ class Task:
     question: Question
     prompt: str
     images: tuple[Path, ...]
+    config: RunConfig
     gold: Question | None = None
     """What answers are checked against, where it is not the question."""
+
+    @classmethod
+    def of(cls, question: Question, config: RunConfig, prompt: str | None = None) -> Self:
+        """The task of a question whose images are all there."""
+        images = image_files(question, config.image_root)
+        return cls(question=question, prompt=prompt or prompt_of(question), images=images, config=config)
 
     @property
     def key(self) -> Key:
@@ -94,11 +104,15 @@ class Task:
         fields = [self.question, self.prompt, [path.stat().st_size for path in self.images]]
         return xxhash.xxh3_128_digest(msgspec.json.encode(fields))
 
-    def request(self, config: RunConfig, n: int, *seed_names: str, prefix: str = "") -> Request:
+    def request(self, n: int, *seed_names: str, prefix: str = "") -> Request:
         """A request for n completions, with a seed that belongs to these names."""
-        seed = derived_seed(config.seed, *seed_names)
         return Request(
-            prompt=self.prompt, images=self.images, prefix=prefix, n=n, seed=seed, sampling=config.sampling
+            prompt=self.prompt,
+            images=self.images,
+            prefix=prefix,
+            n=n,
+            seed=derived_seed(self.config.seed, *seed_names),
+            sampling=self.config.sampling,
         )
 
     def work(self) -> Work:
@@ -277,6 +291,8 @@ class Scheduler:
 
     def run(self, tasks: Iterable[Task], check_timeout_s: float | None) -> Failures:
         """Why tasks failed."""
+        from mprm.annotation.checker import AnswerChecker  # not for the command line's help
+
         with (
             nullcontext() if check_timeout_s is None else AnswerChecker(check_timeout_s) as checker,
             closing(self._sampler.sample(self._requests(tasks))) as batches,

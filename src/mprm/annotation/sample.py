@@ -10,8 +10,7 @@ from mprm.annotation.run import RunConfig, RunSummary, Task, Work, check_output,
 from mprm.annotation.samplers.sampler import Sampler
 from mprm.config import Option, takes
 from mprm.data.candidate_formats import split_steps
-from mprm.data.images import image_files
-from mprm.data.questions import given_questions, prompt_of
+from mprm.data.questions import given_questions
 from mprm.errors import ConfigError
 from mprm.progress import Progress, silent
 
@@ -40,7 +39,7 @@ class SampleTask(Task):
 
     def work(self) -> Work:
         """Sample all candidates with one request."""
-        outcomes = yield {"candidates": self.request(self.config, self.config.n, *self.key)}
+        outcomes = yield {"candidates": self.request(self.config.n, *self.key)}
         candidates = [
             {
                 "text": completion["text"],
@@ -82,7 +81,7 @@ def sample(
     Parameters
     ----------
     questions
-        Whatever `mprm.data.questions.read_questions` takes, or a list of `Question`.
+        Files, globs or folders, or a list of `Question`.
     config, options
         See `SampleConfig`.
     """
@@ -90,19 +89,10 @@ def sample(
     check_output(out, questions, force=config.force)
     renamed: dict[str, str] = {}
     entries, inputs = given_questions(questions, config.format, config.image_root, renamed)
-    tasks = [
-        SampleTask(
-            question=question,
-            prompt=prompt_of(question),
-            images=image_files(question, config.image_root),
-            config=config,
-        )
-        for question in entries
-    ]
     return run_resumable(
         "sample",
         out,
-        tasks,
+        [SampleTask.of(question, config) for question in entries],
         sampler,
         config,
         inputs=inputs,
