@@ -9,7 +9,7 @@ import pytest
 
 import mprm
 from mprm.data.benchmarks import read_benchmark
-from mprm.data.candidate_formats import read_candidates
+from mprm.data.candidates import read_candidates
 from mprm.data.questions import prompt_of
 from mprm.errors import ConfigError
 from mprm_lab.questions import problems_of, write_questions

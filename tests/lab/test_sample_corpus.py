@@ -12,7 +12,7 @@ from mprm.data.corpus import open_corpus
 from mprm.data.validate import judge
 from mprm.errors import OutputExistsError
 from mprm.selection.stats import CorpusStatistics, stats
-from mprm_lab.problems.curves import polynomial
+from mprm_lab.issues.curves import polynomial
 from mprm_lab.sample_corpus import SOURCES, Source, draw_records, generate, sample_files, write_sample
 from mprm_lab.sample_scores import N_MC
 

@@ -11,23 +11,30 @@ from mprm import __version__
 from mprm.errors import ConfigError, MprmError
 
 COMMANDS = {
-    "annotate": "questions to rollouts with Monte-Carlo step scores, by a policy",
-    "check": "find every problem in a corpus, with file and line",
-    "stats": "the paper's statistics tables, per source and overall",
-    "score": "one row a rollout: its label counts, R, mixture and BIS",
-    "select": "keep the rollouts that teach the most",
-    "convert": "turn a corpus into another format",
-    "train": "from rollouts to a process reward model",
-    "evaluate": "how well a model tells correct steps from incorrect ones",
-    "sample": "candidate solutions of questions, from a policy",
-    "rerank": "choose the best of N candidates by step scores",
-    "report": "one page on a corpus, its selection and its runs, that opens offline",
-    "convert-internvl": "a published InternVL2.5 checkpoint for transformers' own class",
-    "theory": "the paper's analysis: verified by simulation, fitted to a corpus",
-    "lab": "the sample corpus that mprm ships; a small visual world, and the paper's experiments on it",
+    "annotate": ("mprm.cli.annotate:run", "questions to rollouts with Monte-Carlo step scores, by a policy"),
+    "check": ("mprm.cli.corpus:run_check", "find every issue in a corpus, with file and line"),
+    "stats": ("mprm.cli.corpus:run_stats", "the paper's statistics tables, per source and overall"),
+    "score": ("mprm.cli.corpus:run_score", "one row a rollout: its label counts, R, mixture and BIS"),
+    "select": ("mprm.cli.select:run", "keep the rollouts that teach the most"),
+    "convert": ("mprm.cli.corpus:run_convert", "convert a corpus to another format"),
+    "train": ("mprm.cli.train:run", "from rollouts to a process reward model"),
+    "evaluate": ("mprm.cli.evaluate:run", "how well a model tells correct steps from incorrect ones"),
+    "sample": ("mprm.cli.sample:run", "candidate solutions of questions, from a policy"),
+    "rerank": ("mprm.cli.rerank:run", "choose the best of N candidates by step scores"),
+    "report": ("mprm.cli.report:run", "one page on a corpus, its selection and its runs, that opens offline"),
+    "convert-internvl": (
+        "mprm.cli.convert_internvl:run",
+        "a published InternVL2.5 checkpoint for transformers",
+    ),
+    "theory": ("mprm.cli.theory:run", "the paper's analysis, fitted to a corpus"),
+    "lab": (
+        "mprm_lab.cli:run",
+        "a small visual world, and the paper's experiments on it",
+    ),
 }
+"""Where each command lives, and what it is for."""
 
-CONTINUE = ("annotate", "sample", "rerank", "lab make", "lab reproduce")
+RESUMABLE = ("annotate", "sample", "rerank", "lab make", "lab reproduce")
 """Commands that save their work as it is done."""
 
 HELP = f"""mprm {__version__}: multimodal process reward models, from annotated rollouts to the best of N.
@@ -35,7 +42,7 @@ HELP = f"""mprm {__version__}: multimodal process reward models, from annotated 
 Usage: mprm COMMAND [OPTIONS]
 
 Commands:
-{chr(10).join(f"  {name:<18}{summary}" for name, summary in COMMANDS.items())}
+{chr(10).join(f"  {name:<18}{summary}" for name, (_, summary) in COMMANDS.items())}
 
 Example:
   mprm select annotations/*.jsonl --strategy bis --rho 0.10 --out bis10.jsonl
@@ -63,13 +70,15 @@ def run(arguments: list[str]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     name = arguments[0]
     if name not in COMMANDS:
-        print(f"mprm: unknown command {name!r}; expected one of {', '.join(COMMANDS)}", file=sys.stderr)
+        from mprm.config import nearest
+
+        print(f"mprm: unknown command {name!r}; {nearest(name, COMMANDS)}", file=sys.stderr)
         return 2
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a terminal that knows no Greek shows ? for it
-        module = "mprm_lab.cli" if name == "lab" else f"mprm.cli.{name.replace('-', '_')}"
-        code = int(importlib.import_module(module).run(arguments[1:]))
+        module, _, function = COMMANDS[name][0].partition(":")
+        code = int(getattr(importlib.import_module(module), function)(arguments[1:]))
         sys.stdout.flush()
         return code
     except MprmError as error:
@@ -77,7 +86,7 @@ def run(arguments: list[str]) -> int:
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         print(f"mprm {name}: interrupted; nothing half-written was left under a final name", file=sys.stderr)
-        if name in CONTINUE or " ".join(arguments[:2]) in CONTINUE:
+        if name in RESUMABLE or " ".join(arguments[:2]) in RESUMABLE:
             print("What is done is kept; the same command continues there.", file=sys.stderr)
         return 130
     except BrokenPipeError:

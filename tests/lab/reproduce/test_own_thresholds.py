@@ -71,6 +71,6 @@ def test_the_solutions_of_a_source_keep_their_steps_and_problems() -> None:
     table = table_of({"a": (0.3, 0.1), "b": (0.9, 0.7)}, n=6)
     one = of_source(table, 1)
     assert one.sources == ("b",)
-    assert one.problems == tuple(f"b/{number}" for number in range(6))
+    assert one.issues == tuple(f"b/{number}" for number in range(6))
     assert one.scores.tolist() == [0.9, 0.7] * 6
     assert one.solution.tolist() == [number for number in range(6) for _ in range(2)]

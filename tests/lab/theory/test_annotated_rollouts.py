@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mprm.selection.bis import balanced_information
+from mprm.selection.bis import bis
 from mprm_lab.theory.annotated import World, annotated_rollouts, quality, subset, train
 
 
@@ -26,7 +26,7 @@ def test_subsets_are_those_of_the_package_s_own_score() -> None:
     found = annotated_rollouts(np.random.default_rng(1), World(), 300)
     chosen = subset(found.label_counts(), "bis", 30, alpha=0.05, seed=0)
     scores = [
-        balanced_information(k[is_step] / 16, alpha=0.05) for k, is_step in zip(found.k, found.is_step, strict=True)
+        bis(k[is_step] / 16, alpha=0.05) for k, is_step in zip(found.k, found.is_step, strict=True)
     ]
     left = np.setdiff1d(np.arange(300), chosen)
     assert len(chosen) == 30
