@@ -20,12 +20,12 @@ from mprm.annotation.run import RunConfig, RunSummary, Scheduler, check_output, 
 from mprm.annotation.samplers.sampler import Sampler
 from mprm.answers.options import LETTERS
 from mprm.config import Option, SkipBad, takes
-from mprm.data.candidate_formats import JOINT, LAYOUTS, read_candidates, split_steps
-from mprm.data.corpus import PlacedRollout, is_blank, open_corpus
+from mprm.data.candidates import CANDIDATE_FORMATS, read_candidates
+from mprm.data.corpus import LocatedRollout, open_corpus
 from mprm.data.output import Dropped, DroppedRecords, check_not_inputs, dropped_path
 from mprm.data.questions import given_questions, input_entries
-from mprm.data.records import chunks_of, corpus_files, lines_of
-from mprm.data.types import Question
+from mprm.data.records import chunks_of, find_files, is_blank, lines_of
+from mprm.data.types import STEP_SEPARATOR, Question, split_steps
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.progress import Progress, silent
 
@@ -152,15 +152,15 @@ def _rollout_tasks(config: AnnotateConfig, on_bad: Callable[[Dropped], None] | N
         return list(_candidate_tasks(config))
     tasks: dict[Key, AnnotationTask] = {}
     corpus = open_corpus(config.rollouts_from, format=config.format, text_only=True)
-    for row, placed in enumerate(corpus.placed(on_bad=on_bad)):
-        extra = _extra_fields(placed.raw)
-        task = _corpus_task(placed, extra, row, config)
+    for row, located in enumerate(corpus.located(on_bad=on_bad)):
+        extra = _extra_fields(located.raw)
+        task = _corpus_task(located, extra, row, config)
         first = tasks.get(task.key, task)
         if (first.question, first.prompt) != (task.question, task.prompt):  # an id that stands for several questions
             task.question = replace(task.question, id=f"#{row}")
             first = task
         tasks[first.key] = first
-        _add_rollout(first, placed, extra)
+        _add_rollout(first, located, extra)
     return list(tasks.values())
 
 
@@ -186,12 +186,12 @@ def _extra_fields(raw: bytes) -> _Extra:
         return _Extra()
 
 
-def _corpus_task(placed: PlacedRollout, extra: _Extra, row: int, config: AnnotateConfig) -> AnnotationTask:
+def _corpus_task(located: LocatedRollout, extra: _Extra, row: int, config: AnnotateConfig) -> AnnotationTask:
     """The question of a rollout, without the rollout."""
-    rollout = placed.rollout
+    rollout = located.rollout
     if rollout.answer is None or not rollout.answer.strip():
         raise DataError(
-            f'{placed.file}:{placed.line}: the rollout has no gold answer; expected one as text in "answer",'
+            f'{located.file}:{located.line}: the rollout has no gold answer; expected one as text in "answer",'
             " to tell which continuations are right. Take it out, or annotate from questions"
         )
     question = Question(
@@ -199,7 +199,7 @@ def _corpus_task(placed: PlacedRollout, extra: _Extra, row: int, config: Annotat
         question=rollout.question,
         answer=rollout.answer,
         images=rollout.images,
-        source=placed.source,
+        source=located.source,
         options=extra.options,
     )
     task = AnnotationTask.of(question, config, rollout.prompt)
@@ -210,12 +210,12 @@ def _corpus_task(placed: PlacedRollout, extra: _Extra, row: int, config: Annotat
     return task
 
 
-def _add_rollout(task: AnnotationTask, placed: PlacedRollout, extra: _Extra) -> None:
+def _add_rollout(task: AnnotationTask, located: LocatedRollout, extra: _Extra) -> None:
     """Add the rollout, with the counts that it carries unless they are to be sampled anew."""
     rollouts = task.rollouts or {}
     number = extra.rollout or 0
     number = number if number not in rollouts else max(rollouts) + 1
-    given_steps = placed.rollout.steps
+    given_steps = located.rollout.steps
     counts = task.add_rollout(number, [step.text for step in given_steps], extra.finish_reason)
     for index, (given, step) in enumerate(zip(given_steps, counts, strict=True)):
         if task.config.fresh or not given.n_total or given.n_correct is None:
@@ -230,25 +230,25 @@ def _candidate_tasks(config: AnnotateConfig) -> Iterator[AnnotationTask]:
     for entry in read_candidates(config.rollouts_from):
         if not entry.question.answer:
             raise DataError(
-                f'{entry.place}: the question has no gold answer; expected one in "answer",'
+                f'{entry.location}: the question has no gold answer; expected one in "answer",'
                 " to tell which continuations are right"
             )
         task = AnnotationTask.of(entry.question, config)
         for number, candidate in enumerate(entry.candidates):
-            steps = split_steps(JOINT.join(candidate.steps), config.max_steps)
+            steps = split_steps(STEP_SEPARATOR.join(candidate.steps), config.max_steps)
             task.add_rollout(number, steps, candidate.finish_reason)
         yield task
 
 
 def _are_candidates(paths: Any) -> bool:
     """Whether the first record of the files has several answers to a question."""
-    lines = (line for file in corpus_files(paths) for chunk in chunks_of(file) for line in lines_of(chunk))
+    lines = (line for file in find_files(paths) for chunk in chunks_of(file) for line in lines_of(chunk))
     first = next((line for line in lines if not is_blank(line)), b"")
     try:
         record = msgspec.json.decode(first, type=dict[str, Any])
     except (ValueError, msgspec.MsgspecError):
         return False
-    return any(layout.telltale in record for layout in LAYOUTS.values())
+    return any(fmt.matches(record) for fmt in CANDIDATE_FORMATS.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

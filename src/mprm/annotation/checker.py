@@ -26,9 +26,8 @@ from typing import Any
 
 from mprm.answers.grade import READY, Comparison, GradedAnswer, grade
 from mprm.data.engine import n_cores
-from mprm.data.format import shown
 from mprm.data.types import Question
-from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError
+from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError, shown
 
 START_S = 120.0
 """How long a worker may take to start: it loads an algebra system, perhaps from a slow disk."""

@@ -16,7 +16,7 @@ import xxhash
 
 from mprm.annotation.run import COUNTS, Outcome, QuestionFailedError, Task, Work
 from mprm.annotation.samplers.sampler import Request
-from mprm.data.candidate_formats import JOINT, split_steps
+from mprm.data.types import STEP_SEPARATOR, split_steps
 
 if TYPE_CHECKING:
     from mprm.annotation.annotate import AnnotateConfig
@@ -122,10 +122,10 @@ class AnnotationTask(Task):
             for index, step in enumerate(rollout.steps):
                 n = self._n_missing(step, number, index)
                 if n:
-                    prefix = JOINT.join(step.text for step in rollout.steps[: index + 1])
+                    prefix = STEP_SEPARATOR.join(step.text for step in rollout.steps[: index + 1])
                     is_last = index + 1 == len(rollout.steps)  # the policy may end the answer there
                     part = f"{number}.{index}.{step.n_sampled}"
-                    requests[part] = self._request(part, n, prefix if is_last else prefix + JOINT)
+                    requests[part] = self._request(part, n, prefix if is_last else prefix + STEP_SEPARATOR)
                 if self.config.early_stop and (n or not step.n_correct):
                     break
         return requests
@@ -185,7 +185,7 @@ class AnnotationTask(Task):
             "question_orig": question.question,
             "answer": question.answer,
             **({"options": question.options} if question.options else {}),
-            "response": JOINT.join(step.text for step in rollout.steps),
+            "response": STEP_SEPARATOR.join(step.text for step in rollout.steps),
             "steps_with_score": [step.as_record() for step in rollout.steps],
             "num_mc_sequences": max(self.config.continuations, *(step.n_total for step in rollout.steps)),
             **({"finish_reason": rollout.finish_reason} if rollout.finish_reason is not None else {}),

@@ -28,11 +28,17 @@ from mprm.annotation.samplers.sampler import (
 )
 from mprm.answers.extract import last_box
 from mprm.config import Force, ImageRoot, InputFormat, Option, Seed
-from mprm.data.corpus import MANIFEST_SUFFIX, hash_file, write_manifest
 from mprm.data.images import image_files
-from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
+from mprm.data.output import (
+    MANIFEST_SUFFIX,
+    atomic_write,
+    check_not_inputs,
+    check_overwrite,
+    hash_file,
+    write_manifest,
+)
 from mprm.data.questions import is_in_memory, prompt_of
-from mprm.data.records import corpus_files, is_url
+from mprm.data.records import find_files, is_url
 from mprm.data.types import Question
 from mprm.errors import ConfigError, MprmError
 from mprm.progress import Advance, Progress
@@ -161,7 +167,7 @@ def check_output(out: str, inputs: Any, *, force: bool) -> None:
         if Path(path).expanduser().is_dir():
             raise ConfigError(f"{path} is a folder, and would be a file beside the output; choose another output")
     if inputs is not None and not is_in_memory(inputs):
-        check_not_inputs([file.path for file in corpus_files(inputs)], [out, *beside])
+        check_not_inputs([file.path for file in find_files(inputs)], [out, *beside])
     check_overwrite(out, force=force)
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from mprm.annotation.run import RunConfig, RunSummary, Task, Work, check_output, run_resumable
 from mprm.annotation.samplers.sampler import Sampler
 from mprm.config import Option, takes
-from mprm.data.candidate_formats import split_steps
 from mprm.data.questions import given_questions
+from mprm.data.types import split_steps
 from mprm.errors import ConfigError
 from mprm.progress import Progress, silent
 
