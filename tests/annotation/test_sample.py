@@ -244,7 +244,7 @@ def test_ids_that_come_twice_are_refused(tmp_path: Path) -> None:
 
 def test_images_are_looked_up_under_the_root_and_must_be_there(tmp_path: Path) -> None:
     question = Question(id="1", source="s", question="q?", answer="4", images=("a.png",))
-    with pytest.raises(DataError, match=r"question '1' of 's': image .*a\.png is not there; .*--image-root"):
+    with pytest.raises(DataError, match=r"question '1' of 's': image .*a\.png .*--image-root"):
         sample([question], Echo(), str(tmp_path / "c.jsonl"), config=CONFIG, image_root=tmp_path)
     climbing = Question(id="1", source="s", question="q?", answer="4", images=("../a.png",))
     with pytest.raises(DataError, match="leaves the image root"):
