@@ -59,8 +59,8 @@ def test_every_rollout_has_a_record_that_check_passes_and_select_reads(tmp_path:
 def test_scores_follow_the_binomial_of_the_known_success_rate(tmp_path: Path) -> None:
     rates = (0.9, 0.5, 0.1, 0.0)
     records = run(tmp_path / "raw.jsonl", questions(150, rates=rates), rollouts=4)
-    for place, rate in enumerate(rates):
-        counts = Counter(record["steps_with_score"][place]["num_mc_correct"] for record in records)
+    for index, rate in enumerate(rates):
+        counts = Counter(record["steps_with_score"][index]["num_mc_correct"] for record in records)
         assert sum(counts.values()) == 600
         if rate == 0.0:
             assert counts == {0: 600}

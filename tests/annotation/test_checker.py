@@ -132,12 +132,12 @@ def test_a_response_cannot_change_the_gold_answer(checker: AnswerChecker) -> Non
 
 def test_a_comparison_that_hangs_fails_in_time_and_the_next_ones_work() -> None:
     hangs = (boxed(HANGS), open_question("7x"))
-    with AnswerChecker(timeout_s=1.0, processes=1) as checker:
+    with AnswerChecker(timeout_s=2.0, processes=1) as checker:
         checker.check(boxed("2y"), open_question("y+y"))  # the worker has started
         start = time.monotonic()
         hung = checker.check(*hangs)
-        assert 1.0 <= time.monotonic() - start < 1.0 + 2.0
-        assert hung == GradedAnswer("failed", "9^{9^{9^9}}", "math-verify took longer than 1 s")
+        assert 2.0 <= time.monotonic() - start < 2.0 + 2.0
+        assert hung == GradedAnswer("failed", "9^{9^{9^9}}", "math-verify took longer than 2 s")
         start = time.monotonic()
         assert checker.check(*hangs) == hung
         assert time.monotonic() - start < 0.5  # known by now

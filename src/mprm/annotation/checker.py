@@ -115,7 +115,7 @@ class AnswerChecker:
                     indices.setdefault(outcome, []).append(index)
                 else:
                     settle(index, self._known[outcome] if isinstance(outcome, Comparison) else outcome)
-            futures = {self._threads.submit(self._grade, comparison): comparison for comparison in indices}
+            futures = {self._threads.submit(_grade, self._idle, comparison): comparison for comparison in indices}
             try:
                 for future in as_completed(futures):
                     comparison = futures[future]
@@ -133,12 +133,14 @@ class AnswerChecker:
                 raise
         return [grades[index] for index in range(len(pairs))]
 
-    def _grade(self, comparison: Comparison) -> GradedAnswer:
-        worker = self._idle.get()
-        try:
-            return worker.grade(comparison)
-        finally:
-            self._idle.put(worker)
+
+def _grade(idle: LifoQueue[_Worker], comparison: Comparison) -> GradedAnswer:
+    """The grade by one of the idle workers; runs in a thread, which keeps no reference to the checker."""
+    worker = idle.get()
+    try:
+        return worker.grade(comparison)
+    finally:
+        idle.put(worker)
 
 
 def _stop(threads: ThreadPoolExecutor, workers: Sequence[_Worker]) -> None:

@@ -167,14 +167,10 @@ def unit_named(words: str) -> str | None:
     return unit if unit and not power and not unit.endswith("/") else None
 
 
-def split_unit(latex: str, *, is_number: bool) -> tuple[str, str]:
+def split_unit(latex: str) -> tuple[str, str]:
     """The expression and its unit, ``""`` when there is none.
 
-    Parameters
-    ----------
-    is_number
-        Whether what stands before the words is a plain number, so that any words behind it count what
-        the number counts: ``12 apples``. After anything else only words that are units for sure are cut off.
+    Any words behind a plain number say what it counts: ``12 apples``. Behind anything else only units are cut off.
     """
     if degrees := _DEGREES.search(latex):
         # the sine of 30 degrees is not the sine of 30
@@ -192,7 +188,7 @@ def split_unit(latex: str, *, is_number: bool) -> tuple[str, str]:
     if not body or (len(words) == 1 and not is_apart) or _LETTER.search(_LATEX_COMMAND.sub("", body)):
         return latex, ""
     unit = unit_named(words)
-    if unit is None and is_number and not power:
+    if unit is None and not power and number_in(body) is not None:
         unit = _counted(words)
     return (latex, "") if unit is None else (body, unit + re.sub(r"[\s{}]", "", power))
 
@@ -248,12 +244,8 @@ def read_answer(text: str) -> ParsedAnswer:
     latex = cleaned(text)
     if len(latex) > LONGEST_ANSWER:
         return ParsedAnswer(kind="words", latex=latex, key=_words_key(latex))
-    body, unit = split_unit(latex, is_number=False)
+    body, unit = split_unit(latex)
     number = number_in(body)
-    if number is None:
-        counted, counted_unit = split_unit(latex, is_number=True)
-        if (number := number_in(counted)) is not None:
-            body, unit = counted, counted_unit
     if number is not None:
         key = str(number.without_noise()) + ("%" if unit == "%" else "")
         return ParsedAnswer(kind="number", latex=body, key=key, unit=unit, number=number)
