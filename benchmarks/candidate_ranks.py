@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mprm.data.candidate_formats import read_candidates
+from mprm.data.candidates import read_candidates
 from mprm.evaluation import aggregate, bootstrap_means, candidate_verdicts, estimate, read_candidate_scores
 
 
@@ -57,7 +57,7 @@ def measured(is_wrong: np.ndarray, scores: np.ndarray, *, draws: int = 10_000, s
         },
         "spread_of_standard_scores": {
             "right": float(standard[~is_wrong].std()),
-            "wrong": float(standard[is_wrong].std()),
+            "incorrect": float(standard[is_wrong].std()),
         },
     }
 
@@ -69,8 +69,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(words)
     sets = read_candidates(options.candidates)
-    is_wrong = np.array([[one.verdict != "correct" for one in row] for row in candidate_verdicts(sets)])
-    found: dict[str, Any] = {"questions": len(sets), "candidates": is_wrong.shape[1], "wrong": float(is_wrong.mean())}
+    is_wrong = np.array([[one.grade != "correct" for one in row] for row in candidate_verdicts(sets)])
+    found: dict[str, Any] = {"questions": len(sets), "candidates": is_wrong.shape[1], "incorrect": float(is_wrong.mean())}
     for path in options.scores:
         saved = read_candidate_scores(path, sets)
         scores = np.array([aggregate(line.scores) for line in saved.solutions]).reshape(is_wrong.shape)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -280,5 +280,5 @@ def _sample(folder: Path, plan: LabPlan, policy: str, questions: Path, out: Path
         return
     out.parent.mkdir(exist_ok=True)
     sampler = load_policy(folder / "policies" / policy, device=plan.device, rows=plan.rows)
-    config = SampleConfig(n=n, sampling=plan.sampling)
+    config = SampleConfig(n=n, **asdict(plan.sampling))
     sample(str(questions), sampler, str(out), config=config, image_root=folder / "images")

@@ -82,7 +82,7 @@ def judge_once(inputs: LabInputs, say: Callable[[str], None]) -> None:
     say(f"checking the answers of {sum(len(entry.candidates) for entry in sets):,} candidates")
     verdicts = candidate_verdicts(sets)
     note.unlink(missing_ok=True)
-    n_failed = sum(one.verdict == "failed" for row in verdicts for one in row)
+    n_failed = sum(one.grade == "failed" for row in verdicts for one in row)
     if n_failed:
         say(f"{n_failed:,} answers could not be checked and count as not correct")
     with atomic_write(str(inputs.judged)) as temporary, temporary.open("wb") as lines:
@@ -95,7 +95,7 @@ def judge_once(inputs: LabInputs, say: Callable[[str], None]) -> None:
                 "answer": question.answer,
                 "image_path": list(question.images),
                 "solutions_splits": [list(candidate.steps) for candidate in entry.candidates],
-                "labels": [int(one.verdict == "correct") for one in row],
+                "labels": [int(one.grade == "correct") for one in row],
             }
             lines.write(msgspec.json.encode(record) + b"\n")
     note.write_text(inputs.hashes["candidates"])
