@@ -100,7 +100,7 @@ class ChatServer:
             return self.answer(body, number)
         said = body["messages"][0]["content"]
         text = said if isinstance(said, str) else said[-1]["text"]
-        content = f"{text}\n\nseed {body['seed']}, answer {number}"
+        content = f"{text}\n\nseed {body.get('seed')}, answer {number}"
         if self.echoes and body["messages"][-1]["role"] == "assistant":
             content = body["messages"][-1]["content"] + content
         return {"index": number, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}

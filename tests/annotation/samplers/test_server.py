@@ -342,7 +342,7 @@ def test_how_an_answer_ended_is_told(given: str | None, reason: str, expected: s
 
 
 def test_many_requests_are_in_flight_but_not_more_than_allowed() -> None:
-    with chat_server(delay_s=0.05, takes_n=False) as server:
+    with chat_server(delay_s=0.2, takes_n=False) as server:
         found = answers(sampler(server, concurrency=6), [Request(prompt=f"q{i}", n=3) for i in range(12)])
     assert sum(map(len, found.values())) == 36
     assert 3 <= server.most_at_once <= 6
