@@ -190,17 +190,12 @@ def test_a_server_killed_in_the_middle_and_started_again_answers_every_request_o
     sampling = SamplingParams(temperature=0, max_new_tokens=24)
     requests = [Request(prompt=f"{i}+{i}?", prefix=PREFIXES[i % 3], sampling=sampling) for i in range(30)]
     done: list[tuple[int, list[Completion]]] = []
-    todo = iter(enumerate(requests))
-    with server.sampler("llama", concurrency=4).session() as session:
-        while len(done) < len(requests):
-            while session.room and (following := next(todo, None)) is not None:
-                session.submit(*following)
-            n_before = len(done)
-            done += session.wait()
-            if n_before < 8 <= len(done):
-                server.kill()
-                server.start()
-        assert session.wait() == []
+    for batch in server.sampler("llama", concurrency=4).sample(requests):
+        n_before = len(done)
+        done += batch
+        if n_before < 8 <= len(done):
+            server.kill()
+            server.start()
     assert sorted(number for number, _ in done) == list(range(30))
     assert texts(iter(done)) == texts(answers(in_process(server, "llama"), requests))
 
