@@ -45,14 +45,14 @@ class Scripted:
                 lines.write(json.dumps([request.prompt, request.prefix, request.n, request.seed]) + "\n")
         time.sleep(self.sleep_s)
         rates = json.loads(request.prompt.split("] ", 1)[1].splitlines()[0])
-        draw = random.Random(f"{request.seed} {request.prompt}")
+        rng = random.Random(f"{request.seed} {request.prompt}")
         completions = []
         for number in range(request.n):
             if request.prefix:
                 rate = rates[min(len(rates), request.prefix.count("Step")) - 1]
-                text = f"so \\boxed{{{42 if draw.random() < rate else 7}}}"
+                text = f"so \\boxed{{{42 if rng.random() < rate else 7}}}"
             else:
-                text = "\n\n".join(f"Step {index}, take {number}." for index in range(len(rates)))
+                text = "\n\n".join(f"Step {step}, take {number}." for step in range(len(rates)))
             completion = Completion(text=text, finish_reason="stop", n_tokens=len(text.split()))
             completions.append(self.change(request, number, completion) if self.change else completion)
         return completions

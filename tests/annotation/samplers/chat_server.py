@@ -19,7 +19,7 @@ Fault = Callable[[int, dict[str, Any]], int | str | bytes | None]
 
 @dataclass
 class ChatServer:
-    """What the server was asked, and how it answers."""
+    """What the server received, and how it answers."""
 
     url: str = ""
     takes_n: bool = True
@@ -28,7 +28,7 @@ class ChatServer:
     trims: bool = False
     """Whether its chat template cuts white space off messages."""
     echoes: bool = False
-    """Whether answers repeat what they were begun with."""
+    """Whether answers repeat the prefix."""
     counts_prompts: bool = True
     fault: Fault = lambda _number, _body: None
     answer: Callable[[dict[str, Any], int], dict[str, Any]] | None = None
@@ -85,7 +85,7 @@ class ChatServer:
         usage = {"completion_tokens": 7}
         if self.counts_prompts:
             usage["prompt_tokens"] = len(re.findall(r"\w+|\n+|[^\w\s]", self.prompt(body)))
-        return {"choices": [self._choice(body, place) for place in range(n)], "usage": usage}
+        return {"choices": [self._choice(body, number) for number in range(n)], "usage": usage}
 
     def prompt(self, body: dict[str, Any]) -> str:
         """What the policy reads."""
@@ -100,7 +100,7 @@ class ChatServer:
             return self.answer(body, number)
         said = body["messages"][0]["content"]
         text = said if isinstance(said, str) else said[-1]["text"]
-        content = f"{text}\n\nseed {body['seed']}, answer {number}"
+        content = f"{text}\n\nseed {body.get('seed')}, answer {number}"
         if self.echoes and body["messages"][-1]["role"] == "assistant":
             content = body["messages"][-1]["content"] + content
         return {"index": number, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}

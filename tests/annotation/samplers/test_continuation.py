@@ -32,24 +32,24 @@ PARTS = """
 """
 
 
-def rendered(template: str, begun: Any) -> str:
+def rendered(template: str, prefix: Any) -> str:
     templates = pytest.importorskip("transformers.utils.chat_template_utils")
-    chat = [{"role": "user", "content": f"Why {END_MARK}?"}, {"role": "assistant", "content": begun}]
+    chat = [{"role": "user", "content": f"Why {END_MARK}?"}, {"role": "assistant", "content": prefix}]
     [text], _ = templates.render_jinja_template(
         conversations=[chat], chat_template=template, add_generation_prompt=True, bos_token="<b>"
     )
     return str(text)
 
 
-@pytest.mark.parametrize("begun", ["So", "So\n\n", " So\t", "{{ x }} {% raw %}", f"a {END_MARK} b"])
-def test_an_open_template_ends_with_the_beginning_of_the_answer(begun: str) -> None:
-    open_chatml = rendered(open_template(CHATML), begun + END_MARK)
-    assert open_chatml == f"<|im_start|>user\nWhy {END_MARK}?<|im_end|>\n<|im_start|>assistant\n{begun}"
+@pytest.mark.parametrize("prefix", ["So", "So\n\n", " So\t", "{{ x }} {% raw %}", f"a {END_MARK} b"])
+def test_an_open_template_ends_with_the_prefix(prefix: str) -> None:
+    open_chatml = rendered(open_template(CHATML), prefix + END_MARK)
+    assert open_chatml == f"<|im_start|>user\nWhy {END_MARK}?<|im_end|>\n<|im_start|>assistant\n{prefix}"
     # white space before the mark is not at the end: a template that trims leaves it
-    trimmed = rendered(open_template(TRIMMING), begun + END_MARK)
-    assert trimmed == f"<b>[user]Why {END_MARK}?[end][assistant]{begun.lstrip()}"
-    parts = rendered(open_template(PARTS), [{"type": "text", "text": begun + END_MARK}])
-    assert parts == f"<s><1user>Why {END_MARK}?</><2assistant>{begun}"
+    trimmed = rendered(open_template(TRIMMING), prefix + END_MARK)
+    assert trimmed == f"<b>[user]Why {END_MARK}?[end][assistant]{prefix.lstrip()}"
+    parts = rendered(open_template(PARTS), [{"type": "text", "text": prefix + END_MARK}])
+    assert parts == f"<s><1user>Why {END_MARK}?</><2assistant>{prefix}"
 
 
 @pytest.mark.parametrize("start", ["", "\n", "\n\n ", "  "])
@@ -64,7 +64,7 @@ def test_a_closed_template_opens_a_new_turn() -> None:
     assert rendered(CHATML, "So").endswith("So<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_a_template_is_found_wherever_a_checkpoint_may_keep_it(tmp_path: Path) -> None:
+def test_a_template_is_read_wherever_a_checkpoint_may_keep_it(tmp_path: Path) -> None:
     config = tmp_path / "tokenizer_config.json"
     config.write_text(
         json.dumps({"chat_template": [{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]})
@@ -78,7 +78,7 @@ def test_a_template_is_found_wherever_a_checkpoint_may_keep_it(tmp_path: Path) -
     assert read_chat_template(str(tmp_path)) == read_chat_template(tmp_path / "chat_template.jinja") == "j"
 
 
-def test_a_template_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_template_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no chat template"):
         read_chat_template(tmp_path)
     with pytest.raises(ConfigError, match="no such file"):
@@ -90,4 +90,4 @@ def test_a_template_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no chat_template"):
         read_chat_template(tmp_path / "none.json")
     (tmp_path / "config.json").write_text("{}")
-    HTTPSampler("http://host", str(tmp_path))  # only needed where an answer is begun
+    HTTPSampler("http://host", str(tmp_path))  # only needed for requests with a prefix

@@ -125,7 +125,7 @@ def test_tokens_as_likely_as_the_last_of_top_k_are_kept_as_in_transformers() -> 
     assert set(tokens.tolist()) == {0, 1, 2, 3}
 
 
-def test_the_likeliest_token_is_always_allowed() -> None:
+def test_the_most_likely_token_is_always_allowed() -> None:
     logits = torch.tensor([[0.0, 5.0, 0.0]])
     tokens = sampled(logits, [SamplingParams(temperature=1.0, top_k=0, top_p=1e-6)] * 50)
     assert set(tokens.tolist()) == {1}

@@ -14,7 +14,7 @@ from tests.tiny_models import save_tiny
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-DECODING = SamplingParams(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=12)
+SAMPLING = SamplingParams(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=12)
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,9 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture
 def policy(policies: dict[str, Any]) -> Any:
-    found = policies["text"]
-    found.model.generation_config.eos_token_id = found.tokenizer.eos_token_id
-    return found
+    backbone = policies["text"]
+    backbone.model.generation_config.eos_token_id = backbone.tokenizer.eos_token_id
+    return backbone
 
 
 def answers(sampler: TransformersSampler, requests: list[Request]) -> list[list[Completion]]:
@@ -37,7 +37,7 @@ def answers(sampler: TransformersSampler, requests: list[Request]) -> list[list[
 
 
 def questions(n: int = 4, **settings: Any) -> list[Request]:
-    return [Request(prompt=f"{i}+{i}?", n=3, seed=100 + i, sampling=DECODING, **settings) for i in range(n)]
+    return [Request(prompt=f"{i}+{i}?", n=3, seed=100 + i, sampling=SAMPLING, **settings) for i in range(n)]
 
 
 def test_the_same_seed_gives_the_same_answers_and_another_seed_others(policy: Any) -> None:
@@ -45,7 +45,7 @@ def test_the_same_seed_gives_the_same_answers_and_another_seed_others(policy: An
     first, again = answers(sampler, questions()), answers(sampler, questions())
     assert first == again
     assert len({completion.text for row in first for completion in row}) == 12
-    other = [Request(prompt="0+0?", n=3, seed=7, sampling=DECODING)]
+    other = [Request(prompt="0+0?", n=3, seed=7, sampling=SAMPLING)]
     assert answers(sampler, other)[0] != first[0]
 
 
@@ -65,21 +65,21 @@ def test_sampling_leaves_the_callers_random_numbers_alone(policy: Any) -> None:
     assert torch.equal(torch.rand(4), expected)
 
 
-def test_more_answers_than_fit_into_a_batch_are_drawn_batch_by_batch(policy: Any) -> None:
-    request = Request(prompt="q", n=5, seed=11, sampling=DECODING)
-    found = answers(TransformersSampler(policy, name="p", rows_per_batch=2), [request])[0]
+def test_more_answers_than_fit_into_a_batch_are_sampled_batch_by_batch(policy: Any) -> None:
+    request = Request(prompt="q", n=5, seed=11, sampling=SAMPLING)
+    completions = answers(TransformersSampler(policy, name="p", rows_per_batch=2), [request])[0]
     batches = [
-        answers(TransformersSampler(policy, name="p"), [Request(prompt="q", n=n, seed=seed, sampling=DECODING)])[0]
+        answers(TransformersSampler(policy, name="p"), [Request(prompt="q", n=n, seed=seed, sampling=SAMPLING)])[0]
         for n, seed in ((2, 11), (2, derived_seed(11, 2)), (1, derived_seed(11, 4)))
     ]
-    assert found == [completion for batch in batches for completion in batch]
-    assert len({completion.text for completion in found}) == 5
+    assert completions == [completion for batch in batches for completion in batch]
+    assert len({completion.text for completion in completions}) == 5
 
 
 def test_an_answer_ends_at_the_first_end_token(policy: Any) -> None:
     sampler = TransformersSampler(policy, name="p")
     [whole] = answers(sampler, questions(1))
-    # every token from 60 to 200 ends an answer now: the same draws, cut there
+    # every token from 60 to 200 ends an answer now: the same samples, cut there
     ends = set(range(60, 200))
     policy.model.generation_config.eos_token_id = sorted(ends)
     [cut] = answers(TransformersSampler(policy, name="p"), questions(1))
@@ -91,7 +91,7 @@ def test_an_answer_ends_at_the_first_end_token(policy: Any) -> None:
         assert (completion.finish_reason == "length") == (completion.n_tokens == 12)
 
 
-def test_temperature_0_takes_the_likeliest_token(policy: Any) -> None:
+def test_temperature_0_is_greedy_decoding(policy: Any) -> None:
     greedy = SamplingParams(temperature=0, max_new_tokens=6)
     request = Request(prompt="q", seed=1, sampling=greedy)
     [completion] = answers(TransformersSampler(policy, name="p"), [request])[0]
@@ -103,18 +103,18 @@ def test_temperature_0_takes_the_likeliest_token(policy: Any) -> None:
     assert completion.text == policy.tokenizer.decode(ids[0, n_prompt:], skip_special_tokens=True)
 
 
-def test_an_answer_that_was_begun_is_continued_and_not_repeated(policy: Any) -> None:
+def test_a_prefix_is_continued_and_not_repeated(policy: Any) -> None:
     greedy = SamplingParams(temperature=0, max_new_tokens=8)
-    begun = "the answer is"
+    prefix = "the answer is"
     [completion] = answers(
-        TransformersSampler(policy, name="p"), [Request(prompt="q", prefix=begun, sampling=greedy)]
+        TransformersSampler(policy, name="p"), [Request(prompt="q", prefix=prefix, sampling=greedy)]
     )[0]
-    ids = policy.encode_chat("q", begun=begun)["input_ids"]
-    assert policy.tokenizer.decode(ids[0]).endswith(begun)
+    ids = policy.encode_chat("q", begun=prefix)["input_ids"]
+    assert policy.tokenizer.decode(ids[0]).endswith(prefix)
     with torch.no_grad():
         first = int(policy.model(input_ids=ids).logits[0, -1].argmax())
     assert completion.n_tokens
-    assert not completion.text.startswith(begun)
+    assert not completion.text.startswith(prefix)
     assert completion.text.startswith(
         policy.tokenizer.decode([first], skip_special_tokens=True).removesuffix("\ufffd")
     )
@@ -134,7 +134,7 @@ def test_every_row_sees_the_whole_image(kind: str, policies: dict[str, Any], tmp
     )
     sampler = TransformersSampler(policy, name="p")
     for n in (1, 3):
-        answers(sampler, [Request(prompt="What is it?", images=(tmp_path / "a.png",), n=n, sampling=DECODING)])
+        answers(sampler, [Request(prompt="What is it?", images=(tmp_path / "a.png",), n=n, sampling=SAMPLING)])
     hook.remove()
     alone, *_, together = [embeds for embeds in seen if embeds.shape[1] > 1]
     assert together.shape == (3, *alone.shape[1:])
@@ -150,13 +150,13 @@ def test_images_that_cannot_be_used_fail_their_question_alone(policy: Any, tmp_p
     Image.new("RGB", (30, 30)).save(tmp_path / "a.png")
     (tmp_path / "text.png").write_text("no image")
     names = ("gone.png", "text.png", "a.png")
-    requests = [Request(prompt="q", images=(tmp_path / name,), n=2, sampling=DECODING) for name in names]
-    found = answers(TransformersSampler(policy, name="p"), [*requests, Request(prompt="q", sampling=DECODING)])
-    assert [[completion.finish_reason for completion in row] for row in found[:3]] == [["error"] * 2] * 3
-    assert "is not there" in str(found[0][0].error)
-    assert "cannot identify image" in str(found[1][0].error)
-    assert "cannot see images" in str(found[2][0].error)
-    assert found[3][0].finish_reason != "error"
+    requests = [Request(prompt="q", images=(tmp_path / name,), n=2, sampling=SAMPLING) for name in names]
+    completions = answers(TransformersSampler(policy, name="p"), [*requests, Request(prompt="q", sampling=SAMPLING)])
+    assert [[completion.finish_reason for completion in row] for row in completions[:3]] == [["error"] * 2] * 3
+    assert "is not there" in str(completions[0][0].error)
+    assert "cannot identify image" in str(completions[1][0].error)
+    assert "cannot see images" in str(completions[2][0].error)
+    assert completions[3][0].finish_reason != "error"
 
 
 def test_a_policy_without_an_end_token_is_refused() -> None:

@@ -19,7 +19,7 @@ from mprm.annotation.samplers import decode_batch
 from mprm.annotation.samplers.decode_batch import DecodeBatch, PrefixCache
 from mprm.annotation.samplers.prefix_sampler import PrefixSampler, can_share_prefixes
 
-DECODING = SamplingParams(temperature=1.0, top_p=0.95, top_k=100, max_new_tokens=12)
+SAMPLING = SamplingParams(temperature=1.0, top_p=0.95, top_k=100, max_new_tokens=12)
 PREFIXES = ("", "t", "the answer is", "how long is bar 1?\n\nthe bar is 3 long\n\nthe sum of 12 and 30 is")
 DEFAULTS = {"eos_token_id": None, "repetition_penalty": None}
 
@@ -56,9 +56,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def asked(sampler: Any, requests: list[Request]) -> list[list[Completion]]:
-    found = dict(answers(sampler, requests))
-    return [found[number] for number in range(len(requests))]
+def completions_of(sampler: Any, requests: list[Request]) -> list[list[Completion]]:
+    by_index = dict(answers(sampler, requests))
+    return [by_index[number] for number in range(len(requests))]
 
 
 def nested(pictures: list[Path], **settings: Any) -> list[Request]:
@@ -78,13 +78,13 @@ def nested(pictures: list[Path], **settings: Any) -> list[Request]:
 def test_greedy_answers_are_those_of_generate(
     kind: str, rows: int, policies: dict[str, Any], pictures: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One row at a time; seven, so that rows leave and others join; all together."""
+    """One sequence at a time; seven, so that some leave and others join; all together."""
     policy, sizes = policies[kind], []
     requests = nested([] if kind == "text" else pictures)
-    expected = asked(TransformersSampler(policy, name="p"), requests)
+    expected = completions_of(TransformersSampler(policy, name="p"), requests)
     step = DecodeBatch.step
     monkeypatch.setattr(DecodeBatch, "step", lambda batch, n: (sizes.append(len(batch.sequences)), step(batch, n))[1])
-    assert asked(PrefixSampler(policy, name="p", rows=rows), requests) == expected
+    assert completions_of(PrefixSampler(policy, name="p", rows=rows), requests) == expected
     assert len({completion.text for [completion] in expected}) > 10
     assert max(sizes) == min(rows, len(requests))
 
@@ -106,7 +106,7 @@ def test_logits_of_a_continuation_are_those_of_the_whole_sequence(
     sampling = SamplingParams(temperature=0, max_new_tokens=4)
     request = Request(prompt="what is it?", images=images, prefix="the bar is 3 long", sampling=sampling)
     others = [replace(request, prompt="and " * n, images=()) for n in (1, 30)]
-    asked(PrefixSampler(policy, name="p"), [request, *others])
+    completions_of(PrefixSampler(policy, name="p"), [request, *others])
 
     from PIL import Image
 
@@ -116,21 +116,21 @@ def test_logits_of_a_continuation_are_those_of_the_whole_sequence(
             **inputs, do_sample=False, max_new_tokens=4, eos_token_id=[], pad_token_id=0,
             output_logits=True, return_dict_in_generate=True,
         )  # fmt: skip
-    # the first pass reads the prefixes, the others each draw a token
+    # the first pass reads the prefixes, the others each sample a token
     assert torch.allclose(torch.stack(seen[1:]), torch.cat(whole.logits), atol=2e-6)
     if images:  # and the picture does count
-        asked(PrefixSampler(policy, name="p"), [replace(request, images=(pictures[1],))])
+        completions_of(PrefixSampler(policy, name="p"), [replace(request, images=(pictures[1],))])
         assert not torch.allclose(seen[-4], whole.logits[0][0], atol=2e-4)
 
 
 def test_the_penalty_of_the_generation_config_holds(policies: dict[str, Any], pictures: list[Path]) -> None:
     policy, requests = policies["qwen2_5_vl"], nested(pictures)
-    without = asked(TransformersSampler(policy, name="p"), requests)
+    without = completions_of(TransformersSampler(policy, name="p"), requests)
     policy.model.generation_config.repetition_penalty = 1.4
-    expected = asked(TransformersSampler(policy, name="p"), requests)
+    expected = completions_of(TransformersSampler(policy, name="p"), requests)
     assert expected != without
     for rows in (3, 64):
-        assert asked(PrefixSampler(policy, name="p", rows=rows), requests) == expected
+        assert completions_of(PrefixSampler(policy, name="p", rows=rows), requests) == expected
 
 
 def test_first_tokens_come_as_often_as_the_policy_makes_them_likely(policy: Any) -> None:
@@ -139,7 +139,7 @@ def test_first_tokens_come_as_often_as_the_policy_makes_them_likely(policy: Any)
 
     sampling, n = SamplingParams(temperature=0.3, top_p=0.8, top_k=12, max_new_tokens=1), 3000
     request = Request(prompt="what is 12?", prefix="the", n=n, seed=5, sampling=sampling)
-    [found] = asked(PrefixSampler(policy, name="p"), [request])
+    [completions] = completions_of(PrefixSampler(policy, name="p"), [request])
     ids = policy.encode_chat("what is 12?", begun="the")["input_ids"]
     with torch.no_grad():
         scores = policy.model(input_ids=ids).logits[:, -1] / 0.3
@@ -148,15 +148,15 @@ def test_first_tokens_come_as_often_as_the_policy_makes_them_likely(policy: Any)
     for token in expected.nonzero()[:, 0].tolist():
         text = policy.tokenizer.decode([token], skip_special_tokens=True)
         by_text[text] = by_text.get(text, 0.0) + float(expected[token] / expected.sum())
-    counts = [sum(completion.text == text for completion in found) for text in by_text]
+    counts = [sum(completion.text == text for completion in completions) for text in by_text]
     assert len(counts) > 4
     assert sum(counts) == n
     assert chisquare(counts, [probability * n for probability in by_text.values()]).pvalue > 0.001
 
 
-def drawn_requests(pictures: list[Path]) -> list[Request]:
+def sampled_requests(pictures: list[Path]) -> list[Request]:
     return [
-        Request(prompt=f"{i}+{i}?", images=(pictures[i % 2],), prefix=PREFIXES[i % 4], n=3, seed=i, sampling=DECODING)
+        Request(prompt=f"{i}+{i}?", images=(pictures[i % 2],), prefix=PREFIXES[i % 4], n=3, seed=i, sampling=SAMPLING)
         for i in range(8)
     ]
 
@@ -165,18 +165,20 @@ def drawn_requests(pictures: list[Path]) -> list[Request]:
 def test_answers_do_not_depend_on_what_else_is_asked(
     kind: str, policies: dict[str, Any], pictures: list[Path]
 ) -> None:
-    policy, requests = policies[kind], drawn_requests(pictures)
-    together = asked(PrefixSampler(policy, name="p"), requests)
+    policy, requests = policies[kind], sampled_requests(pictures)
+    together = completions_of(PrefixSampler(policy, name="p"), requests)
     assert len({completion.text for row in together for completion in row}) == 24
-    assert asked(PrefixSampler(policy, name="p"), requests[::-1])[::-1] == together
-    assert asked(PrefixSampler(policy, name="p", rows=5), requests) == together
-    assert [asked(PrefixSampler(policy, name="p"), [request])[0] for request in requests] == together
+    assert completions_of(PrefixSampler(policy, name="p"), requests[::-1])[::-1] == together
+    assert completions_of(PrefixSampler(policy, name="p", rows=5), requests) == together
+    assert [completions_of(PrefixSampler(policy, name="p"), [request])[0] for request in requests] == together
 
 
 def test_another_seed_gives_other_answers_and_more_answers_begin_with_the_same(policy: Any) -> None:
-    request = Request(prompt="q", n=4, seed=1, sampling=DECODING)
+    request = Request(prompt="q", n=4, seed=1, sampling=SAMPLING)
     sampler = PrefixSampler(policy, name="p")
-    first, again, other, more = asked(sampler, [request, request, replace(request, seed=2), replace(request, n=9)])
+    first, again, other, more = completions_of(
+        sampler, [request, request, replace(request, seed=2), replace(request, n=9)]
+    )
     assert first == again == more[:4]
     assert not {completion.text for completion in first} & {completion.text for completion in other}
     assert len({completion.text for completion in more}) == 9
@@ -186,17 +188,17 @@ def test_sampling_leaves_the_callers_random_numbers_and_the_model_alone(policy: 
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    asked(PrefixSampler(policy, name="p"), [Request(prompt="q", sampling=DECODING)])
+    completions_of(PrefixSampler(policy, name="p"), [Request(prompt="q", sampling=SAMPLING)])
     assert torch.equal(torch.rand(4), expected)
     assert policy.model.config._attn_implementation == "sdpa"
 
 
 def test_an_answer_ends_at_the_first_end_token(policy: Any) -> None:
-    request = Request(prompt="q", n=40, seed=1, sampling=DECODING)
-    [whole] = asked(PrefixSampler(policy, name="p", rows=16), [request])
+    request = Request(prompt="q", n=40, seed=1, sampling=SAMPLING)
+    [whole] = completions_of(PrefixSampler(policy, name="p", rows=16), [request])
     assert {(completion.finish_reason, completion.n_tokens) for completion in whole} == {("length", 12)}
     policy.model.generation_config.eos_token_id = list(range(60, 120))
-    [cut] = asked(PrefixSampler(policy, name="p", rows=16), [request])
+    [cut] = completions_of(PrefixSampler(policy, name="p", rows=16), [request])
     assert {completion.finish_reason for completion in cut} == {"stop", "length"}
     assert len({completion.n_tokens for completion in cut}) > 5
     for completion, full in zip(cut, whole, strict=True):
@@ -210,15 +212,15 @@ def test_neither_rows_nor_tokens_exceed_their_bounds(
 ) -> None:
     sizes, step = [], DecodeBatch.step
     requests = [replace(request, prompt=request.prompt * 3) for request in nested([])]
-    requests.append(Request(prompt="q", n=13, sampling=DECODING))
-    expected = asked(PrefixSampler(policy, name="p"), requests)
+    requests.append(Request(prompt="q", n=13, sampling=SAMPLING))
+    expected = completions_of(PrefixSampler(policy, name="p"), requests)
 
     def watched(batch: DecodeBatch, n: int) -> None:
         sizes.append((len(batch.sequences), batch._cache.size))
         step(batch, n)
 
     monkeypatch.setattr(DecodeBatch, "step", watched)
-    assert asked(PrefixSampler(policy, name="p", rows=rows, tokens=tokens), requests) == expected
+    assert completions_of(PrefixSampler(policy, name="p", rows=rows, tokens=tokens), requests) == expected
     assert max(n for n, _ in sizes) <= rows
     if tokens is None:
         assert max(n for n, _ in sizes) == rows
@@ -234,21 +236,21 @@ def test_prompts_are_computed_once_and_prefixes_together(
     policy, seen = policies["qwen2_5_vl"], []
     hook = policy.model.model.visual.register_forward_pre_hook(lambda *_: seen.append(1))
     requests = [
-        Request(prompt="q", images=(pictures[0],), prefix="the bar " * n, n=2, sampling=DECODING) for n in range(6)
+        Request(prompt="q", images=(pictures[0],), prefix="the bar " * n, n=2, sampling=SAMPLING) for n in range(6)
     ]
-    asked(PrefixSampler(policy, name="p", rows=4), requests)
+    completions_of(PrefixSampler(policy, name="p", rows=4), requests)
     assert len(seen) == 1
     others = [replace(request, prompt="r" * i) for i, request in enumerate(requests)]
-    asked(PrefixSampler(policy, name="p", rows=4, tokens=160), [*others, *others])
+    completions_of(PrefixSampler(policy, name="p", rows=4, tokens=160), [*others, *others])
     hook.remove()
     assert len(seen) == 1 + 12  # no room to keep a prompt besides the newest
     monkeypatch.setattr(decode_batch, "PREFILL_SLOTS", 1)  # each prefix by itself
-    expected = asked(PrefixSampler(policy, name="p"), requests)
+    expected = completions_of(PrefixSampler(policy, name="p"), requests)
     monkeypatch.undo()
-    assert asked(PrefixSampler(policy, name="p"), requests) == expected
+    assert completions_of(PrefixSampler(policy, name="p"), requests) == expected
 
 
-def test_prompts_are_told_apart_by_their_images(policies: dict[str, Any], pictures: list[Path]) -> None:
+def test_prompts_differ_by_their_images(policies: dict[str, Any], pictures: list[Path]) -> None:
     from PIL import Image
 
     store = PrefixCache(policies["qwen2_5_vl"], max_tokens=1000)
@@ -265,14 +267,18 @@ def test_images_that_cannot_be_used_fail_their_requests_alone(
     policies: dict[str, Any], pictures: list[Path], tmp_path: Path
 ) -> None:
     (tmp_path / "text.png").write_text("no image")
-    good = Request(prompt="q", images=(pictures[0],), n=2, sampling=DECODING)
+    good = Request(prompt="q", images=(pictures[0],), n=2, sampling=SAMPLING)
     bad = [replace(good, images=(tmp_path / name,)) for name in ("gone.png", "text.png")]
-    found = asked(PrefixSampler(policies["internvl"], name="p", rows=2), [bad[0], good, bad[1], good])
-    assert [[completion.finish_reason for completion in row] for row in (found[0], found[2])] == [["error"] * 2] * 2
-    assert "is not there" in str(found[0][0].error)
-    assert "cannot identify image" in str(found[2][0].error)
-    assert found[1] == found[3] == asked(PrefixSampler(policies["internvl"], name="p"), [good])[0]
-    [refused] = asked(PrefixSampler(policies["text"], name="p"), [good])
+    completions = completions_of(PrefixSampler(policies["internvl"], name="p", rows=2), [bad[0], good, bad[1], good])
+    assert [[completion.finish_reason for completion in row] for row in (completions[0], completions[2])] == [
+        ["error"] * 2
+    ] * 2
+    assert "is not there" in str(completions[0][0].error)
+    assert "cannot identify image" in str(completions[2][0].error)
+    assert (
+        completions[1] == completions[3] == completions_of(PrefixSampler(policies["internvl"], name="p"), [good])[0]
+    )
+    [refused] = completions_of(PrefixSampler(policies["text"], name="p"), [good])
     assert "cannot see images" in str(refused[0].error)
 
 
@@ -283,10 +289,10 @@ def test_requests_are_taken_for_about_two_batches_and_later_ones_may_depend_on_a
         nonlocal n_taken
         while n_taken < 6:
             n_taken += 1
-            yield Request(prompt="q", n=4, seed=n_taken, sampling=DECODING)
+            yield Request(prompt="q", n=4, seed=n_taken, sampling=SAMPLING)
         while n_answered < 6:
             yield None
-        yield Request(prompt="q", seed=7, sampling=DECODING)
+        yield Request(prompt="q", seed=7, sampling=SAMPLING)
 
     indices = []
     for batch in PrefixSampler(policy, name="p", rows=8).sample(requests()):
@@ -297,13 +303,13 @@ def test_requests_are_taken_for_about_two_batches_and_later_ones_may_depend_on_a
     assert (sorted(indices), indices[-1]) == (list(range(7)), 6)
 
 
-def test_no_memory_is_told_with_the_remedy(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_is_reported_with_the_remedy(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise torch.OutOfMemoryError("no memory")
 
     monkeypatch.setattr(DecodeBatch, "step", fails)
     with pytest.raises(MprmError, match="up to 9 answers at a time do not fit into memory; take fewer with"):
-        asked(PrefixSampler(policy, name="p", rows=9), [Request(prompt="q", n=2, sampling=DECODING)])
+        completions_of(PrefixSampler(policy, name="p", rows=9), [Request(prompt="q", n=2, sampling=SAMPLING)])
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
@@ -314,7 +320,7 @@ def test_our_backbones_can_share_prefixes(kind: str, policies: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("name", "value"), [("num_beams", 2), ("min_p", 0.1), ("no_repeat_ngram_size", 3), ("stop_strings", ["x"])]
 )
-def test_settings_that_are_not_followed_are_told(
+def test_settings_that_are_not_followed_are_reported(
     name: str, value: Any, policy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy.model.generation_config, name, value)
@@ -337,7 +343,7 @@ def test_settings_that_do_nothing_are_no_reason(policy: Any, monkeypatch: pytest
         ("layer_types", ["full_attention", "sliding_attention"], "the model attends to a sliding window"),
     ],
 )
-def test_models_that_it_cannot_drive_are_told(
+def test_models_that_it_cannot_drive_are_reported(
     name: str, value: Any, reason: str, policy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy.model.config, name, value, raising=False)
@@ -361,11 +367,11 @@ def test_other_plain_decoders_are_driven_as_well(kind: str, policy: Any) -> None
     other: Any = SimpleNamespace(model=model, tokenizer=policy.tokenizer, encode_chat=policy.encode_chat)
     assert can_share_prefixes(other) is None
     requests = nested([])
-    expected = asked(TransformersSampler(other, name="p"), requests)
-    assert asked(PrefixSampler(other, name="p", rows=7), requests) == expected
+    expected = completions_of(TransformersSampler(other, name="p"), requests)
+    assert completions_of(PrefixSampler(other, name="p", rows=7), requests) == expected
 
 
-def test_a_window_that_slides_is_told_for_mistral(policy: Any) -> None:
+def test_a_sliding_window_is_reported_for_mistral(policy: Any) -> None:
     from types import SimpleNamespace
 
     from transformers import MistralConfig, MistralForCausalLM
@@ -387,7 +393,7 @@ def test_an_image_of_a_shape_that_the_policy_cannot_take_fails_alone(policies: d
     thin, good = Image.new("RGB", (1000, 4)), Image.new("RGB", (56, 56))
     sampling = SamplingParams(max_new_tokens=2)
     requests = [Request(prompt="q", images=(image,), n=2, sampling=sampling) for image in (good, thin, good)]
-    found = dict(answers(make(policies["qwen2_5_vl"], name="p"), requests))
-    assert [c.finish_reason == "error" for c in found[1]] == [True, True]
-    assert "1000 × 4 pixels cannot be used" in str(found[1][0].error)
-    assert not any(c.error for number in (0, 2) for c in found[number])
+    completions = dict(answers(make(policies["qwen2_5_vl"], name="p"), requests))
+    assert [c.finish_reason == "error" for c in completions[1]] == [True, True]
+    assert "1000 × 4 pixels cannot be used" in str(completions[1][0].error)
+    assert not any(c.error for number in (0, 2) for c in completions[number])

@@ -36,13 +36,13 @@ def sampler(server: ChatServer, **settings: Any) -> HTTPSampler:
     return HTTPSampler(server.url, "policy", **settings)
 
 
-def answers(found: HTTPSampler, requests: list[Request]) -> dict[int, list[Completion]]:
-    return dict(protocol.answers(found, requests))
+def answers(policy: HTTPSampler, requests: list[Request]) -> dict[int, list[Completion]]:
+    return dict(protocol.answers(policy, requests))
 
 
-def collect(found: HTTPSampler, requests: Iterable[Request | None], into: list[Answered]) -> threading.Thread:
+def collect(policy: HTTPSampler, requests: Iterable[Request | None], into: list[Answered]) -> threading.Thread:
     def extend() -> None:
-        for batch in found.sample(requests):
+        for batch in policy.sample(requests):
             into.extend(batch)
 
     thread = threading.Thread(target=extend)
@@ -59,9 +59,9 @@ def until(fact: Any) -> None:
 
 def test_all_answers_of_a_question_are_asked_for_at_once() -> None:
     with chat_server() as server:
-        found = answers(sampler(server), [Request(prompt="2+2?", n=3, seed=5)])
-    assert [c.text for c in found[0]] == [f"2+2?\n\nseed 5, answer {i}" for i in range(3)]
-    assert {c.finish_reason for c in found[0]} == {"stop"}
+        results = answers(sampler(server), [Request(prompt="2+2?", n=3, seed=5)])
+    assert [c.text for c in results[0]] == [f"2+2?\n\nseed 5, answer {i}" for i in range(3)]
+    assert {c.finish_reason for c in results[0]} == {"stop"}
     assert len(server.bodies) == 1
 
 
@@ -84,10 +84,10 @@ def test_the_body_says_how_to_decode() -> None:
     assert "top_k" not in second  # 0 leaves it out, for servers that do not know it
 
 
-def test_an_answer_that_was_begun_is_continued() -> None:
+def test_a_prefix_is_continued() -> None:
     with chat_server() as server:
-        found = answers(sampler(server), [Request(prompt="q", prefix=f"First {i}.\n\n", n=2) for i in range(9)])
-    assert [completion.text for completion in found[3]] == [f"q\n\nseed 0, answer {i}" for i in range(2)]
+        results = answers(sampler(server), [Request(prompt="q", prefix=f"First {i}.\n\n", n=2) for i in range(9)])
+    assert [completion.text for completion in results[3]] == [f"q\n\nseed 0, answer {i}" for i in range(2)]
     for body in server.asked:
         assert body["messages"][1]["content"].endswith(".\n\n")
         assert body["continue_final_message"] is True
@@ -95,7 +95,7 @@ def test_an_answer_that_was_begun_is_continued() -> None:
     assert {server.prompt(body) for body in server.asked} == {
         f"<|user|>q<|end|><|assistant|>First {i}.\n\n" for i in range(9)
     }
-    # open, closed, and with white space at the end: the server is tried out once, by the first of them
+    # open, closed, and with white space at the end: the server is probed once, by the first of them
     assert (len(server.asked), len(server.bodies)) == (9, 12)
     assert {body["max_tokens"] for body in server.bodies if body not in server.asked} == {1}
 
@@ -121,41 +121,41 @@ def test_a_server_that_takes_a_chat_template_neither_is_refused(tmp_path: Path) 
             answers(sampler(server, chat_template=tmp_path), [Request(prompt="q", prefix="First,")])
 
 
-def test_an_answer_does_not_repeat_its_beginning_even_where_the_server_does() -> None:
+def test_an_answer_does_not_repeat_its_prefix_even_where_the_server_does() -> None:
     prefixes = ["First,", " Then\n\n", "q\n\nseed 0, answer 0"]
     with chat_server(echoes=True) as server:
-        found = answers(sampler(server), [Request(prompt="q", prefix=prefix) for prefix in prefixes])
-    assert [found[i][0].text for i in range(3)] == ["q\n\nseed 0, answer 0"] * 3
+        results = answers(sampler(server), [Request(prompt="q", prefix=prefix) for prefix in prefixes])
+    assert [results[i][0].text for i in range(3)] == ["q\n\nseed 0, answer 0"] * 3
     # a server that does not echo may well say the same twice
     with chat_server() as server:
-        found = answers(sampler(server), [Request(prompt="q", prefix=prefix) for prefix in prefixes])
-    assert [found[i][0].text for i in range(3)] == ["q\n\nseed 0, answer 0"] * 3
+        results = answers(sampler(server), [Request(prompt="q", prefix=prefix) for prefix in prefixes])
+    assert [results[i][0].text for i in range(3)] == ["q\n\nseed 0, answer 0"] * 3
 
 
 def test_an_echo_of_something_else_is_no_answer() -> None:
     def answer(body: dict[str, Any], number: int) -> dict[str, Any]:
-        begun = body["messages"][-1]["content"]
+        prefix = body["messages"][-1]["content"]
         texts = {"a": "b goes on", " a.\n\n": "a.\n\nso", "c.\n\n": "c."}  # the last two as stripped at both ends
-        text = texts.get(begun, begun + "!")
+        text = texts.get(prefix, prefix + "!")
         return {"index": number, "message": {"content": text}, "finish_reason": "stop"}
 
     requests = [Request(prompt="q", prefix=prefix) for prefix in ("a", " a.\n\n", "c.\n\n")]
     with chat_server(answer=answer) as server:
-        found = answers(sampler(server), requests)
-    assert "repeats the prefix of answers, but not of this one" in str(found[0][0].error)
-    assert [found[i][0].text for i in (1, 2)] == ["so", ""]
+        results = answers(sampler(server), requests)
+    assert "repeats the prefix of answers, but not of this one" in str(results[0][0].error)
+    assert [results[i][0].text for i in (1, 2)] == ["so", ""]
 
 
-def test_white_space_that_the_server_cuts_off_is_told_and_not_repeated() -> None:
+def test_white_space_that_the_server_cuts_off_is_reported_and_not_repeated() -> None:
     def answer(_body: dict[str, Any], number: int) -> dict[str, Any]:
         return {"index": number, "message": {"content": "\n\nNext."}, "finish_reason": "stop"}
 
     with chat_server(trims=True, answer=answer) as server, pytest.warns(UserWarning, match="cuts white space off"):
-        found = answers(sampler(server), [Request(prompt="q", prefix="First.\n\n")])
-    assert found[0][0].text == "Next."
+        results = answers(sampler(server), [Request(prompt="q", prefix="First.\n\n")])
+    assert results[0][0].text == "Next."
     with chat_server(answer=answer) as server:
-        found = answers(sampler(server), [Request(prompt="q", prefix="First.\n\n")])
-    assert found[0][0].text == "\n\nNext."
+        results = answers(sampler(server), [Request(prompt="q", prefix="First.\n\n")])
+    assert results[0][0].text == "\n\nNext."
 
 
 def test_the_key_goes_into_the_header_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,25 +195,25 @@ def test_a_bare_address_gets_v1(path: str, expected: str) -> None:
 def test_a_server_that_gives_one_answer_at_a_time_is_asked_again() -> None:
     requests = [Request(prompt=f"q{i}", n=4, seed=i) for i in range(3)]
     with chat_server(takes_n=False) as server:
-        found = answers(sampler(server, concurrency=1), requests)
+        results = answers(sampler(server, concurrency=1), requests)
         again = answers(sampler(server, concurrency=1), requests[::-1])
     for i in range(3):
         seeds = [i, *(derived_seed(i, number) for number in range(1, 4))]
-        assert [c.text for c in found[i]] == [f"q{i}\n\nseed {seed}, answer 0" for seed in seeds]
+        assert [c.text for c in results[i]] == [f"q{i}\n\nseed {seed}, answer 0" for seed in seeds]
         # the answers do not depend on whether the server's limit was known yet
-        assert [c.text for c in again[2 - i]] == [c.text for c in found[i]]
+        assert [c.text for c in again[2 - i]] == [c.text for c in results[i]]
     assert sum("n" in body for body in server.bodies) == 4  # each run learns it with the two that are under way
-    assert found[0][0].n_tokens == 7
+    assert results[0][0].n_tokens == 7
 
 
 def test_a_server_that_refuses_n_is_asked_for_one_at_a_time() -> None:
     with chat_server(fault=lambda _number, body: 422 if "n" in body else None) as server:
-        found = answers(sampler(server, concurrency=1), [Request(prompt=f"q{i}", n=2) for i in range(3)])
-    assert all(c.finish_reason == "stop" for i in range(3) for c in found[i])
+        results = answers(sampler(server, concurrency=1), [Request(prompt=f"q{i}", n=2) for i in range(3)])
+    assert all(c.finish_reason == "stop" for i in range(3) for c in results[i])
     assert sum("n" in body for body in server.bodies) == 2  # those that are under way when it is learnt
 
 
-def test_passing_faults_are_tried_again_and_nothing_is_lost() -> None:
+def test_passing_faults_are_retried_and_nothing_is_lost() -> None:
     faults: list[int | str] = [500, 429, "drop", 503, "garbage"]
 
     def fault(number: int, _body: dict[str, Any]) -> int | str | None:
@@ -221,8 +221,8 @@ def test_passing_faults_are_tried_again_and_nothing_is_lost() -> None:
 
     requests = [Request(prompt=f"q{i}", n=2, seed=i) for i in range(40)]
     with chat_server(fault=fault) as server:
-        found = answers(sampler(server, concurrency=8, retries=40), requests)
-    assert found == {
+        results = answers(sampler(server, concurrency=8, retries=40), requests)
+    assert results == {
         # 7 tokens in all, shared out
         i: [Completion(text=f"q{i}\n\nseed {i}, answer {k}", finish_reason="stop", n_tokens=4 - k) for k in range(2)]
         for i in range(40)
@@ -233,15 +233,15 @@ def test_passing_faults_are_tried_again_and_nothing_is_lost() -> None:
 def test_the_server_says_how_long_to_wait() -> None:
     with chat_server(fault=lambda number, _body: 429 if number == 0 else None, retry_after_s=0.3) as server:
         began = time.monotonic()
-        found = answers(sampler(server), [Request(prompt="q")])
-    assert found[0][0].finish_reason == "stop"
+        results = answers(sampler(server), [Request(prompt="q")])
+    assert results[0][0].finish_reason == "stop"
     assert 0.3 <= time.monotonic() - began < 2
 
 
 def test_a_reply_that_takes_too_long_is_asked_for_again() -> None:
     with chat_server(fault=lambda number, _body: "slow" if number == 0 else None) as server:
-        found = answers(sampler(server, timeout_s=0.3), [Request(prompt="q")])
-    assert found[0][0].finish_reason == "stop"
+        results = answers(sampler(server, timeout_s=0.3), [Request(prompt="q")])
+    assert results[0][0].finish_reason == "stop"
     assert len(server.bodies) == 2
 
 
@@ -250,17 +250,17 @@ def test_a_request_that_always_fails_is_recorded_and_the_others_go_on() -> None:
         return 500 if body["messages"][0]["content"] == "q1" else None
 
     with chat_server(fault=fault) as server:
-        found = answers(sampler(server, retries=2), [Request(prompt=f"q{i}", n=2) for i in range(3)])
-    assert [c.finish_reason for c in found[0] + found[2]] == ["stop"] * 4
-    assert [c.finish_reason for c in found[1]] == ["error"] * 2
-    assert found[1][0].error == '3 tries failed, the last with HTTP 500: {"error": {"message": "fault 500"}}'
+        results = answers(sampler(server, retries=2), [Request(prompt=f"q{i}", n=2) for i in range(3)])
+    assert [c.finish_reason for c in results[0] + results[2]] == ["stop"] * 4
+    assert [c.finish_reason for c in results[1]] == ["error"] * 2
+    assert results[1][0].error == '3 tries failed, the last with HTTP 500: {"error": {"message": "fault 500"}}'
     assert sum(body["messages"][0]["content"] == "q1" for body in server.bodies) == 3
 
 
-def test_a_request_that_is_refused_is_not_tried_again() -> None:
+def test_a_rejected_request_is_not_retried() -> None:
     with chat_server(fault=lambda _number, _body: 400) as server:
-        found = answers(sampler(server), [Request(prompt="too long", n=3)])
-    assert [c.error for c in found[0]] == ['HTTP 400: {"error": {"message": "fault 400"}}'] * 3
+        results = answers(sampler(server), [Request(prompt="too long", n=3)])
+    assert [c.error for c in results[0]] == ['HTTP 400: {"error": {"message": "fault 400"}}'] * 3
     assert len(server.bodies) == 2  # with n, and once without it
 
 
@@ -278,16 +278,16 @@ def test_a_server_without_top_k_names_the_remedy() -> None:
             answers(sampler(server), [Request(prompt="q")])
 
 
-def test_transformers_serve_is_recognised_and_told_how_to_draw() -> None:
+def test_transformers_serve_is_recognised_and_gets_a_generation_config() -> None:
     def fault(_number: int, body: dict[str, Any]) -> str | None:
         return "refuse Unexpected fields in the request: {'top_k'}" if "top_k" in body else None
 
     requests = [Request(prompt=f"q{i}") for i in range(20)]
     with chat_server(fault=fault, delay_s=0.01) as server:
-        found = answers(sampler(server, concurrency=4), requests)
+        results = answers(sampler(server, concurrency=4), requests)
         extra = {"generation_config": '{"top_k": 5, "min_p": 0.1}'}
         answers(sampler(server, extra_body=extra), [Request(prompt="own")])
-    assert {found[i][0].finish_reason for i in range(20)} == {"stop"}
+    assert {results[i][0].finish_reason for i in range(20)} == {"stop"}
     taken = [body for body in server.bodies if "top_k" not in body]
     assert len(taken) == 21
     assert len(server.bodies) - len(taken) <= 5 + 1  # only those that were under way are sent twice
@@ -317,7 +317,7 @@ def test_limits_that_make_no_sense_are_refused(settings: dict[str, Any], problem
         HTTPSampler("http://localhost:8000", "policy", **settings)
 
 
-def test_no_server_is_said_at_once() -> None:
+def test_no_server_is_reported_at_once() -> None:
     with pytest.raises(MprmError, match=r"no server answers at http://127\.0\.0\.1:9/v1/chat/completions"):
         answers(HTTPSampler("http://127.0.0.1:9", "m"), [Request(prompt="q")])
 
@@ -331,7 +331,7 @@ def test_no_server_is_said_at_once() -> None:
         (None, "stop", "error"),
     ],
 )
-def test_how_an_answer_ended_is_told(given: str | None, reason: str, expected: str) -> None:
+def test_the_finish_reason_is_kept(given: str | None, reason: str, expected: str) -> None:
     def answer(_body: dict[str, Any], number: int) -> dict[str, Any]:
         return {"index": number, "message": {"content": given}, "finish_reason": reason}
 
@@ -342,9 +342,9 @@ def test_how_an_answer_ended_is_told(given: str | None, reason: str, expected: s
 
 
 def test_many_requests_are_in_flight_but_not_more_than_allowed() -> None:
-    with chat_server(delay_s=0.05, takes_n=False) as server:
-        found = answers(sampler(server, concurrency=6), [Request(prompt=f"q{i}", n=3) for i in range(12)])
-    assert sum(map(len, found.values())) == 36
+    with chat_server(delay_s=0.2, takes_n=False) as server:
+        results = answers(sampler(server, concurrency=6), [Request(prompt=f"q{i}", n=3) for i in range(12)])
+    assert sum(map(len, results.values())) == 36
     assert 3 <= server.most_at_once <= 6
 
 
@@ -438,8 +438,8 @@ def test_a_server_that_dies_and_comes_back_answers_every_request_once(monkeypatc
     monkeypatch.setattr(server_module, "HEALTH_CHECK_S", 0.05)
     done: list[tuple[int, list[Completion]]] = []
     with chat_server(delay_s=0.02) as server:
-        found = sampler(server, concurrency=8)
-        thread = collect(found, [Request(prompt=f"q{i}", seed=i) for i in range(200)], done)
+        policy = sampler(server, concurrency=8)
+        thread = collect(policy, [Request(prompt=f"q{i}", seed=i) for i in range(200)], done)
         for n_asked in (40, 120):
             until(lambda n=n_asked: len(server.asked) > n)
             server.die()
@@ -452,7 +452,7 @@ def test_a_server_that_dies_and_comes_back_answers_every_request_once(monkeypatc
     assert sorted(number for number, _ in done) == list(range(200))
     for number, [completion] in done:
         assert completion.text == f"q{number}\n\nseed {number}, answer 0"
-    # each of the two deaths cost at most the 8 requests in flight and those that found the door shut
+    # each of the two deaths cost at most the 8 requests in flight and those that results the door shut
     assert 200 <= len(server.asked) <= 200 + 2 * 8
 
 
@@ -510,9 +510,9 @@ def test_a_request_that_never_gets_a_reply_while_others_do_fails_alone(monkeypat
         return "drop" if body["messages"][0]["content"] == "q1" else None
 
     with chat_server(fault=fault) as server:
-        found = answers(sampler(server, retries=2), [Request(prompt=f"q{i}") for i in range(3)])
-    assert [found[i][0].finish_reason for i in range(3)] == ["stop", "error", "stop"]
-    assert "3 tries failed, the last with RemoteProtocolError" in str(found[1][0].error)
+        results = answers(sampler(server, retries=2), [Request(prompt=f"q{i}") for i in range(3)])
+    assert [results[i][0].finish_reason for i in range(3)] == ["stop", "error", "stop"]
+    assert "3 tries failed, the last with RemoteProtocolError" in str(results[1][0].error)
 
 
 def test_images_stand_at_their_marks_or_before_the_text(tmp_path: Path) -> None:
@@ -539,10 +539,10 @@ def test_an_image_that_cannot_be_read_fails_its_question_alone(tmp_path: Path) -
     (tmp_path / "text.png").write_text("no image")
     requests = [Request(prompt="q", images=(tmp_path / name,), n=2) for name in ("gone.png", "text.png")]
     with chat_server() as server:
-        found = answers(sampler(server), [*requests, Request(prompt="q")])
-    assert "gone.png' cannot be read: No such file" in str(found[0][1].error)
-    assert "text.png' is no PNG, JPEG" in str(found[1][0].error)
-    assert found[2][0].finish_reason == "stop"
+        results = answers(sampler(server), [*requests, Request(prompt="q")])
+    assert "gone.png' cannot be read: No such file" in str(results[0][1].error)
+    assert "text.png' is no PNG, JPEG" in str(results[1][0].error)
+    assert results[2][0].finish_reason == "stop"
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://"])
@@ -561,7 +561,7 @@ def test_what_is_no_server_is_refused(url: str) -> None:
         ({"max_new_tokens": 0}, "max_new_tokens"),
     ],
 )
-def test_decoding_that_makes_no_sense_is_refused(settings: dict[str, Any], problem: str) -> None:
+def test_sampling_parameters_that_make_no_sense_are_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         SamplingParams(**settings)
 
@@ -590,14 +590,14 @@ def test_a_key_that_no_header_can_hold_is_refused() -> None:
 def test_the_tokens_of_several_answers_are_shared_out_or_unknown(usage: Any, expected: list[int | None]) -> None:
     choice = {"message": {"content": "so"}, "finish_reason": "stop"}
 
-    class Told(ChatServer):
+    class Counting(ChatServer):
         def reply(self, body: dict[str, Any]) -> dict[str, Any]:
             return {"choices": [choice] * 3, "usage": {"completion_tokens": usage}}
 
-    server = Told()
+    server = Counting()
     server.start()
     try:
-        found = answers(sampler(server), [Request(prompt="q", n=3)])
+        results = answers(sampler(server), [Request(prompt="q", n=3)])
     finally:
         server.die()
-    assert [completion.n_tokens for completion in found[0]] == expected
+    assert [completion.n_tokens for completion in results[0]] == expected

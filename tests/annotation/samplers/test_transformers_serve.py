@@ -75,7 +75,7 @@ class Server:
 
 
 def save_models(folder: Path) -> None:
-    """A model whose answers the server hands on, and one whose answers it parses and repeats the beginning of."""
+    """A model whose answers the server hands on, and one whose answers it parses and whose prefixes it repeats."""
     import torch
     from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
@@ -96,15 +96,15 @@ def save_models(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("served")
-    found = Server(folder)
-    found.start()
+    running = Server(folder)
+    running.start()
     try:
         save_models(folder)
-        found.until_up()
-        yield found
+        running.until_up()
+        yield running
     finally:
-        found.process.terminate()
-        found.process.wait(timeout=20)
+        running.process.terminate()
+        running.process.wait(timeout=20)
         shutil.rmtree(folder)
 
 
@@ -114,8 +114,8 @@ def in_process(server: Server, kind: str) -> TransformersSampler:
     return TransformersSampler(load_backbone(server.models[kind], device="cpu"), name=kind, rows_per_batch=400)
 
 
-def texts(found: Iterator[tuple[int, list[Completion]]]) -> list[list[str]]:
-    by_number = dict(found)
+def texts(answered: Iterator[tuple[int, list[Completion]]]) -> list[list[str]]:
+    by_number = dict(answered)
     assert {c.error for completions in by_number.values() for c in completions} == {None}
     return [[c.text for c in by_number[number]] for number in range(len(by_number))]
 
@@ -123,33 +123,33 @@ def texts(found: Iterator[tuple[int, list[Completion]]]) -> list[list[str]]:
 def test_the_policy_behind_a_real_server_answers(server: Server) -> None:
     sampling = SamplingParams(max_new_tokens=5)  # top_k is not known to this server as such
     requests = [Request(prompt=f"{i}+{i}?", n=3, seed=i, sampling=sampling) for i in range(2)]
-    found = texts(answers(server.sampler("llama"), requests))
-    assert [len(row) for row in found] == [3, 3]
-    assert len({text for row in found for text in row}) > 3  # drawn, each with a seed of its own
+    completions = texts(answers(server.sampler("llama"), requests))
+    assert [len(row) for row in completions] == [3, 3]
+    assert len({text for row in completions for text in row}) > 3  # sampled, each with a seed of its own
     assert texts(answers(server.sampler("llama", concurrency=1), requests[:1])) == texts(
         answers(server.sampler("llama", concurrency=1), requests[:1])
     )
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
-def test_begun_answers_go_on_as_in_this_process(server: Server, kind: str) -> None:
+def test_prefixes_are_continued_as_in_this_process(server: Server, kind: str) -> None:
     requests = [Request(prompt="how long is bar 1?", prefix=prefix, sampling=GREEDY) for prefix in ["", *PREFIXES]]
-    found = texts(answers(server.sampler(kind), requests))
+    completions = texts(answers(server.sampler(kind), requests))
     expected = texts(answers(in_process(server, kind), requests))
     if kind == "qwen2":  # the server strips the answers of this kind of model
         expected = [[text.rstrip()] for [text] in expected]
         expected[0] = [expected[0][0].lstrip()]
-    assert found == expected
-    assert len({text for [text] in found}) >= 4  # the beginnings make a difference
+    assert completions == expected
+    assert len({text for [text] in completions}) >= 4  # the prefixes make a difference
 
 
-def test_tokens_are_drawn_as_often_as_in_this_process(server: Server) -> None:
+def test_tokens_are_sampled_as_often_as_in_this_process(server: Server) -> None:
     stats = pytest.importorskip("scipy.stats")
     sampling = SamplingParams(temperature=0.8, top_p=0.9, top_k=6, max_new_tokens=2)
 
     def counts(sampler: Any, prefix: str) -> Counter[str]:
-        [drawn] = texts(answers(sampler, [Request(prompt="q?", prefix=prefix, n=300, seed=5, sampling=sampling)]))
-        return Counter(drawn)
+        [sampled] = texts(answers(sampler, [Request(prompt="q?", prefix=prefix, n=300, seed=5, sampling=sampling)]))
+        return Counter(sampled)
 
     def p_value(first: Counter[str], second: Counter[str]) -> float:
         # texts seen fewer than 10 times in all make one class
@@ -190,17 +190,12 @@ def test_a_server_killed_in_the_middle_and_started_again_answers_every_request_o
     sampling = SamplingParams(temperature=0, max_new_tokens=24)
     requests = [Request(prompt=f"{i}+{i}?", prefix=PREFIXES[i % 3], sampling=sampling) for i in range(30)]
     done: list[tuple[int, list[Completion]]] = []
-    todo = iter(enumerate(requests))
-    with server.sampler("llama", concurrency=4).session() as session:
-        while len(done) < len(requests):
-            while session.room and (following := next(todo, None)) is not None:
-                session.submit(*following)
-            n_before = len(done)
-            done += session.wait()
-            if n_before < 8 <= len(done):
-                server.kill()
-                server.start()
-        assert session.wait() == []
+    for batch in server.sampler("llama", concurrency=4).sample(requests):
+        n_before = len(done)
+        done += batch
+        if n_before < 8 <= len(done):
+            server.kill()
+            server.start()
     assert sorted(number for number, _ in done) == list(range(30))
     assert texts(iter(done)) == texts(answers(in_process(server, "llama"), requests))
 

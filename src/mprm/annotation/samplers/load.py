@@ -93,20 +93,13 @@ class SamplerOptions(SamplingParams, ServerOptions, PolicyOptions):
 def load_policy(path: str | Path, *, device: str = "auto", dtype: str = "auto", rows: int | None = None) -> Sampler:
     """A sampler of the checkpoint in a folder, for `mprm.annotate` and `mprm.sample`.
 
-    Many requests are answered at a time, with prefix caching; one by one, with a word on why, where the model is of a
-    kind that is not known to allow it.
-
-    Parameters
-    ----------
-    device, dtype
-        See `mprm.models.checkpoint.load_backbone`.
-    rows
-        Most sequences in a batch; by default 1,024 on a GPU and 64 elsewhere.
+    It samples many requests at a time, with prefix caching; one at a time, with a word on why, where the model is of
+    a kind that is not known to allow it. ``rows``: most sequences in a batch, 1,024 on a GPU, 64 elsewhere.
     """
     from mprm.models.checkpoint import fingerprint_of, load_backbone
 
     backbone = load_backbone(path, dtype=dtype, device=device)
-    # torch comes with them: they are loaded only now, when it is known to be there
+    # these import torch, which load_backbone has checked for
     from mprm.annotation.samplers.generate import TransformersSampler
     from mprm.annotation.samplers.prefix_sampler import PrefixSampler, can_share_prefixes
 

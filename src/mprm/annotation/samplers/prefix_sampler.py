@@ -70,8 +70,8 @@ def can_share_prefixes(policy: Backbone) -> str | None:
 class PrefixSampler:
     """Samples many requests at a time: prompts and prefixes are computed once, sequences join and leave one batch.
 
-    The random numbers of a continuation depend on its request's seed and its number alone. So its text depends on other
-    requests only by the rounding of logits, which changes with the shapes of the batches and in bfloat16 can tip a
+    The random numbers of a continuation depend on its request's seed and its number alone. Other requests change its
+    text only through the rounding of logits, which depends on the shapes of the batches and in bfloat16 can tip a
     sample. The same requests in the same order, with the same ``rows`` and ``tokens``, give the same texts, on the
     same kind of device with the same versions.
 

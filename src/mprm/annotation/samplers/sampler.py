@@ -37,12 +37,9 @@ class ServerOptions(Config):
 
     concurrency: Annotated[int, Option("Requests in flight.", "N", group="server", at_least=1)] = 64
     timeout_s: Annotated[float, Option("Time limit of a reply.", "SECONDS", group="server", above=0)] = 600.0
-    retries: Annotated[
-        int, Option("Retries of a request that fails, with exponential back-off.", "N", group="server", at_least=0)
-    ] = 10
+    retries: Annotated[int, Option("Retries of a request, with back-off.", "N", group="server", at_least=0)] = 10
     patience_s: Annotated[
-        float,
-        Option("How long to wait for a server that stopped answering.", "SECONDS", group="server", at_least=0),
+        float, Option("Time limit of an outage of the server.", "SECONDS", group="server", at_least=0)
     ] = 900.0
     chat_template: Annotated[
         str | None,
@@ -55,7 +52,6 @@ class Request:
     """A prompt, and how many answers to it are wanted."""
 
     prompt: str
-    """The user's turn."""
     images: tuple[Any, ...] = ()
     """Paths that can be opened as they stand, or PIL images."""
     prefix: str = ""

@@ -45,7 +45,6 @@ try:
     import openai
     from anyio.from_thread import start_blocking_portal
     from openai.types.chat import ChatCompletion
-    from openai.types.chat.chat_completion import Choice
     from PIL import Image, UnidentifiedImageError
 except ImportError as error:
     raise MissingDependencyError(
@@ -75,15 +74,11 @@ class RejectedError(RequestError):
 
 
 class HTTPSampler:
-    """Samples from a chat server, many requests at a time; see docs/annotation.md for what differs between servers.
+    """Samples from a chat server, many requests at a time; docs/annotation.md says what differs between servers.
 
-    The seed goes with each request, so the answers are as reproducible as the server makes them (``transformers
-    serve``, with one generator for all requests, at a concurrency of 1 only). Before the first request with a prefix,
-    the server is probed; one that would open a new turn instead is refused with `ConfigError`.
-
-    Once the server has answered, requests without an answer (connection refused or dropped, time-out, 502, 503, 504)
-    wait until it is back, while small requests check for it, at least every ten seconds. Each outage costs them one
-    retry. After ``patience_s`` without any answer `MprmError` is raised.
+    Before the first request with a prefix, the server is probed; one that would open a new turn instead of continuing
+    it is refused with `ConfigError`. A server that stopped answering (connection refused or dropped, time-out, 502,
+    503, 504) is waited for; after ``patience_s`` `MprmError` is raised. Each outage costs a request one retry.
 
     Parameters
     ----------
@@ -251,45 +246,43 @@ class _Session:
 
     async def _post(self, body: dict[str, Any], seed: int) -> Reply:
         """The reply; `RequestError` concerns this post, `MprmError` all."""
+        problem, n_tries = "", self._options.retries + 1
         self.n_posts += 1
         try:
             async with self._slots:
-                return await self._replied(body | {"seed": seed})
+                for number in range(n_tries):
+                    await asyncio.sleep(HEALTH_CHECK_S * number)
+                    reply = await self._sent(body | {"seed": seed})
+                    try:
+                        return _reply(reply)
+                    except (AttributeError, LookupError, TypeError, ValueError) as error:
+                        problem = f"a reply that is no chat completion: {type(error).__name__} {error}"
+                raise RequestError(f"{n_tries} tries failed, the last with {problem}")
         finally:
             self.n_posts -= 1
 
-    async def _replied(self, body: dict[str, Any]) -> Reply:
+    async def _sent(self, body: dict[str, Any]) -> ChatCompletion:
         sent = for_transformers_serve(body) if self._is_transformers_serve else body
-        n_tries = self._options.retries + 1
-        problem = ""
-        for number in range(n_tries):
-            await asyncio.sleep(HEALTH_CHECK_S * number)
-            try:
-                reply = await self.client.post(
-                    "/chat/completions",
-                    body=sent,
-                    cast_to=ChatCompletion,
-                    options={"headers": {"Authorization": openai.Omit()}},
-                )
-                return _reply(reply)
-            except openai.APIStatusError as error:
-                status, text = error.status_code, f"HTTP {error.status_code}: {_said(error.response)}"
-                if status == 422 and UNKNOWN_FIELDS in text and for_transformers_serve(body) != sent:
-                    self._is_transformers_serve = True
-                    return await self._replied(body)
-                if status in HOPELESS:
-                    hint = "See --server, --served-model and --api-key-env"
-                    raise ConfigError(f"{self._url} refuses: {text}. {hint}") from None
-                if "top_k" in text and status in (400, 422):
-                    raise ConfigError(f"{self._url} takes no top_k ({text}); leave it out with --top-k 0") from None
-                if status < 500 and status not in (408, 409, 429):  # which the openai client retries
-                    raise RejectedError(text) from None
-                raise RequestError(f"{n_tries} tries failed, the last with {text}") from None
-            except openai.APIConnectionError as error:
-                raise RequestError(f"{n_tries} tries failed, the last with {_problem(error.__cause__)}") from None
-            except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-                problem = f"a reply that is no chat completion: {type(error).__name__} {error}"
-        raise RequestError(f"{n_tries} tries failed, the last with {problem}")
+        headers = {"Authorization": openai.Omit()}
+        failure = f"{self._options.retries + 1} tries failed, the last with"
+        try:
+            return await self.client.post(
+                "/chat/completions", body=sent, cast_to=ChatCompletion, options={"headers": headers}
+            )
+        except openai.APIConnectionError as error:
+            raise RequestError(f"{failure} {_problem(error.__cause__)}") from None
+        except openai.APIStatusError as error:
+            status, text = error.status_code, f"HTTP {error.status_code}: {_said(error.response)}"
+        if status == 422 and UNKNOWN_FIELDS in text and for_transformers_serve(body) != sent:
+            self._is_transformers_serve = True
+            return await self._sent(body)
+        if status in HOPELESS:
+            raise ConfigError(f"{self._url} refuses: {text}. See --server, --served-model and --api-key-env")
+        if "top_k" in text and status in (400, 422):
+            raise ConfigError(f"{self._url} takes no top_k ({text}); leave it out with --top-k 0")
+        if status < 500 and status not in (408, 409, 429):  # which the openai client retries
+            raise RejectedError(text)
+        raise RequestError(f"{failure} {text}")
 
 
 class _PatientClient(httpx2.AsyncClient):
@@ -303,8 +296,6 @@ class _PatientClient(httpx2.AsyncClient):
             limits=httpx2.Limits(max_connections=options.concurrency + 1, keepalive_expiry=KEEP_ALIVE_S),
         )
         self._url, self._model, self._options = url, model, options
-        self._is_up = asyncio.Event()
-        self._is_up.set()
         self._outage: asyncio.Task[None] | None = None
         self._first_sent_at = self._answered_at = 0.0
 
@@ -326,34 +317,35 @@ class _PatientClient(httpx2.AsyncClient):
         if response.status_code in UNAVAILABLE:
             self._lost(f"HTTP {response.status_code}: {_said(response)}", sent_at)
         else:
-            self._answered()
+            self._answered_at = time.monotonic()
         return response
 
-    def _answered(self) -> None:
-        self._answered_at = time.monotonic()
-        self._is_up.set()
+    async def aclose(self) -> None:
+        """Close all connections, and that of a health check first."""
+        if self._outage is not None:
+            self._outage.cancel()
+            await asyncio.wait([self._outage])
+        await super().aclose()
 
     def _lost(self, problem: str, sent_at: float) -> None:
-        if self._answered_at and self._is_up.is_set():
-            self._is_up.clear()
+        if self._answered_at and (self._outage is None or self._outage.done()):
             # a server that nobody asked anything for long may have been there until now
             since = max(sent_at, self._answered_at)
             self._outage = asyncio.create_task(self._until_up(since, problem))
 
     async def _until_up(self, since: float, problem: str) -> None:
+        """Return when the server answers a health check; these come at growing intervals."""
         patience_s, pause_s, is_announced = self._options.patience_s, HEALTH_CHECK_S, False
         while (left_s := since + patience_s - time.monotonic()) > 0:
+            if await self._is_healthy(left_s):
+                if is_announced:
+                    print(f"{self._url} is back", file=sys.stderr)
+                return
             if not is_announced and patience_s - left_s > ANNOUNCE_AFTER_S:
                 is_announced = True
                 waiting = f"waiting for it, up to {patience_s:g} s"
                 print(f"{self._url} does not answer ({problem}); {waiting}", file=sys.stderr)
-            with contextlib.suppress(TimeoutError):
-                # another request, sent before, may still be answered
-                await asyncio.wait_for(self._is_up.wait(), min(random.uniform(0.5, 1.0) * pause_s, left_s))
-            if self._is_up.is_set() or await self._is_healthy(left_s):
-                if is_announced:
-                    print(f"{self._url} is back", file=sys.stderr)
-                return self._answered()
+            await asyncio.sleep(min(random.uniform(0.5, 1.0) * pause_s, left_s))
             pause_s = min(2 * pause_s, MAX_HEALTH_CHECK_S)
         raise MprmError(
             f"{self._url} has not answered for {patience_s:g} s ({problem}). What is done is saved; the same command"
@@ -361,9 +353,7 @@ class _PatientClient(httpx2.AsyncClient):
         )
 
     async def _is_healthy(self, left_s: float) -> bool:
-        """Whether the server answers the shortest of requests."""
-        body: dict[str, Any] = {"model": self._model, "messages": [{"role": "user", "content": "."}]}
-        body |= {"max_tokens": 1, "temperature": 0, "seed": 0}
+        body = {"model": self._model, "messages": [{"role": "user", "content": "."}], "max_tokens": 1}
         timeout_s = min(self._options.timeout_s, left_s)
         try:
             response = await super().send(self.build_request("POST", self._url, json=body, timeout=timeout_s))
@@ -401,23 +391,21 @@ def _reply(reply: ChatCompletion) -> Reply:
     n_tokens, n_prompt_tokens = None, None
     if reply.usage is not None:
         n_tokens, n_prompt_tokens = reply.usage.completion_tokens, reply.usage.prompt_tokens
-    n = len(reply.choices)
-    shares: list[int | None] = [None] * n
-    if isinstance(n_tokens, int) and n_tokens >= 0:  # a server tells the sum of all answers
-        shares = [n_tokens // n + (number < n_tokens % n) for number in range(n)]
-    completions = [_completion(choice, share) for choice, share in zip(reply.choices, shares, strict=True)]
+    n, completions = len(reply.choices), []
+    for number, choice in enumerate(reply.choices):
+        text, reason, share = choice.message.content, choice.finish_reason, None
+        if isinstance(n_tokens, int) and n_tokens >= 0:  # a server tells the sum of all answers
+            share = n_tokens // n + (number < n_tokens % n)
+        if reason not in FINISH_REASONS:
+            completion = failed(f"the server's answer has finish_reason {reason!r}; expected stop or length")
+        elif not isinstance(text, str):
+            completion = failed(f"the server's message has content {text!r}; expected text")
+        else:
+            completion = Completion(text=text, finish_reason=FINISH_REASONS[reason], n_tokens=share)
+        completions.append(completion)
     if not completions:
         raise ValueError("it holds no choices")
     return Reply(completions, n_prompt_tokens if isinstance(n_prompt_tokens, int) else None)
-
-
-def _completion(choice: Choice, n_tokens: int | None) -> Completion:
-    text, reason = choice.message.content, choice.finish_reason
-    if reason not in FINISH_REASONS:
-        return failed(f"the server ended the answer with finish_reason {reason!r}; expected stop or length")
-    if not isinstance(text, str):
-        return failed(f"the server's message has content {text!r}; expected text")
-    return Completion(text=text, finish_reason=FINISH_REASONS[reason], n_tokens=n_tokens)
 
 
 def chat_messages(request: Request, *, end_mark: str = "") -> list[dict[str, Any]]:
