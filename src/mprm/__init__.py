@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mprm.data.convert import convert
     from mprm.data.corpus import Corpus, open_corpus
     from mprm.data.questions import read_questions
+    from mprm.data.quickstart import quickstart
     from mprm.data.types import Chain, Rollout, Step
     from mprm.errors import MprmError
     from mprm.evaluation.evaluate import evaluate
@@ -42,6 +43,7 @@ _HOME = {
     "PRM": ("mprm.models.prm", "PRM"),
     "TrainConfig": ("mprm.training.config", "TrainConfig"),
     "evaluate": ("mprm.evaluation.evaluate", "evaluate"),
+    "quickstart": ("mprm.data.quickstart", "quickstart"),
     "read_questions": ("mprm.data.questions", "read_questions"),
     "rerank": ("mprm.evaluation.rerank", "rerank"),
     "sample": ("mprm.annotation.sample", "sample"),
@@ -88,6 +90,7 @@ __all__ = [
     "mixture",
     "open_corpus",
     "positive_fraction",
+    "quickstart",
     "read_questions",
     "reliability",
     "rerank",

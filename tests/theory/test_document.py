@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from mprm.theory import fit_corpus
 from mprm_lab.sample_corpus import write_sample
 from mprm_lab.theory.lines import FAMILY_ERROR
+
+from mprm.theory import fit_corpus
 from mprm_lab.theory.verify import CRITERION
 
 ROOT = Path(__file__).parents[2]

@@ -141,6 +141,11 @@ class StepTable:
         is_whole: BoolArray = n_lost == 0
         return is_whole
 
+    @classmethod
+    def of(cls, solutions: Sequence[ScoredSolution]) -> StepTable:
+        """The table of some scored solutions."""
+        return step_table(solutions)
+
 
 def step_table(solutions: Sequence[ScoredSolution]) -> StepTable:
     """The table of some scored solutions."""
