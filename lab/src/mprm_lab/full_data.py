@@ -7,9 +7,8 @@ from pathlib import Path
 
 from mprm.data.benchmarks import check_images_exist, read_benchmark
 from mprm.evaluation.step_table import score_benchmark, write_scores
-from mprm.models.prm import PRM
-from mprm.training.config import TrainConfig
-from mprm.training.train import train
+from mprm.models import PRM
+from mprm.training import TrainConfig, train
 from mprm_lab.reproduce.reproduce_plan import TRAINING
 
 NAME = "full"

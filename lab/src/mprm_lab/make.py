@@ -20,7 +20,7 @@ from mprm.annotation.samplers.load import load_policy
 from mprm.data.candidate_formats import read_candidates
 from mprm.data.output import atomic_write
 from mprm.errors import ConfigError, InputNotFoundError, MprmError
-from mprm.models.checkpoint import Backbone, need_torch
+from mprm.models import Backbone, need_torch
 from mprm_lab.plan import LabPlan, PolicyPlan
 from mprm_lab.policy.architecture import new_policy, save_policy
 from mprm_lab.policy.train_policy import PolicyTraining, train_policy

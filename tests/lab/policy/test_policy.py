@@ -15,8 +15,7 @@ from mprm.annotation.samplers.load import load_policy
 from mprm.annotation.samplers.sampler import Request, SamplingParams, answers
 from mprm.data.questions import prompt_of
 from mprm.errors import ConfigError
-from mprm.models.attention import look_by_windows
-from mprm.models.prompt import step_tokens
+from mprm.models import step_tokens, use_window_attention
 from mprm_lab.policy.architecture import Size, new_policy, save_policy
 from mprm_lab.policy.lessons import IGNORED, LESSONS, POOL, Lessons, pointing
 from mprm_lab.policy.train_policy import AGAIN, NAMING, PolicyTraining, _batches, _inputs, _loss, train_policy
@@ -96,7 +95,7 @@ def test_the_loss_is_taken_of_what_is_to_be_said_and_of_the_names_of_places(kind
 def test_a_batch_is_read_as_its_rows_are_one_by_one(kind: str) -> None:
     policy = new_policy(kind, size=SMALL)
     data = Lessons(policy, 1, batch_size=3, seed=0)
-    look_by_windows(policy.family.vision_tower(policy.model))
+    use_window_attention(policy.family.vision_tower(policy.model))
     rows = [data[number] for number in range(len(data))]
     pixels, batches = data.pool(rows)
     batch = batches[1]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mprm.errors import ConfigError
-from mprm.models.checkpoint import FAMILIES, Backbone
+from mprm.models import FAMILIES, Backbone
 from mprm_lab.policy.tokenizer import VIDEO, lab_tokenizer
 
 SIDE = 112
@@ -69,7 +69,7 @@ def _spread(model: Any) -> None:
 
 
 def save_policy(policy: Backbone, folder: Any) -> None:
-    """Write it as published checkpoints are written; `mprm.models.checkpoint.load_backbone` reads it."""
+    """Write it as published checkpoints are written; `mprm.models.load_backbone` reads it."""
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
     policy.image_processor.save_pretrained(folder)

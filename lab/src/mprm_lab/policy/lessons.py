@@ -11,9 +11,7 @@ from typing import Any
 from mprm.data.candidate_formats import JOINT
 from mprm.data.questions import prompt_of
 from mprm.errors import ConfigError
-from mprm.models.chat import chat_ids, plain_text
-from mprm.models.checkpoint import Backbone
-from mprm.models.families import as_frames
+from mprm.models import Backbone, group_equal_grids, plain_text
 from mprm_lab.world import SOURCES, SPLITS, Problem, as_question, draw, places, problem, solution
 from mprm_lab.world.glyphs import LETTERS
 from mprm_lab.world.randomness import draws_for
@@ -109,7 +107,7 @@ class Lessons:
     def _encoded(self, lesson: tuple[str, str], picture: Any) -> tuple[list[int], int]:
         """The ids of a lesson, and how many of them, at the end, are to be said."""
         asked, told = lesson
-        ids = chat_ids(self._encoder, asked, [picture], begun=told)
+        ids = self._encoder.chat_ids(asked, [picture], prefix=told)
         n_told = len(plain_text(self._encoder.tokenizer).encode(told))
         return [*ids, self._encoder.tokenizer.eos_token_id], n_told + 1
 
@@ -150,7 +148,7 @@ class Lessons:
         if "image_grid_thw" in rows[0]["vision"]:
             # positions are reckoned here: the model would go through the pictures one by one
             grids = torch.cat([torch.as_tensor(row["vision"]["image_grid_thw"]) for row in rows])
-            inputs["image_grid_thw"] = as_frames(grids)
+            inputs["image_grid_thw"] = group_equal_grids(grids)
             vision = [{"image_grid_thw": grid[None]} for grid in grids.numpy()]
             positions = [
                 encoder.family.positions(encoder.tokenizer, encoder.image_processor, ids, seen)

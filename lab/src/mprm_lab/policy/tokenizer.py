@@ -6,7 +6,7 @@ from typing import Any
 
 from mprm.data.candidate_formats import JOINT
 from mprm.data.questions import prompt_of
-from mprm.models.families import Family
+from mprm.models import Family
 from mprm_lab.world import SOURCES, SPLITS, as_question, problem, solution, vocabulary
 
 FRAME = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

@@ -10,8 +10,7 @@ from random import Random
 from typing import Any
 
 from mprm.errors import ConfigError
-from mprm.models.attention import look_by_windows
-from mprm.models.checkpoint import Backbone, resolve_device
+from mprm.models import Backbone, resolve_device, use_window_attention
 from mprm_lab.policy.lessons import LESSONS, POOL, Batch, Lessons
 
 AGAIN = 1
@@ -55,7 +54,7 @@ def train_policy(
 
     device = resolve_device(how.device)
     model = policy.model.to(device).train()
-    look_by_windows(policy.family.vision_tower(model))
+    use_window_attention(policy.family.vision_tower(model))
     decayed = [weight for weight in model.parameters() if weight.dim() > 1]
     others = [weight for weight in model.parameters() if weight.dim() <= 1]
     groups = [{"params": decayed, "weight_decay": how.weight_decay}, {"params": others, "weight_decay": 0.0}]

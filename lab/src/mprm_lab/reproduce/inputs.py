@@ -13,7 +13,7 @@ from mprm.data.corpus import hash_file
 from mprm.data.output import atomic_write
 from mprm.errors import DataError, InputNotFoundError
 from mprm.evaluation.rerank import judge_candidates
-from mprm.models.checkpoint import fingerprint_of
+from mprm.models import fingerprint_of
 from mprm_lab.pictures import draw_missing
 
 FILES = ("corpus", "benchmark", "validation", "candidates")

@@ -14,12 +14,11 @@ from typing import Any
 
 from mprm.data.engine import n_cores
 from mprm.errors import ConfigError, MprmError
-from mprm.models.checkpoint import need_torch, resolve_device
+from mprm.models import need_torch, resolve_device
 from mprm_lab.pictures import check_folder
 from mprm_lab.reproduce.cell import Cell
 from mprm_lab.reproduce.cell_files import CellFiles
 from mprm_lab.reproduce.choice import choices_of
-from mprm_lab.reproduce.encoded import Part
 from mprm_lab.reproduce.inputs import WORK, LabInputs, draw_pictures, find_inputs, judge_once
 from mprm_lab.reproduce.progress import Progress
 from mprm_lab.reproduce.reproduce_plan import ReproducePlan
@@ -87,8 +86,6 @@ def reproduce(
             judge_once(inputs, say)
         if run.missing(wanted):
             draw_pictures(inputs, say)
-            if make is None and n_jobs > 1:
-                run.encode(backbones, max(1, n_jobs // len(backbones)))
             if resolve_device(plan.device) == "cpu" and inputs.n_rollouts > MANY:
                 say(f"no GPU here: a cell can take hours; {folder / 'logs'} tells how long each will")
             if rates is None and any(cell.subset != "base" for cell in run.missing(wanted)):
@@ -128,10 +125,7 @@ def workbench(inputs: LabInputs, plan: ReproducePlan) -> Callable[[Any], Any]:
 
     bench = Workbench(inputs, plan)
 
-    def do(work: Part | tuple[Cell, dict[str, Any]]) -> float | None:
-        if isinstance(work, Part):
-            bench.encode(work)
-            return None
+    def do(work: tuple[Cell, dict[str, Any]]) -> float | None:
         found: float | None = bench.run(*work)["metrics"]["held_out"]["overall"]
         return found
 
@@ -200,14 +194,6 @@ class _Run:
         names = ["corpus", split, cell.backbone, *["candidates"] * (cell.arm in self.plan.best_of_n)]
         training = self.plan.train_options(cell, learning_rate or 0.0) if cell.subset != "base" else {}
         return {"training": training, "inputs": {name: self.inputs.hashes[name] for name in names}}
-
-    def encode(self, backbones: tuple[str, ...], count: int) -> None:
-        """Read the corpus as each backbone does, in so many parts."""
-        parts = [Part(backbone, index, count) for backbone in backbones for index in range(count)]
-        tasks = [Task(name=f"{part.backbone}.{part.index}", group=part.backbone, cost=1, work=part) for part in parts]
-        self._do("encoding", tasks)
-        if self.failed:
-            raise MprmError("the corpus cannot be encoded: " + "; ".join(self.failed.values()))
 
     def choose(self, backbones: tuple[str, ...]) -> None:
         """Measure what learning rates are chosen by."""

@@ -10,7 +10,7 @@ from mprm.selection.strategies import StrategyName
 from mprm_lab.reproduce.cell import Cell
 
 TRAINING: dict[str, Any] = {"batch_size": 64, "per_device": 64, "max_length": 1024}
-"""Fields of `mprm.training.config.TrainConfig` that all reward models of the lab share."""
+"""Fields of `mprm.TrainConfig` that all reward models of the lab share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class ReproducePlan:
     choice_seed: int = 1000
     """Of the trainings that choose; no other cell has it."""
     training: dict[str, Any] = field(default_factory=lambda: dict(TRAINING))
-    """Fields of `mprm.training.config.TrainConfig` that all trainings share; the others are its defaults."""
+    """Fields of `mprm.TrainConfig` that all trainings share; the others are its defaults."""
     curves: tuple[str, ...] = ("full", "random-10", "bis-10", "random-25", "bis-25", "random-25-matched")
     """Arms whose first seeds are measured during training too."""
     curve_seeds: int = 3
@@ -96,10 +96,10 @@ class ReproducePlan:
         return f"{cell.arm}.seed{cell.seed}" in self.keep
 
     def train_options(self, cell: Cell, learning_rate: float) -> dict[str, Any]:
-        """Fields of `mprm.training.config.TrainConfig` that decide what the cell's training makes."""
+        """Fields of `mprm.TrainConfig` that decide what the cell's training makes."""
         return {
             **self.training,
-            "select": None if cell.rho is None else cell.subset,
+            "strategy": None if cell.rho is None else cell.subset,
             "rho": cell.rho,
             "alpha": cell.alpha,
             "select_seed": cell.seed,

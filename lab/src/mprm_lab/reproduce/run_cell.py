@@ -1,4 +1,4 @@
-"""Train and measure cells, one after the other; what they share is read and encoded once."""
+"""Train and measure cells, one after the other; the benchmarks are read once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ from typing import Any
 import msgspec
 
 from mprm.data.benchmarks import Benchmark, check_images_exist, read_benchmark
-from mprm.models.checkpoint import PRMConfig, device_name, family_of, resolve_device
-from mprm.models.head import load_step_model
-from mprm.models.prm import PRM
-from mprm.models.prompt import Memory
-from mprm.training.config import TrainConfig
-from mprm.training.train import Trained, train
+from mprm.models import PRM, PRMConfig, device_name, family_of, resolve_device
+from mprm.progress import progress_bar
+from mprm.training import TrainConfig, Trained, train
 from mprm_lab.reproduce.cell import Cell
 from mprm_lab.reproduce.cell_files import CellFiles
-from mprm_lab.reproduce.encoded import Part, encode, recalled
 from mprm_lab.reproduce.inputs import WORK, LabInputs
 from mprm_lab.reproduce.measure_cell import best_of_n_accuracies, scored_table, step_metrics
 from mprm_lab.reproduce.reproduce_plan import ReproducePlan
@@ -32,7 +28,7 @@ TOKENS_PER_BATCH = 65_536
 FIXED = {
     "gradient_checkpointing": False,
     "save_every": 0,
-    "workers": 0,  # what is encoded stays in this process
+    "dataloader_workers": 0,
     "report_to": ("none",),
 }
 """Fields of `TrainConfig` that change speed alone."""
@@ -44,16 +40,11 @@ class Workbench:
     def __init__(self, inputs: LabInputs, plan: ReproducePlan) -> None:
         self.inputs, self.plan = inputs, plan
         self.files = CellFiles(inputs.folder)
-        self._backbone, self._memory = "", Memory()
         self._benchmark = lru_cache(maxsize=None)(self._read)
 
     def run(self, cell: Cell, settings: dict[str, Any]) -> dict[str, Any]:
         """Train, measure and keep one cell; returns its record."""
         began = monotonic()
-        if cell.backbone != self._backbone:
-            self._memory = Memory()  # room for one at a time
-            self._backbone, self._memory = cell.backbone, recalled(self.inputs, cell.backbone)
-            gc.freeze()
         folder = self.inputs.folder / WORK / f"{cell.name}.{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)
         try:
@@ -80,12 +71,7 @@ class Workbench:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             gc.collect()
-            gc.freeze()  # what is remembered is not looked through again when a trainer clears up
         return record
-
-    def encode(self, part: Part) -> None:
-        """Encode a part of the corpus for all workers."""
-        encode(part, self.inputs, max_length=self.plan.training["max_length"])
 
     def _trained(self, cell: Cell, folder: Path, settings: dict[str, Any]) -> Trained:
         config = TrainConfig(
@@ -97,7 +83,7 @@ class Workbench:
             **settings["training"],
             **self._curve(cell),
         )
-        return train(str(self.inputs.file("corpus")), config, memory=self._memory)
+        return train(str(self.inputs.file("corpus")), config, progress=progress_bar)
 
     def _curve(self, cell: Cell) -> dict[str, Any]:
         if not self.plan.has_curve(cell):
@@ -132,18 +118,19 @@ class Workbench:
             device=self.plan.device,
             image_root=self.inputs.images,
             tokens_per_batch=TOKENS_PER_BATCH,
-            memory=self._memory,
         )
 
     def _base(self, backbone: str) -> PRM:
         """The weights that training begins with, as a reward model."""
         path = self.inputs.policy(backbone)
-        card = PRMConfig(image_settings=family_of(path).image_settings, max_length=self.plan.training["max_length"])
-        model = load_step_model(
-            path, card, device=self.plan.device, image_root=self.inputs.images, memory=self._memory
+        config = PRMConfig(image_settings=family_of(path).image_settings, max_length=self.plan.training["max_length"])
+        return PRM.from_pretrained(
+            path,
+            config,
+            device=self.plan.device,
+            image_root=self.inputs.images,
+            tokens_per_batch=TOKENS_PER_BATCH,
         )
-        weights = self.inputs.hashes[backbone]
-        return PRM(model, card, name=backbone, tokens_per_batch=TOKENS_PER_BATCH, fingerprint=weights)
 
 
 def _counts(trained: Trained | None) -> dict[str, Any]:
@@ -154,7 +141,7 @@ def _counts(trained: Trained | None) -> dict[str, Any]:
         "n_rollouts": trained.data["rollouts"],
         "n_steps": trained.data["steps"],
         "n_positive": trained.data["positive_steps"],
-        "n_updates": trained.n_updates,
+        "n_updates": trained.n_optimizer_steps,
         "mean_loss": trained.loss,
         "last_loss": trained.last_loss,
     }
