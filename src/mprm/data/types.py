@@ -129,7 +129,7 @@ def problem_key(question: str, images: tuple[str, ...] = ()) -> str:
     True
     """
     parts = (" ".join(question.split()), *images)
-    return xxhash.xxh3_128_hexdigest("\0".join(parts).encode())
+    return xxhash.xxh3_128_hexdigest("\0".join(parts).encode("utf-8", "replace"))
 
 
 def first_error_of(labels: tuple[int, ...]) -> int | None:

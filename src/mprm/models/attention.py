@@ -5,11 +5,13 @@ Each function has the signature of transformers' ``sdpa`` and returns what that 
 - `tree_attention`: in a packed tree a token sees its own node up to itself, and all nodes that its node continues;
 - `window_attention`: of a vision tower that looks at its image window by window;
 - `grouped_attention`: of one new token a row, without copies of the keys for each head that shares them.
+
+Queries have shape (rows, heads, tokens, width), keys and values (rows, shared heads, tokens, width).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +31,7 @@ WINDOW_ATTENTION = "mprm_flash_windows"
 GROUPED_ATTENTION = "mprm_grouped"
 
 Spans = Sequence[tuple[int, int]]
+_sdpa: Callable[..., tuple[Tensor, None]] = sdpa_attention_forward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +77,7 @@ def as_autocast(*states: Tensor) -> tuple[Tensor, ...]:
 def flash(query: Tensor, key: Tensor, value: Tensor, batch: VarlenBatch, scale: float | None) -> tuple[Tensor, ...]:
     """Output (Q, heads, width), log-sum-exp (heads, Q), and two tensors that backward takes.
 
-    Parameters
-    ----------
-    query : shape (Q, heads, width)
-    key, value : shape (K, shared heads, width)
+    ``query`` has shape (Q, heads, width), ``key`` and ``value`` have shape (K, shared heads, width).
     """
     results: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
         query, key, value, *batch.seqlens, 0.0, batch.is_causal, False, scale=scale
@@ -176,13 +176,7 @@ def tree_attention(
     tree: TreeOnDevice | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention in a packed tree; without a tree it is ``sdpa``.
-
-    Parameters
-    ----------
-    query : shape (1, heads, T, width)
-    key, value : shape (1, shared heads, T, width)
-    """
+    """Attention in a packed tree of T tokens; without a tree it is ``sdpa``."""
     if tree is None or len(tree.tree.nodes) == 1:
         return _sdpa(module, query, key, value, attention_mask, **options)
     query, key, value = as_autocast(query, key, value)
@@ -208,13 +202,6 @@ def node_by_node(module: Any, query: Tensor, key: Tensor, value: Tensor, tree: P
         mask = None if len(path) == 1 else ones.tril(n_keys - n_queries)[None, None]
         outputs.append(_sdpa(module, own, keys, values, mask, **options)[0])
     return torch.cat(outputs, dim=1)
-
-
-def _sdpa(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
-) -> tuple[Tensor, None]:
-    output: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, **options)
-    return output
 
 
 class _TreeFlash(torch.autograd.Function):
@@ -305,13 +292,8 @@ def grouped_attention(
 ) -> tuple[Tensor, None]:
     """Attention of one new token a row, the heads that share keys as several queries of one head.
 
-    Under a mask, ``sdpa`` copies keys and values to every head that shares them, at every token.
-
-    Parameters
-    ----------
-    query : shape (R, heads, T, width)
-    key, value : shape (R, shared heads, C, width)
-    attention_mask : shape (R, 1, T, C)
+    Under a mask, of shape (R, 1, T, C), ``sdpa`` copies keys and values to every head that shares them, at every
+    token.
     """
     n_rows, n_heads, n_queries, width = query.shape
     if n_queries > 1:

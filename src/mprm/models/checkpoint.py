@@ -218,12 +218,10 @@ def load_backbone(
     attention: str | None = None,
     image_settings: dict[str, int] | None = None,
 ) -> Backbone:
-    """The model in a folder, of whichever family, with its tokenizer and image processor.
+    """The model in a folder in Hugging Face format, with its tokenizer and image processor; none of its code is run.
 
     Parameters
     ----------
-    path
-        Folder in Hugging Face format. No code in it is run.
     dtype, device
         ``auto``: the GPU where there is one, bfloat16 there and float32 elsewhere.
     attention
@@ -236,15 +234,10 @@ def load_backbone(
 
     family = family_of(path)
     device = resolve_device(device)
-    options = {} if attention is None else {"attn_implementation": attention}
+    options = {"dtype": resolve_dtype(dtype, device), "use_safetensors": True, "output_loading_info": True}
+    options |= {} if attention is None else {"attn_implementation": attention}
     with _named_errors(path, "model"):
-        model, info = family.model_class().from_pretrained(
-            str(path),
-            dtype=resolve_dtype(dtype, device),
-            use_safetensors=True,
-            output_loading_info=True,
-            **options,
-        )
+        model, info = family.model_class().from_pretrained(str(path), **options)
     check_complete(path, info)
     if device.startswith("cuda"):
         # it plans anew for every shape of a batch, which takes longer than the batch itself

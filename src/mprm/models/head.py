@@ -120,20 +120,9 @@ class PRMModel:
         tree: PrefixTree | None = None,
         **inputs: Any,
     ) -> ModelOutput:
-        """Two logits for each ``<prm>``.
+        """``logits`` of Yes and No for each ``<prm>``, shape (S, 2).
 
-        Parameters
-        ----------
-        input_ids, attention_mask : shape (B, T)
-            Padded on the right, from `PromptEncoder.collate`; or with ``tree``, shape (1, T), from `collate_tree`.
-        prm_index : shape (S,)
-            Positions of ``<prm>`` in the flattened batch.
-        inputs
-            Pixel values and what goes with them; of a tree also positions, and where its images are.
-
-        Returns
-        -------
-        ``logits``, shape (S, 2): Yes, then No.
+        Takes what `PromptEncoder.collate` gives, ids of shape (B, T), or what `collate_tree` gives, of shape (1, T).
         """
         unused = None
         if "pixel_values" not in inputs and self.blank_vision and _runs_in_step(self):

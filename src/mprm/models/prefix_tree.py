@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy as np
@@ -130,17 +130,7 @@ def common_prefix_length(left: Ids, right: Ids) -> int:
 
 
 def build_tree(sequences: Sequence[Ids], groups: Sequence[int], *, min_shared: int = MIN_SHARED) -> PrefixTree:
-    """The tree of the sequences.
-
-    Parameters
-    ----------
-    sequences
-        Token ids of each, at least one sequence.
-    groups
-        Sequences of different groups share nothing, whatever their ids: those with other images, for example.
-    min_shared
-        See `MIN_SHARED`.
-    """
+    """The tree of token sequences; those of different groups share nothing: chains with other images, for example."""
     nodes: list[Node] = []
     origins: list[tuple[int, int, int]] = []
     leaves = [-1] * len(sequences)
@@ -189,10 +179,7 @@ def tree_order(sequences: Sequence[Ids], groups: Sequence[int]) -> list[int]:
 def pack_sequences(
     sequences: Sequence[Ids], groups: Sequence[int], max_tokens: int, *, min_shared: int = MIN_SHARED
 ) -> Iterator[list[int]]:
-    """Indices of the sequences in packs of at most ``max_tokens`` tokens; a longer sequence is a pack by itself.
-
-    Sequences with a common prefix are packed together as far as they fit.
-    """
+    """Indices of the sequences in packs of at most ``max_tokens`` tokens, a common prefix together where it fits."""
     pack: list[int] = []
     n_tokens = 0
     for index in tree_order(sequences, groups):
@@ -236,61 +223,36 @@ def collate_tree(
     """
     import torch
 
+    family, tokenizer, processor = encoder.family, encoder.tokenizer, encoder.image_processor
+    image_id = tokenizer.convert_tokens_to_ids(family.image_tokens[1]) if family.image_tokens else -1
     groups, sequences = _image_groups(batch), [chain.scored_ids for chain in batch]
     tree = build_tree(sequences, groups, min_shared=min_shared)
-    # in reverse, so that the first chain of a group with pixel values stays
-    seen = {
-        group: chain
-        for chain, group in list(zip(batch, groups, strict=True))[::-1]
-        if chain.vision or not chain.images
-    }
-    family, tokenizer, processor = encoder.family, encoder.tokenizer, encoder.image_processor
-    ids, positions = [], []
+    seen: dict[int, TokenizedChain] = {}
+    for group, chain in zip(groups[::-1], batch[::-1], strict=True):
+        if chain.vision or not chain.images:
+            seen[group] = chain  # the first chain of the group with pixel values stays
+    counts = [chain.input_ids.count(image_id) for chain in seen.values()]
+    first_feature = dict(zip(seen, accumulate(counts, initial=0), strict=False))
+    parts = []
     for index, begin, end in tree.origins:
-        of_chain = family.positions(tokenizer, processor, sequences[index], seen[groups[index]].vision)
-        positions.append(of_chain[:, begin:end])
-        ids.append(sequences[index][begin:end])
-    position_ids = torch.from_numpy(np.concatenate(positions, axis=1))
+        ids, group = sequences[index], groups[index]
+        features = first_feature[group] + np.cumsum(ids == image_id) - 1  # meant for image tokens alone
+        positions = family.positions(tokenizer, processor, ids, seen[group].vision)
+        parts.append((ids[begin:end], features[begin:end], positions[:, begin:end]))
+    input_ids, features, positions = (np.concatenate(arrays, axis=-1) for arrays in zip(*parts, strict=True))
     prm_index = [tree.positions(index)[chain.prm_positions] for index, chain in enumerate(batch)]
     inputs: dict[str, Any] = {
-        "input_ids": torch.from_numpy(np.concatenate(ids))[None],
-        "position_ids": position_ids if len(position_ids) == 1 else position_ids[:, None],
+        "input_ids": torch.from_numpy(input_ids)[None],
+        "position_ids": torch.from_numpy(positions if len(positions) == 1 else positions[:, None]),
         "prm_index": torch.from_numpy(np.concatenate(prm_index)),
         "tree": tree,
     }
-    if any(chain.vision for chain in seen.values()):
-        image_id = tokenizer.convert_tokens_to_ids(family.image_tokens[1])
-        inputs |= _image_inputs(image_id, tree, sequences, groups, seen)
+    vision = [chain.vision for chain in seen.values() if chain.vision]
+    if vision:
+        image_positions = np.flatnonzero(input_ids == image_id)
+        inputs["image_positions"] = torch.from_numpy(image_positions)
+        inputs["image_features"] = torch.from_numpy(features[image_positions])
+        inputs |= {name: torch.cat([torch.as_tensor(arrays[name]) for arrays in vision]) for name in vision[0]}
+    if "image_grid_thw" in inputs:
+        inputs["image_grid_thw"] = group_equal_grids(inputs["image_grid_thw"])
     return inputs
-
-
-def _image_inputs(
-    image_id: int,
-    tree: PrefixTree,
-    sequences: Sequence[Ids],
-    groups: Sequence[int],
-    seen: dict[int, TokenizedChain],
-) -> dict[str, Any]:
-    """Vision inputs of the images, each once, and the embedding that each image token takes."""
-    import torch
-
-    first_features: dict[int, int] = {}
-    n_features = 0
-    for group, chain in seen.items():
-        first_features[group] = n_features
-        n_features += chain.input_ids.count(image_id)
-    positions, features = [], []
-    for node, (index, begin, end) in zip(tree.nodes, tree.origins, strict=True):
-        image_tokens = np.flatnonzero(sequences[index] == image_id)
-        inside = (image_tokens >= begin) & (image_tokens < end)
-        positions.append(image_tokens[inside] - begin + node.start)
-        features.append(first_features[groups[index]] + np.flatnonzero(inside))
-    arrays = [chain.vision for chain in seen.values() if chain.vision]
-    vision = {name: torch.cat([torch.as_tensor(of_chain[name]) for of_chain in arrays]) for name in arrays[0]}
-    if "image_grid_thw" in vision:
-        vision["image_grid_thw"] = group_equal_grids(vision["image_grid_thw"])
-    return {
-        "image_positions": torch.from_numpy(np.concatenate(positions)),
-        "image_features": torch.from_numpy(np.concatenate(features)),
-        **vision,
-    }

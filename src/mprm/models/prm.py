@@ -12,8 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
-import torch
-
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
 from mprm.models.checkpoint import (
@@ -25,7 +23,6 @@ from mprm.models.checkpoint import (
     read_prm_config,
     write_prm_config,
 )
-from mprm.models.head import grow_embeddings, prm_model, step_probabilities
 from mprm.models.prefix_tree import collate_tree, pack_chains
 from mprm.models.prompt import PromptEncoder, TokenizedChain, step_tokens
 
@@ -67,15 +64,8 @@ def score_chains(
     """Probability of each step being correct, by the chain's index; nan for truncated steps.
 
     Each of several ranks scores its share of the batches, and all run the model equally often, as sharded weights
-    demand.
-
-    Parameters
-    ----------
-    tokens_per_batch
-        Most tokens of a batch, padding counted; a longer chain is a batch by itself.
-    share_prefixes
-        Compute a common prefix of chains with the same images once; not for models with `PRMModel.why_no_trees`. The
-        scores are the same up to rounding.
+    demand. A chain longer than ``tokens_per_batch``, padding counted, is a batch by itself. Models with a
+    `PRMModel.why_no_trees` cannot share prefixes.
     """
     tokenized = [encoder.tokenize(chain) for chain in chains]
     order = [index for index, chain in enumerate(tokenized) if chain.prm_positions]
@@ -129,14 +119,18 @@ def _collated(
             yield batch, inputs
 
 
-@torch.no_grad()
 def _probabilities(model: Any, inputs: dict[str, Any]) -> list[float]:
+    import torch
+
+    from mprm.models.head import step_probabilities
+
     device = next(model.parameters()).device
     inputs = {
         name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
         for name, value in inputs.items()
     }
-    return step_probabilities(model(**inputs)["logits"]).tolist()
+    with torch.no_grad():
+        return step_probabilities(model(**inputs)["logits"]).tolist()
 
 
 Steps = list[str] | tuple[str, ...]
@@ -198,10 +192,8 @@ class PRM:
         config
             In place of ``prm_config.json``: for any backbone, as an untrained process reward model. The tokens that
             it names are added where they are missing.
-        device, dtype
-            ``auto``: the GPU where there is one, bfloat16 there and float32 elsewhere.
-        attention
-            Attention implementation by transformers' name.
+        device, dtype, attention
+            See `load_backbone`.
         image_root
             Folder that image paths are relative to.
         tokens_per_batch
@@ -210,10 +202,6 @@ class PRM:
             Compute a common prefix of chains (images, question, leading steps) once, where the model's attention
             allows it. The scores are the same up to rounding.
         """
-        need_torch()
-        root = None if image_root is None else Path(image_root).expanduser()
-        if root is not None and not root.is_dir():
-            raise ConfigError(f"the image root {image_root} is not a folder")
         weights, is_trained, is_adapter = str(path), config is None, False
         if config is None:
             if not Path(path).is_dir():
@@ -226,6 +214,12 @@ class PRM:
             weights = config.base
             if config.base_fingerprint not in (None, fingerprint_of(weights)):
                 raise ConfigError(f"{weights} is not the checkpoint that the adapter in {path} was trained on")
+        root = None if image_root is None else Path(image_root).expanduser()
+        if root is not None and not root.is_dir():
+            raise ConfigError(f"the image root {image_root} is not a folder")
+        need_torch()
+        from mprm.models.head import grow_embeddings, prm_model
+
         backbone = load_backbone(
             weights, dtype=dtype, device=device, attention=attention, image_settings=config.image_settings
         )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -31,8 +31,7 @@ PROMPT_VERSION = 1
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-@dataclass(frozen=True, slots=True)
-class StepTokens:
+class StepTokens(NamedTuple):
     """Ids of the step token and of the two answers."""
 
     prm: int
@@ -50,7 +49,7 @@ def step_tokens(
         # normalized=False: no tokenizer's text clean-up may change what the token looks like
         tokenizer.add_tokens([AddedToken(step, special=True, normalized=False)], special_tokens=True)
     tokens = StepTokens(*(_single_id(tokenizer, text) for text in (step, positive, negative)))
-    if len({tokens.prm, tokens.yes, tokens.no}) < 3:
+    if len(set(tokens)) < 3:
         raise ConfigError(f"{step!r}, {positive!r} and {negative!r} must be three tokens, got the ids {tokens}")
     return tokens
 

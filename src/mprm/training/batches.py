@@ -10,7 +10,7 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -72,9 +72,8 @@ class BatchPlan:
         in a round gets the complement ``~i`` of an index: it runs along, and its steps are ignored.
         """
         by_length = sorted(batch, key=lambda index: (-self.lengths[index], index))
-        ends = _even_cuts(
-            [int(self.lengths[index]) for index in by_length], self._n_rounds(len(batch)), self.world_size
-        )
+        lengths = [int(self.lengths[index]) for index in by_length]
+        ends = _even_cuts(lengths, self._n_rounds(len(batch)), self.world_size)
         rounds = []
         for start, end in pairwise([0, *ends]):
             group = by_length[start:end]
@@ -212,13 +211,14 @@ def packed_plan(plan: BatchPlan, problems: IntArray, n_prompt: IntArray, *, epoc
         Passes over the data; in all of them the global batches have as many packs.
     """
     batches = [batch for epoch in range(epochs) for batch in plan.global_batches(epoch)]
-    settings = {field.name: getattr(plan, field.name) for field in fields(BatchPlan)}
-    settings["problems"] = problems
-    settings["n_shared"] = np.where(n_prompt >= MIN_SHARED, n_prompt, 0)
-    settings["pack_tokens"] = max(plan.max_tokens(batch) for batch in batches)
-    packer = PackedPlan(**settings)
+    packed = PackedPlan(
+        **{field.name: getattr(plan, field.name) for field in fields(BatchPlan)},
+        problems=problems,
+        n_shared=np.where(n_prompt >= MIN_SHARED, n_prompt, 0),
+        pack_tokens=max(plan.max_tokens(batch) for batch in batches),
+    )
     full, last = ([b for b in batches if (len(b) == plan.batch_size) == is_full] for is_full in (True, False))
-    last_rounds = packer.fewest_rounds(last)
+    last_rounds = packed.fewest_rounds(last)
     # Trainer takes the rounds of a full batch for the most that there are
-    full_rounds = packer.fewest_rounds(full, at_least=last_rounds)
-    return PackedPlan(**settings, full_rounds=full_rounds, last_rounds=last_rounds)
+    full_rounds = packed.fewest_rounds(full, at_least=last_rounds)
+    return replace(packed, full_rounds=full_rounds, last_rounds=last_rounds)

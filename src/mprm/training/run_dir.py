@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -16,8 +15,6 @@ from mprm.errors import ConfigError, MprmError, OutputExistsError
 from mprm.models.checkpoint import OLD_PRM_CONFIG, PRM_CONFIG, prm_config_path, read_prm_config
 from mprm.training.config import TrainConfig
 
-CONFIG = "train.json"
-LOCK = "lock"
 FREE_TO_CHANGE = {
     *("per_device", "pack", "device", "image_root", "dataloader_workers", "report_to"),
     *("save_every", "save_total_limit", "max_optimizer_steps"),
@@ -30,12 +27,11 @@ class RunDir:
 
     def __init__(self, config: TrainConfig) -> None:
         self.config, self.path = config, Path(config.out)
+        self.options = self.path / "train.json"
         self.data = self.path / "data"
+        self.training_set = self.data / "train.arrow"
         self.summary = self.data / "summary.json"
         """Counts of the training set; written last, as the mark that it is complete."""
-        self.training_set = self.data / "train.arrow"
-        self.selected = self.data / "selected.jsonl"
-        self.checkpoints = self.path / "checkpoints"
         self._lock: Any = None
         self._replaced: Path | None = None
 
@@ -48,15 +44,14 @@ class RunDir:
         """Raise an error where the run cannot go there; changes nothing."""
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
             raise ConfigError(f"{self.path} is no folder; choose another --out")
-        if not resume:
-            for name in inputs:
-                if Path(name).resolve().is_relative_to(self.path.resolve()):
-                    raise ConfigError(f"{name} is in {self.path}, the folder of the run; choose another --out")
+        for name in [] if resume else inputs:
+            if Path(name).resolve().is_relative_to(self.path.resolve()):
+                raise ConfigError(f"{name} is in {self.path}, the folder of the run; choose another --out")
         if not self.path.exists() or not any(self.path.iterdir()):
             return
-        if not (self.path / CONFIG).is_file():
+        if not self.options.is_file():
             raise ConfigError(
-                f"{self.path} is not empty and not the folder of a training run ({CONFIG} is not in it);"
+                f"{self.path} is not empty and not the folder of a training run ({self.options.name} is not in it);"
                 " choose another --out"
             )
         if self.summary.is_file() and not (resume or force):
@@ -66,42 +61,41 @@ class RunDir:
             )
 
     def lock(self, identity: dict[str, Any], *, resume: bool) -> None:
-        """Lock the folder, for a new run or the same one as before."""
-        written, settings = self.path / CONFIG, _as_read({**self.config.as_dict(), **identity})
+        """Lock the folder, for a new run or the same one as before.
+
+        An earlier run is moved aside until the new one is finished; a start that never came to training is removed.
+        """
+        options = msgspec.json.decode(msgspec.json.encode({**self.config.as_dict(), **identity}))  # tuples as lists
         if resume and self.summary.is_file():
             self._take_lock()
-            self._check_same(_decoded(written), settings)
+            before = read_json(self.options)
+            changed = [name for name in options if name not in FREE_TO_CHANGE and before.get(name) != options[name]]
+            if changed:
+                differences = "; ".join(f"{name} was {before.get(name)!r}, now {options[name]!r}" for name in changed)
+                raise ConfigError(f"{self.path} holds another run and cannot be resumed: {differences}")
             return
         if resume:
             print(f"there is no run in {self.path} to resume; it starts now", file=sys.stderr)
-        if written.is_file():
+        if self.options.is_file():
             self._take_lock()
-            self._clear()
+            if self.summary.is_file():
+                replaced = self.path.with_name(self.path.name + ".replaced")
+                if replaced.exists():
+                    raise ConfigError(
+                        f"{replaced} is in the way: an earlier --force was not finished; move or remove it"
+                    )
+                self._replaced = self.path.rename(replaced)
+                print(f"the earlier run is kept in {replaced} until this one is finished", file=sys.stderr)
+            else:
+                shutil.rmtree(self.data, ignore_errors=True)
+                self.options.unlink()
         self.data.mkdir(parents=True, exist_ok=True)
         self._take_lock()
-        _write_json(written, settings)
-
-    def _clear(self) -> None:
-        """Move a run aside until the new one is finished; a start that never came to training is removed."""
-        if not self.summary.is_file():
-            shutil.rmtree(self.data, ignore_errors=True)
-            (self.path / CONFIG).unlink()
-            return
-        replaced = self.path.with_name(self.path.name + ".replaced")
-        if replaced.exists():
-            raise ConfigError(f"{replaced} is in the way: an earlier --force was not finished; move or remove it")
-        self._replaced = self.path.rename(replaced)
-        print(f"the earlier run is kept in {replaced} until this one is finished", file=sys.stderr)
-
-    def _check_same(self, before: dict[str, Any], now: dict[str, Any]) -> None:
-        changed = [name for name in now if name not in FREE_TO_CHANGE and before.get(name) != now[name]]
-        if changed:
-            differences = "; ".join(f"{name} was {before.get(name)!r}, now {now[name]!r}" for name in changed)
-            raise ConfigError(f"{self.path} holds another run and cannot be resumed: {differences}")
+        write_json(self.options, options)
 
     def _take_lock(self) -> None:
         self._unlock()
-        self._lock = (self.path / LOCK).open("a")
+        self._lock = (self.path / "lock").open("a")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -121,18 +115,10 @@ class RunDir:
         if self._replaced is not None and self.is_finished:
             shutil.rmtree(self._replaced)
 
-    def write_summary(self, summary: dict[str, Any]) -> None:
-        """Mark the training set as complete."""
-        _write_json(self.summary, summary)
-
-    def read_summary(self) -> dict[str, Any]:
-        """Counts of the training set."""
-        return _decoded(self.summary)
-
     def last_checkpoint(self, *, remove_broken: bool) -> str | None:
         """The newest complete checkpoint; what a killed run left half-written is removed."""
         newest = None
-        for folder in checkpoints(self.checkpoints):
+        for folder in checkpoints(self.path / "checkpoints"):
             if _is_complete(folder):
                 newest = str(folder)
             elif remove_broken:
@@ -142,18 +128,15 @@ class RunDir:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The run's checkpoints, oldest first, complete or not."""
-    numbers = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*")}
-    return sorted((path for path in numbers if numbers[path].isdigit()), key=lambda path: int(numbers[path]))
+    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*")}
+    return sorted((path for path in steps if steps[path].isdigit()), key=lambda path: int(steps[path]))
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
     """Size of every file of a checkpoint but ``prm_config.json``."""
-    paths = [Path(where, name) for where, _, names in os.walk(folder) for name in names]
-    return {
-        str(path.relative_to(folder)): path.stat().st_size
-        for path in sorted(paths)
-        if path.name not in (PRM_CONFIG, OLD_PRM_CONFIG)
-    }
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    names = (PRM_CONFIG, OLD_PRM_CONFIG)
+    return {str(path.relative_to(folder)): path.stat().st_size for path in paths if path.name not in names}
 
 
 def _is_complete(folder: Path) -> bool:
@@ -164,17 +147,14 @@ def _is_complete(folder: Path) -> bool:
         return False
 
 
-def _write_json(path: Path, values: dict[str, Any]) -> None:
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Write indented JSON, all of it or nothing."""
     with atomic_write(str(path)) as temporary:
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(values), indent=2) + b"\n")
 
 
-def _as_read(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings as they come back from a file: tuples are lists there."""
-    return msgspec.json.decode(msgspec.json.encode(settings), type=dict)
-
-
-def _decoded(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The values of a file that `write_json` wrote."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict)
     except msgspec.DecodeError as error:

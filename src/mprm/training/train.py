@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from mprm.models.checkpoint import PRMConfig, family_of, fingerprint_of, need_to
 from mprm.progress import Progress, silent
 from mprm.selection.select import select
 from mprm.training.config import TrainConfig
-from mprm.training.run_dir import RunDir
+from mprm.training.run_dir import RunDir, read_json, write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,13 @@ def train(
     prm = _untrained(config, str(arguments.device))
     is_first = arguments.process_index == 0
     try:
-        with _first_process_first(arguments):
+        with arguments.main_process_first(local=False, desc="preparing the data"):
             if is_first:
                 _prepare(corpus, config, run_dir, prm, resume=resume, progress=progress)
-        prm.config = replace(prm.config, data=run_dir.read_summary())
+        prm.config = replace(prm.config, data=read_json(run_dir.summary))
         if resume and run_dir.is_finished:
             return Trained(config.out, 0, True, is_first, None, prm.config.data)
-        return _run(config, run_dir, prm, arguments, progress)
+        return _run(config, run_dir, prm, progress, is_first=is_first, world_size=arguments.world_size)
     except RuntimeError as error:
         if "PytorchStreamWriter" in str(error) or "No space left" in str(error):
             raise MprmError(f"a checkpoint could not be written below {run_dir.path}: is the disk full?") from error
@@ -130,13 +130,6 @@ def _untrained(config: TrainConfig, device: str) -> Any:
     return prm
 
 
-def _first_process_first(arguments: Any) -> Any:
-    """A context that the other processes enter when the first has left it."""
-    if arguments.world_size == 1:
-        return nullcontext()
-    return arguments.main_process_first(local=False, desc="preparing the data")
-
-
 def _prepare(
     corpus: Corpus, config: TrainConfig, run_dir: RunDir, prm: Any, *, resume: bool, progress: Progress
 ) -> None:
@@ -144,16 +137,13 @@ def _prepare(
     from mprm.training.dataset import prepare
 
     entries = InputHashes(corpus, make_engine("local", n_bytes=corpus.n_bytes)).entries()
-    identity = {
-        "rollouts_xxh3_128": [entry["xxh3_128"] for entry in entries],
-        "base_fingerprint": prm.config.base_fingerprint,
-    }
-    run_dir.lock(identity, resume=resume)
+    identity = {"rollouts_xxh3_128": [entry["xxh3_128"] for entry in entries]}
+    run_dir.lock({**identity, "base_fingerprint": prm.config.base_fingerprint}, resume=resume)
     if run_dir.summary.is_file():
         return
-    selection = None
+    selected = None
     if config.strategy is not None:
-        chosen = select(
+        selection = select(
             corpus,
             strategy=config.strategy,
             rho=config.rho,
@@ -161,10 +151,11 @@ def _prepare(
             tau=config.tau,
             seed=config.select_seed,
             skip_bad=config.skip_bad,
-        ).write(str(run_dir.selected), force=True)
-        corpus = open_corpus(chosen.paths[0], format=config.format, text_only=config.text_only)
-        manifest = f"data/{run_dir.selected.name}.manifest.json"
-        selection = {"strategy": config.strategy, "rho": config.rho, "manifest": manifest}
+        )
+        subset = selection.write(str(run_dir.data / "selected.jsonl"), force=True)
+        corpus = open_corpus(subset.paths[0], format=config.format, text_only=config.text_only)
+        manifest = str(Path(subset.manifest).relative_to(run_dir.path))
+        selected = {"strategy": config.strategy, "rho": config.rho, "manifest": manifest}
     counts = prepare(
         corpus,
         prm.encoder,
@@ -174,48 +165,20 @@ def _prepare(
         skip_bad=config.skip_bad,
         progress=progress,
     )
-    run_dir.write_summary({"inputs": entries, "select": selection, **counts})
+    write_json(run_dir.summary, {"inputs": entries, "select": selected, **counts})
 
 
-def _run(config: TrainConfig, run_dir: RunDir, prm: Any, arguments: Any, progress: Progress) -> Trained:
+def _run(
+    config: TrainConfig, run_dir: RunDir, prm: Any, progress: Progress, *, is_first: bool, world_size: int
+) -> Trained:
     """Do the optimizer steps that are left, and write the model."""
-    from mprm.training.callbacks import LearningCurve, ReportProgress, StopAfter
-    from mprm.training.trainer import finish_checkpoint
-
-    is_first = arguments.process_index == 0
-    with ExitStack() as context:
-        trainer = _trainer(config, run_dir, prm, arguments)
-        trainer.add_callback(ReportProgress(progress, context))
-        if config.max_optimizer_steps is not None:
-            trainer.add_callback(StopAfter(config.max_optimizer_steps))
-        if config.eval_every:
-            trainer.add_callback(LearningCurve(trainer, config, prm.encoder))
-        result = trainer.train(resume_from_checkpoint=run_dir.last_checkpoint(remove_broken=is_first))
-    is_finished = trainer.state.global_step >= trainer.state.max_steps
-    if is_finished:
-        trainer.save_model(config.out)
-        if trainer.args.should_save:
-            finish_checkpoint(prm, run_dir.path)
-    trainer.accelerator.wait_for_everyone()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return Trained(
-        config.out,
-        trainer.state.global_step,
-        is_finished,
-        is_first,
-        result.training_loss,
-        prm.config.data,
-        losses[-1] if losses else None,
-    )
-
-
-def _trainer(config: TrainConfig, run_dir: RunDir, prm: Any, arguments: Any) -> Any:
     from mprm.training.batches import BatchPlan, packed_plan
+    from mprm.training.callbacks import LearningCurve, ReportProgress, StopAfter
     from mprm.training.dataset import TrainingSet
-    from mprm.training.trainer import PRMTrainer, trainer_arguments
+    from mprm.training.trainer import PRMTrainer, finish_checkpoint, trainer_arguments
 
     reason = prm.model.why_no_trees
-    if config.pack == "tree" and reason is not None and arguments.process_index == 0:
+    if config.pack == "tree" and reason is not None and is_first:
         print(f"rollouts are padded and not packed, which is slower: {reason}", file=sys.stderr)
     is_packed = config.pack == "tree" and reason is None
     examples = TrainingSet(run_dir.training_set, prm.encoder, pack=is_packed)
@@ -223,21 +186,34 @@ def _trainer(config: TrainConfig, run_dir: RunDir, prm: Any, arguments: Any) -> 
         lengths=examples.lengths,
         batch_size=config.batch_size,
         per_device=config.per_device,
-        world_size=arguments.world_size,
+        world_size=world_size,
         seed=config.seed,
     )
     if is_packed:
         plan = packed_plan(plan, examples.problems, examples.n_prompt, epochs=config.epochs)
     try:
-        return PRMTrainer(
-            prm,
-            trainer_arguments(config, plan),
-            plan=plan,
-            examples=examples,
-            save_total_limit=config.save_total_limit,
-        )
+        trainer = PRMTrainer(prm, trainer_arguments(config, plan), plan, examples, config.save_total_limit)
     except (ValueError, RuntimeError, ImportError) as error:  # such as a logger that is not installed
         raise ConfigError(f"transformers' Trainer cannot be set up: {error}") from error
+    with ExitStack() as context:
+        trainer.add_callback(ReportProgress(progress, context))
+        if config.max_optimizer_steps is not None:
+            trainer.add_callback(StopAfter(config.max_optimizer_steps))
+        if config.eval_every:
+            trainer.add_callback(LearningCurve(trainer, config, prm.encoder))
+        result = trainer.train(resume_from_checkpoint=run_dir.last_checkpoint(remove_broken=is_first))
+    state = trainer.state
+    is_finished = state.global_step >= state.max_steps
+    if is_finished:
+        trainer.save_model(config.out)
+        if trainer.args.should_save:
+            finish_checkpoint(prm, run_dir.path)
+    trainer.accelerator.wait_for_everyone()
+    losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+    last_loss = losses[-1] if losses else None
+    return Trained(
+        config.out, state.global_step, is_finished, is_first, result.training_loss, prm.config.data, last_loss
+    )
 
 
 def leave_process_group() -> None:

@@ -8,8 +8,9 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +124,8 @@ def _reporters(names: tuple[str, ...]) -> list[str]:
 def _sharding(config: TrainConfig) -> dict[str, Any]:
     """What shards the weights; `mprm/training/launch` holds the same for ``accelerate launch``."""
     if config.sharding == "fsdp":
-        return {
-            "fsdp": True,
-            "fsdp_config": {"version": 2, "activation_checkpointing": config.gradient_checkpointing},
-        }
+        checkpointing = {"activation_checkpointing": config.gradient_checkpointing}
+        return {"fsdp": True, "fsdp_config": {"version": 2, **checkpointing}}
     if config.sharding == "zero3":
         if importlib.util.find_spec("deepspeed") is None:
             raise ConfigError("sharding zero3 needs DeepSpeed: pip install deepspeed, or take --sharding fsdp")
@@ -141,20 +140,17 @@ def with_lora(model: Any, config: TrainConfig) -> Any:
     except ImportError as error:
         raise MissingDependencyError("--lora-rank needs peft: install mprm with its extra [train]") from error
 
-    tower, projector = model.prm_family.vision_tower(model), model.prm_family.projector(model)
-    parts = [part for part in (tower, projector, model.get_output_embeddings()) if part is not None]
-    excluded = {id(module) for part in parts for module in part.modules()}
-    targets = [
-        name for name, module in model.named_modules() if isinstance(module, nn.Linear) and id(module) not in excluded
-    ]
+    family, head = model.prm_family, model.get_output_embeddings()
+    vision = tuple(path for path in (family.vision_tower_path, family.projector_path) if path)
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
+    targets = [name for name in linear if not name.startswith(vision)]
     if not targets:
         raise ConfigError("the model has no linear layers that adapters could go on")
-    whole = [name for name, module in model.named_modules() if projector is not None and module is projector]
     lora = LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha if config.lora_alpha is not None else 2 * config.lora_rank,
         target_modules=targets,
-        modules_to_save=whole or None,
+        modules_to_save=[family.projector_path] if family.projector_path else None,
         base_model_name_or_path=config.model,
     )
     return get_peft_model(model, lora)
@@ -167,7 +163,7 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
     """The loss is divided by the steps of the whole global batch; the number of micro-batches has no part in it."""
 
     def __init__(
-        self, prm: PRM, arguments: Any, *, plan: BatchPlan, examples: TrainingSet, save_total_limit: int
+        self, prm: PRM, arguments: Any, plan: BatchPlan, examples: TrainingSet, save_total_limit: int
     ) -> None:
         super().__init__(prm.model, arguments, train_dataset=examples)
         self.model_accepts_loss_kwargs = True  # what older versions ask instead of loss_is_scaled_for_ga
@@ -269,15 +265,15 @@ def _collated(inputs: dict[str, Any]) -> dict[str, Any]:
     return inputs
 
 
+@dataclass(frozen=True)
 class _Lazy:
     """The next ``n`` items of an iterator, taken one by one."""
 
-    def __init__(self, items: Iterator[Any], n: int) -> None:
-        self._items, self._n = items, n
+    items: Iterator[Any]
+    n: int
 
     def __len__(self) -> int:
-        return self._n
+        return self.n
 
     def __iter__(self) -> Iterator[Any]:
-        for _ in range(self._n):
-            yield next(self._items)
+        return islice(self.items, self.n)
