@@ -39,9 +39,9 @@ def dense(query: Tensor, key: Tensor, value: Tensor, tree: PrefixTree) -> Tensor
     n = tree.n_tokens
     sees = torch.zeros(n, n, dtype=torch.bool, device=query.device)
     for number, node in enumerate(tree.nodes):
-        path = [place for a in tree.path(number) for place in range(tree.nodes[a].start, tree.nodes[a].end)]
-        for place in range(node.start, node.end):
-            sees[place, [seen for seen in path if seen <= place]] = True
+        path = [token for a in tree.path(number) for token in range(tree.nodes[a].start, tree.nodes[a].end)]
+        for token in range(node.start, node.end):
+            sees[token, [seen for seen in path if seen <= token]] = True
     key, value = (state.repeat_interleave(HEADS // SHARED, dim=1) for state in (key, value))
     weights = (query @ key.transpose(2, 3) * query.shape[-1] ** -0.5).masked_fill(~sees, -torch.inf).softmax(-1)
     return (weights @ value).transpose(1, 2)
@@ -61,16 +61,16 @@ def plain_flash_backward(
     scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """As flash attention goes backward: weights from the log-sum-exp, gradients of scores from the output."""
-    found = tuple(torch.zeros_like(state) for state in (query, key, value))
+    gradients = tuple(torch.zeros_like(state) for state in (query, key, value))
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     for q, k, scores in _scores(query, key, batch, scale):
         weights = (scores - log_sum[:, q, None]).exp()
         g = grad[q].transpose(0, 1)
         of_scores = weights * (g @ _spread(value[k]).transpose(1, 2) - (grad[q] * out[q]).sum(-1).T[..., None])
-        found[0][q] = (of_scores @ _spread(key[k])).transpose(0, 1) * factor
-        found[1][k] = _gathered(of_scores.transpose(1, 2) @ query[q].transpose(0, 1)) * factor
-        found[2][k] = _gathered(weights.transpose(1, 2) @ g)
-    return found  # type: ignore[return-value]
+        gradients[0][q] = (of_scores @ _spread(key[k])).transpose(0, 1) * factor
+        gradients[1][k] = _gathered(of_scores.transpose(1, 2) @ query[q].transpose(0, 1)) * factor
+        gradients[2][k] = _gathered(weights.transpose(1, 2) @ g)
+    return gradients  # type: ignore[return-value]
 
 
 def _scores(query: Tensor, key: Tensor, batch: VarlenBatch, scale: float | None) -> Any:
@@ -99,11 +99,11 @@ def _gathered(spread: Tensor) -> Tensor:
 def assert_same(sequences: list[list[int]], **tolerance: float) -> None:
     tree = tree_of(sequences)
     given_, expected_of = states(tree.n_tokens), states(tree.n_tokens)
-    found = tree_attention(layer, *given_, None, tree=TreeOnDevice(tree, torch.device("cpu")))[0]
+    output = tree_attention(layer, *given_, None, tree=TreeOnDevice(tree, torch.device("cpu")))[0]
     expected = dense(*expected_of, tree)
-    torch.testing.assert_close(found, expected, **tolerance)
-    direction = torch.randn_like(found)
-    (found * direction).sum().backward()
+    torch.testing.assert_close(output, expected, **tolerance)
+    direction = torch.randn_like(output)
+    (output * direction).sum().backward()
     (expected * direction).sum().backward()
     for mine, theirs in zip(given_, expected_of, strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, **tolerance)
@@ -149,7 +149,7 @@ def test_flash_attention_of_a_tree_is_as_near_to_exact_as_dense_attention_in_hal
         outs,
         *([state.grad for state in some] for some in zip(half, exact, rounded, strict=True)),
     ]:
-        error, usual = ((found.double() - true).norm() / true.norm() for found in (mine, theirs))
+        error, usual = ((result.double() - true).norm() / true.norm() for result in (mine, theirs))
         assert error < 2 * usual + 1e-3, (error, usual)
 
 
@@ -158,7 +158,7 @@ def test_a_vision_tower_sees_each_window_by_itself() -> None:
     key, value = (state.repeat_interleave(2, dim=1) for state in (key, value))
     tower = SimpleNamespace(is_causal=False)
     ends = torch.tensor([0, 3, 4, 10])
-    found = window_attention(
+    output = window_attention(
         tower, query, key, value, None, is_causal=False, cu_seq_lens_q=ends, cu_seq_lens_k=ends, max_length_q=6,
         max_length_k=6,
     )[0]  # fmt: skip
@@ -166,4 +166,4 @@ def test_a_vision_tower_sees_each_window_by_itself() -> None:
         torch.nn.functional.scaled_dot_product_attention(*(s[:, :, a:b] for s in (query, key, value)))
         for a, b in ((0, 3), (3, 4), (4, 10))
     ]
-    torch.testing.assert_close(found, torch.cat(parts, dim=2).transpose(1, 2))
+    torch.testing.assert_close(output, torch.cat(parts, dim=2).transpose(1, 2))

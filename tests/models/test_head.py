@@ -30,13 +30,13 @@ def chains(prm: PRM) -> list[Chain]:
     def image(width: int, height: int) -> Image.Image:
         return Image.fromarray(rng.integers(0, 255, (height, width, 3), dtype=np.uint8))
 
-    found = [
+    made = [
         Chain("short", ("a",)),
         Chain("what is 12 + 30?", ("it is 40", "no, it is 42", "so 42"), (image(80, 60),)),
         Chain("compare <image> and <image>", ("one", "two " * 20), (image(60, 60), image(200, 40))),
         Chain("again " * 30, ("x", "y", "z"), (image(30, 90),)),
     ]
-    return [Chain(c.question, c.steps) for c in found] if prm.encoder.family.name == "text" else found
+    return [Chain(c.question, c.steps) for c in made] if prm.encoder.family.name == "text" else made
 
 
 def batch_of(prm: PRM, some: list[Chain]) -> dict[str, Any]:
@@ -58,10 +58,10 @@ def test_two_rows_equal_the_full_logits(pair: tuple[PRM, Any]) -> None:
     rest = {name: tensor for name, tensor in inputs.items() if name != "prm_index"}
     full = plain.eval()(**rest).logits.flatten(0, 1)[index]
     tokens = prm.encoder.tokens
-    found = logits_of(prm, chains(prm))
-    torch.testing.assert_close(found, full[:, [tokens.yes, tokens.no]], atol=1e-5, rtol=1e-5)
+    logits = logits_of(prm, chains(prm))
+    torch.testing.assert_close(logits, full[:, [tokens.yes, tokens.no]], atol=1e-5, rtol=1e-5)
     two_way = torch.softmax(full[:, [tokens.yes, tokens.no]], dim=-1)[:, 0]
-    torch.testing.assert_close(step_probabilities(found), two_way, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(step_probabilities(logits), two_way, atol=1e-6, rtol=1e-5)
 
 
 def test_padding_and_batch_order_change_no_score(pair: tuple[PRM, Any]) -> None:
@@ -97,8 +97,8 @@ def test_the_image_is_seen(pair: tuple[PRM, Any]) -> None:
     if prm.encoder.family.name == "text":
         return
     black, white = (Image.new("RGB", (80, 60), color) for color in ("black", "white"))
-    found = [logits_of(prm, [Chain("q", ("s",), (image,))]) for image in (black, white)]
-    assert not torch.allclose(*found, atol=1e-6)
+    logits = [logits_of(prm, [Chain("q", ("s",), (image,))]) for image in (black, white)]
+    assert not torch.allclose(*logits, atol=1e-6)
 
 
 def test_the_vision_tower_is_frozen_and_never_in_train_mode(pair: tuple[PRM, Any]) -> None:

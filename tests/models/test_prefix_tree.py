@@ -281,9 +281,9 @@ def test_equal_words_about_other_images_share_nothing(reader: Reader) -> None:
     inverted = Image.fromarray(255 - np.asarray(reader.images[0]))
     batch.append(reader.encoder.encode(Chain("what?", ("it is 7",), (inverted,))))
     assert batch[0].input_ids == batch[2].input_ids
-    found = tree_scores(reader, batch)
-    torch.testing.assert_close(found, plain_scores(reader, batch), atol=1e-5, rtol=0)
-    assert abs(found[0] - found[2]) > 1e-3 > 1e-6 > abs(found[0] - found[1])
+    scores = tree_scores(reader, batch)
+    torch.testing.assert_close(scores, plain_scores(reader, batch), atol=1e-5, rtol=0)
+    assert abs(scores[0] - scores[2]) > 1e-3 > 1e-6 > abs(scores[0] - scores[1])
     assert len(collate_tree(reader.encoder, batch)["tree"].nodes) == 2
 
 
@@ -369,26 +369,26 @@ def test_what_is_saved_does_not_name_our_attention(reader: Reader, tmp_path: Any
 def test_an_image_is_shown_at_its_own_mark_whatever_the_order_of_the_marks(reader: Reader) -> None:
     if not reader.images:
         return
-    one, other, _ = reader.images
-    in_turn = Chain("is <image1> larger than <image2>?", ("it is 7",), (one, other))
-    turned = Chain("is <image2> larger than <image1>?", ("it is 7",), (other, one))
-    crossed = Chain("is <image2> larger than <image1>?", ("it is 7",), (one, other))
+    left, right, _ = reader.images
+    in_turn = Chain("is <image1> larger than <image2>?", ("it is 7",), (left, right))
+    turned = Chain("is <image2> larger than <image1>?", ("it is 7",), (right, left))
+    crossed = Chain("is <image2> larger than <image1>?", ("it is 7",), (left, right))
     batch = [reader.encoder.encode(chain) for chain in (in_turn, turned, crossed)]
     assert batch[0].input_ids == batch[1].input_ids
     assert batch[0].image_key == batch[1].image_key != batch[2].image_key
     assert all((batch[0].vision[name] == batch[1].vision[name]).all() for name in batch[0].vision)
-    found = tree_scores(reader, batch)
-    torch.testing.assert_close(found, plain_scores(reader, batch), atol=1e-5, rtol=0)
-    assert abs(found[0] - found[2]) > 1e-4 > 1e-6 > abs(found[0] - found[1])
+    scores = tree_scores(reader, batch)
+    torch.testing.assert_close(scores, plain_scores(reader, batch), atol=1e-5, rtol=0)
+    assert abs(scores[0] - scores[2]) > 1e-4 > 1e-6 > abs(scores[0] - scores[1])
 
 
 def test_a_policy_is_shown_an_image_at_its_own_mark_too(reader: Reader) -> None:
     if not reader.images:
         return
-    one, other, _ = reader.images
+    left, right, _ = reader.images
     encoder = reader.encoder
     backbone = Backbone(encoder.family, reader.model, encoder.tokenizer, encoder.image_processor)
-    in_turn = backbone.encode_chat("is <image1> larger than <image2>?", [one, other])
-    turned = backbone.encode_chat("is <image2> larger than <image1>?", [other, one])
+    in_turn = backbone.encode_chat("is <image1> larger than <image2>?", [left, right])
+    turned = backbone.encode_chat("is <image2> larger than <image1>?", [right, left])
     for name, tensor in in_turn.items():
         assert torch.equal(tensor, turned[name])

@@ -201,14 +201,14 @@ def _png(path: Path) -> Path:
 
 
 def test_weights_are_distinguished_whatever_their_folder_is_called(text: Path, tmp_path: Path) -> None:
-    one = PRM.from_pretrained(text, device="cpu")
+    prm = PRM.from_pretrained(text, device="cpu")
     copy = PRM.from_pretrained(shutil.copytree(text, tmp_path / "copy"), device="cpu")
-    assert one.fingerprint == copy.fingerprint
+    assert prm.fingerprint == copy.fingerprint
     state = load_file(text / "model.safetensors")
     state["model.norm.weight"] += 1
     other = Path(shutil.copytree(text, tmp_path / "text"))
     save_file(state, other / "model.safetensors", metadata={"format": "pt"})
-    assert PRM.from_pretrained(other, device="cpu").fingerprint != one.fingerprint
+    assert PRM.from_pretrained(other, device="cpu").fingerprint != prm.fingerprint
 
 
 def test_transparent_is_white_and_sixteen_bits_are_scaled() -> None:
@@ -312,14 +312,14 @@ def test_many_chains_score_as_padded_in_their_order_with_fewer_tokens(folder: Pa
     shared, plain = both(folder)
     counts = [Tokens(prm) for prm in (shared, plain)]
     done: list[int] = []
-    found = shared.score_many(chains(folder), on_scored=done.append)
+    together = shared.score_many(chains(folder), on_scored=done.append)
     expected = plain.score_many(chains(folder))
-    assert [len(scores) for scores in found] == [len(chain.steps) for chain in chains(folder)]
-    for mine, theirs in zip(found, expected, strict=True):
+    assert [len(scores) for scores in together] == [len(chain.steps) for chain in chains(folder)]
+    for mine, theirs in zip(together, expected, strict=True):
         assert mine == pytest.approx(theirs, abs=1e-5, nan_ok=True)
     assert sum(done) == len(chains(folder))
-    assert not math.isnan(found[4][0])
-    assert all(map(math.isnan, [*found[4][1:], *found[-2]]))
+    assert not math.isnan(together[4][0])
+    assert all(map(math.isnan, [*together[4][1:], *together[-2]]))
     assert counts[0].n < counts[1].n / 2
 
 
@@ -339,12 +339,12 @@ def test_score_takes_one_chain_or_many(folder: Path) -> None:
     shared, plain = both(folder)
     images = [] if folder.name == "text" else ["a.png"]
     many = [["it is 7", "so 7"], ["it is 7", "no, 8", "so 8"], ["it is 7"], []]
-    found = shared.score("how long is it?", images, many)
-    assert [len(scores) for scores in found] == [2, 3, 1, 0]
-    for chain, scores in zip(many, found, strict=True):
+    of_chains = shared.score("how long is it?", images, many)
+    assert [len(scores) for scores in of_chains] == [2, 3, 1, 0]
+    for chain, scores in zip(many, of_chains, strict=True):
         assert scores == pytest.approx(plain.score("how long is it?", images, chain), abs=1e-5)
     # the first step is one and the same
-    assert found[0][0] == found[1][0] == found[2][0]
+    assert of_chains[0][0] == of_chains[1][0] == of_chains[2][0]
     with pytest.raises(ConfigError, match="must be text"):
         shared.score("q", images, ["a step", ["a chain"]])  # type: ignore[call-overload]
 

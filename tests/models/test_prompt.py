@@ -77,9 +77,13 @@ def test_image_tokens_match_what_the_vision_tower_makes(prm: PRM) -> None:
         encoded = encoder.encode(Chain("q", ("s",), (picture(*size),)))
         inputs = encoder.collate([encoded])
         vision = {name: inputs[name] for name in encoded.vision}
-        found = model.model.get_image_features(**vision, return_dict=True).pooler_output
-        n_found = sum(len(part) for part in found) if isinstance(found, tuple) else found.shape[0] * found.shape[1]
-        assert encoded.input_ids.count(pad) == n_found
+        features = model.model.get_image_features(**vision, return_dict=True).pooler_output
+        n_features = (
+            sum(len(part) for part in features)
+            if isinstance(features, tuple)
+            else features.shape[0] * features.shape[1]
+        )
+        assert encoded.input_ids.count(pad) == n_features
 
 
 def test_settings_of_the_paper_bound_the_image_tokens(prm: PRM) -> None:

@@ -23,12 +23,14 @@ class DumpGradients(TrainerCallback):
     """Keeps the gradients of each optimizer step, as they are before the optimizer sees them."""
 
     def __init__(self) -> None:
-        self.found: list[dict[str, torch.Tensor]] = []
+        self.gradients: list[dict[str, torch.Tensor]] = []
         self.losses: list[float] = []
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        found = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
-        self.found.append({name.removeprefix("module."): gradient.clone() for name, gradient in found.items()})
+        gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+        self.gradients.append(
+            {name.removeprefix("module."): gradient.clone() for name, gradient in gradients.items()}
+        )
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if "loss" in logs:
@@ -65,7 +67,7 @@ def optimizer_steps(kind: str, folder: Path, out: Path, per_device: int, pack: A
     finally:
         PRMTrainer.__init__ = original  # type: ignore[method-assign]
     if int(os.environ.get("RANK", "0")) == 0:
-        torch.save({"gradients": dump.found, "losses": dump.losses}, out / "gradients.pt")
+        torch.save({"gradients": dump.gradients, "losses": dump.losses}, out / "gradients.pt")
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ def test_every_rollout_is_trained_on_once_and_every_rank_runs_equally_often(
     batches = plan(n, batch_size=batch_size, per_device=per_device, world_size=world_size)
     of_ranks = [list(batches.of_rank(rank, epoch)) for rank in range(world_size)]
     assert {len(micro) for micro in of_ranks} == {batches.n_micro_batches()}
-    taught = [index for micro in of_ranks for some in micro for index in some if index >= 0]
-    assert sorted(taught) == list(range(n))
+    trained_on = [index for micro in of_ranks for some in micro for index in some if index >= 0]
+    assert sorted(trained_on) == list(range(n))
     assert all(some for micro in of_ranks for some in micro)
     # T = ⌈N/B⌉ optimizer steps, of which all but the last have the same number of micro-batches
     assert batches.n_optimizer_steps == math.ceil(n / batch_size)
@@ -38,11 +38,11 @@ def test_every_rollout_is_trained_on_once_and_every_rank_runs_equally_often(
 def test_a_global_batch_does_not_depend_on_micro_batches_or_devices(
     n: int, batch_size: int, shape: tuple[int, int]
 ) -> None:
-    one, other = (
+    single, other = (
         plan(n, batch_size=batch_size),
         plan(n, batch_size=batch_size, per_device=shape[0], world_size=shape[1]),
     )
-    assert one.global_batches() == other.global_batches()
+    assert single.global_batches() == other.global_batches()
     for batch in other.global_batches():
         dealt = [index for ranks in other.micro_batches(batch) for some in ranks for index in some if index >= 0]
         assert sorted(dealt) == sorted(batch)
@@ -102,8 +102,8 @@ def test_every_rollout_is_in_one_pack_and_every_rank_has_as_many_packs(
     for epoch in range(epochs):
         of_ranks = [list(packs.of_rank(rank, epoch)) for rank in range(world_size)]
         assert {len(micro) for micro in of_ranks} == {packs.n_micro_batches()}
-        taught = [index for micro in of_ranks for some in micro for index in some if index >= 0]
-        assert sorted(taught) == list(range(n))
+        trained_on = [index for micro in of_ranks for some in micro for index in some if index >= 0]
+        assert sorted(trained_on) == list(range(n))
         assert all(some for micro in of_ranks for some in micro)
     # Trainer counts optimizer steps by dividing
     assert (

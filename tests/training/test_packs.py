@@ -56,9 +56,9 @@ def n_tokens(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     return taken
 
 
-def assert_same(one: Any, other: Any) -> None:
-    assert one["losses"] == pytest.approx(other["losses"], abs=1e-5)
-    for mine, theirs in zip(one["gradients"], other["gradients"], strict=True):
+def assert_same(left: Any, right: Any) -> None:
+    assert left["losses"] == pytest.approx(right["losses"], abs=1e-5)
+    for mine, theirs in zip(left["gradients"], right["gradients"], strict=True):
         assert mine.keys() == theirs.keys()
         overall = torch.cat([gradient.flatten() for gradient in mine.values()]).norm()
         for name, gradient in mine.items():

@@ -97,11 +97,11 @@ def test_training_changes_language_model_and_projector_and_no_bit_of_the_vision_
 def test_loss_and_gradients_do_not_depend_on_the_micro_batch(kind: str, folder: Path, tmp_path: Path) -> None:
     for per_device in (1, 2, 4):
         optimizer_steps(kind, folder, tmp_path / str(per_device), per_device)
-    one, *others = (torch.load(tmp_path / str(size) / "gradients.pt") for size in (1, 2, 4))
-    assert len(one["gradients"]) == 3  # T = ⌈10 / 4⌉
+    first, *others = (torch.load(tmp_path / str(size) / "gradients.pt") for size in (1, 2, 4))
+    assert len(first["gradients"]) == 3  # T = ⌈10 / 4⌉
     for other in others:
-        assert one["losses"] == pytest.approx(other["losses"], abs=1e-5)
-        for mine, theirs in zip(one["gradients"], other["gradients"], strict=True):
+        assert first["losses"] == pytest.approx(other["losses"], abs=1e-5)
+        for mine, theirs in zip(first["gradients"], other["gradients"], strict=True):
             assert mine.keys() == theirs.keys()
             for name, gradient in mine.items():
                 torch.testing.assert_close(theirs[name], gradient, atol=1e-5, rtol=1e-5, msg=name)
@@ -133,9 +133,9 @@ def test_two_processes_give_the_loss_and_gradients_of_one(folder: Path, tmp_path
     launch("-m", "tests.training.launched", str(folder), str(tmp_path / "two"), "1", *BACKBONES)
     for kind in BACKBONES:
         optimizer_steps(kind, folder, tmp_path / "one" / kind, 4)
-        one, two = (torch.load(tmp_path / name / kind / "gradients.pt") for name in ("one", "two"))
-        assert one["losses"] == pytest.approx(two["losses"], abs=1e-5)
-        for mine, theirs in zip(one["gradients"], two["gradients"], strict=True):
+        single, two = (torch.load(tmp_path / name / kind / "gradients.pt") for name in ("one", "two"))
+        assert single["losses"] == pytest.approx(two["losses"], abs=1e-5)
+        for mine, theirs in zip(single["gradients"], two["gradients"], strict=True):
             for name, gradient in mine.items():
                 torch.testing.assert_close(theirs[name], gradient, atol=1e-5, rtol=1e-5, msg=name)
 
@@ -156,9 +156,9 @@ def test_sharded_over_two_processes_stopped_and_resumed_gives_the_weights_of_one
     launch(*words, "--max-optimizer-steps", "2")
     assert not (tmp_path / "two" / "model.safetensors").exists()
     launch(*words, "--resume")
-    one, sharded = weights(tmp_path / "one"), weights(tmp_path / "two")
-    assert one.keys() == sharded.keys()
-    for name, weight in one.items():
+    single, sharded = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert single.keys() == sharded.keys()
+    for name, weight in single.items():
         torch.testing.assert_close(sharded[name], weight, atol=1e-5, rtol=1e-4, msg=name)
     assert read_prm_config(tmp_path / "two").data["rollouts"] == 10
 
@@ -256,15 +256,73 @@ def test_the_ids_that_training_sees_are_those_that_evaluate_sees(
     for kind in BACKBONES:
         seen.clear()
         train(data_for(kind, folder), config_for(kind, folder, tmp_path / kind))
-        taught = sorted(seen)
+        trained_on = sorted(seen)
         seen.clear()
         prm = PRM.from_pretrained(tmp_path / kind, device="cpu", image_root=folder / "images")
         options = mprm.EvaluateConfig(
             text_only=kind == "text", image_root=str(folder / "images"), draws=2, threshold=0.5
         )
         mprm.evaluate(data_for(kind, folder), scorer=prm, config=options)
-        assert len(taught) == 10
-        assert sorted(seen) == taught
+        assert len(trained_on) == 10
+        assert sorted(seen) == trained_on
+
+
+def test_each_rollout_is_tokenized_once_however_many_epochs(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    tokenized: list[Any] = []
+    original = PromptEncoder.tokenize
+    monkeypatch.setattr(
+        PromptEncoder, "tokenize", lambda self, chain: tokenized.append(chain) or original(self, chain)
+    )
+    train(data_for("qwen2_5_vl", folder), config_for("qwen2_5_vl", folder, tmp_path / "run", epochs=3))
+    assert sorted(map(str, tokenized)) == sorted(
+        str(rollout.chain) for rollout in mprm.open_corpus(data_for("qwen2_5_vl", folder))
+    )
+
+
+def test_the_training_set_holds_what_the_encoder_makes_of_each_rollout(folder: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    data = data_for("internvl", folder)
+    train(data, config_for("internvl", folder, tmp_path / "run", max_optimizer_steps=1, tau=0.4))
+    encoder = PRM.from_pretrained(
+        folder / "internvl", PRMConfig(), image_root=folder / "images", device="cpu"
+    ).encoder
+    rows = pa.ipc.open_file(tmp_path / "run" / "data" / "train.arrow").read_all().to_pylist()
+    for number, (row, rollout) in enumerate(zip(rows, mprm.open_corpus(data), strict=True)):
+        chain = encoder.tokenize(rollout.chain)
+        assert (row["input_ids"], row["prm_positions"]) == (chain.input_ids, chain.prm_positions)
+        assert row["labels"] == [float(step.score > 0.4) for step in rollout.steps]
+        # bars are 40 or 60 pixels wide, in turns
+        assert (row["images"], row["image_sizes"]) == ([f"{number}.png"], [[40 + 20 * (number % 2), 40]])
+        assert row["location"] == f"{data}:{number + 1}"
+
+
+def test_an_image_that_changed_its_size_since_the_run_was_prepared_is_named(folder: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    path = write_records(tmp_path / "rollouts.jsonl", bar_records(4, tmp_path / "images"))
+    options = {"image_root": str(tmp_path / "images"), "batch_size": 2}
+    train(str(path), config_for("internvl", folder, tmp_path / "run", max_optimizer_steps=1, **options))
+    for number in range(4):
+        Image.new("RGB", (300, 200)).save(tmp_path / "images" / f"{number}.png")
+    with pytest.raises(DataError, match=r"rollouts\.jsonl:\d: image \d\.png has 300 × 200 pixels, and had"):
+        train(str(path), config_for("internvl", folder, tmp_path / "run", **options), resume=True)
+
+
+def test_options_are_keywords_of_train_too(folder: Path, tmp_path: Path) -> None:
+    data = data_for("text", folder)
+    config = config_for("text", folder, tmp_path / "config")
+    train(data, config)
+    keywords = {name: value for name, value in config.as_dict().items() if name != "out"}
+    mprm.train(data, out=tmp_path / "keywords", **keywords)
+    mprm.train(data, config, out=tmp_path / "both", seed=1)
+    with_config, with_keywords, with_both = (weights(tmp_path / name) for name in ("config", "keywords", "both"))
+    assert all(torch.equal(with_keywords[name], weight) for name, weight in with_config.items())
+    assert not torch.equal(with_both["lm_head.weight"], with_config["lm_head.weight"])
+    with pytest.raises(ConfigError, match="unknown option 'modle'; did you mean model"):
+        mprm.train(data, modle="m", out="o")
+    with pytest.raises(ConfigError, match="model, out must be given"):
+        mprm.train(data)
 
 
 def test_a_run_writes_a_plain_checkpoint_and_its_config(folder: Path, tmp_path: Path) -> None:
@@ -378,10 +436,10 @@ def test_the_learning_curve_is_what_evaluate_gives(folder: Path, tmp_path: Path)
     points = lines(tmp_path / "run" / "curve.jsonl")
     assert [point["update"] for point in points] == [0, 2, 3]
     prm = PRM.from_pretrained(tmp_path / "run", device="cpu")
-    found = mprm.evaluate(path, scorer=prm, config=mprm.EvaluateConfig(text_only=True, draws=2))
-    assert points[-1]["overall"] == pytest.approx(found.models[0].value("overall"), abs=1e-6)
-    assert points[-1]["macro_f1"] == pytest.approx({"text": found.models[0].value("macro_f1", "text")}, abs=1e-6)
-    assert points[-1]["auc"] == pytest.approx(found.models[0].value("auc"), abs=1e-4)
+    evaluation = mprm.evaluate(path, scorer=prm, config=mprm.EvaluateConfig(text_only=True, draws=2))
+    assert points[-1]["overall"] == pytest.approx(evaluation.models[0].value("overall"), abs=1e-6)
+    assert points[-1]["macro_f1"] == pytest.approx({"text": evaluation.models[0].value("macro_f1", "text")}, abs=1e-6)
+    assert points[-1]["auc"] == pytest.approx(evaluation.models[0].value("auc"), abs=1e-4)
 
 
 def test_every_optimizer_step_logs_its_loss_where_the_curve_is_measured_too(folder: Path, tmp_path: Path) -> None:
@@ -401,9 +459,9 @@ def test_two_processes_measure_the_learning_curve_of_one(folder: Path, tmp_path:
         --learning-rate 1e-3 --device cpu --dataloader-workers 0 --report-to none --save-every 0
         --benchmark {path} --eval-every 1""".split()
     launch(*words)
-    one, two = (lines(tmp_path / name / "curve.jsonl") for name in ("one", "two"))
+    single, two = (lines(tmp_path / name / "curve.jsonl") for name in ("one", "two"))
     assert [point["update"] for point in two] == [0, 1, 2, 3]
-    assert [point["auc"] for point in two] == pytest.approx([point["auc"] for point in one], abs=1e-4)
+    assert [point["auc"] for point in two] == pytest.approx([point["auc"] for point in single], abs=1e-4)
 
 
 def test_nobodys_run_is_overwritten_and_a_resumed_one_must_be_the_same(folder: Path, tmp_path: Path) -> None:
