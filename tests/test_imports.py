@@ -12,6 +12,7 @@ import mprm
 PACKAGE = Path(mprm.__file__).parent
 ORDER = [
     *(
+        "_lazy",
         "errors",
         "config",
         "progress",

@@ -152,16 +152,18 @@ def _scorer(options: EvaluateCommand, image_root: str | None) -> Any:
 
 
 def _model_info(model: str | None) -> dict[str, Any] | None:
-    """Where the model lies, and the card that training left in its folder."""
+    """The model's folder, and the config that training left in it."""
     if model is None:
         return None
     import msgspec
 
-    card = Path(model) / "mprm.json"
+    from mprm.models.checkpoint import prm_config_path
+
+    path = prm_config_path(model)
     try:
-        return {"path": model, "mprm.json": msgspec.json.decode(card.read_bytes()) if card.is_file() else None}
+        return {"path": model, "mprm.json": None if path is None else msgspec.json.decode(path.read_bytes())}
     except (ValueError, msgspec.MsgspecError) as error:
-        raise DataError(f"{card}: not JSON: {error}; expected what mprm train writes") from error
+        raise DataError(f"{path}: not JSON: {error}; expected what mprm train writes") from error
 
 
 def _print(evaluation: Evaluation, out: str | None) -> None:

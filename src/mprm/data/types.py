@@ -57,6 +57,11 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         """The score of each step, in order."""
         return tuple(step.score for step in self.steps)
 
+    @property
+    def chain(self) -> Chain:
+        """What a reward model sees: no scores."""
+        return Chain(self.question, tuple(step.text for step in self.steps), self.images)
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
@@ -124,7 +129,7 @@ def problem_key(question: str, images: tuple[str, ...] = ()) -> str:
     True
     """
     parts = (" ".join(question.split()), *images)
-    return xxhash.xxh3_128_hexdigest("\0".join(parts).encode())
+    return xxhash.xxh3_128_hexdigest("\0".join(parts).encode("utf-8", "replace"))
 
 
 def first_error_of(labels: tuple[int, ...]) -> int | None:

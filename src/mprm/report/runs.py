@@ -20,6 +20,7 @@ NO_DIFFERENCE = {
         "out",
         "seed",
         "select",
+        "strategy",
         "rho",
         "select_seed",
         "rollouts_xxh3_128",
@@ -30,7 +31,9 @@ NO_DIFFERENCE = {
     *(
         "per_device",
         "workers",
+        "dataloader_workers",
         "keep",
+        "save_total_limit",
         "save_every",
         "eval_every",
         "report_to",

@@ -109,7 +109,7 @@ def test_an_answer_that_was_begun_is_continued_and_not_repeated(policy: Any) -> 
     [completion] = answers(
         TransformersSampler(policy, name="p"), [Request(prompt="q", prefix=begun, sampling=greedy)]
     )[0]
-    ids = policy.encode_chat("q", begun=begun)["input_ids"]
+    ids = policy.encode_chat("q", prefix=begun)["input_ids"]
     assert policy.tokenizer.decode(ids[0]).endswith(begun)
     with torch.no_grad():
         first = int(policy.model(input_ids=ids).logits[0, -1].argmax())

@@ -14,8 +14,7 @@ from mprm.annotation.samplers.load import load_policy
 from mprm.annotation.samplers.sampler import Request, SamplingParams, answers
 from mprm.data.questions import prompt_of
 from mprm.errors import ConfigError
-from mprm.models.attention import look_by_windows
-from mprm.models.prompt import step_tokens
+from mprm.models import step_tokens, use_window_attention
 from mprm_lab.policy.architecture import Size, new_policy, save_policy
 from mprm_lab.policy.dataset import BATCHES_PER_POOL, IGNORE_INDEX, TASKS, PolicyDataset, grounding_task
 from mprm_lab.policy.train import (
@@ -107,7 +106,7 @@ def test_labels_are_the_targets_tokens_and_the_patch_words(kind: str) -> None:
 def test_a_batch_is_read_as_its_rows_are_one_by_one(kind: str) -> None:
     policy = new_policy(kind, size=SMALL)
     data = PolicyDataset(policy, 1, batch_size=3, seed=0)
-    look_by_windows(policy.family.vision_tower(policy.model))
+    use_window_attention(policy.family.vision_tower(policy.model))
     rows = [data[number] for number in range(len(data))]
     pixels, batches = data.collate_pool(rows)
     batch = batches[1]

@@ -67,10 +67,10 @@ def test_a_runs_options_are_those_of_its_training() -> None:
     plan = ReproducePlan(n_continuations=16)
     options = plan.train_options(Run(backbone="qwen", tau_count=2, seed=4), 3e-4)
     assert options["tau"] == 0.125  # 2 / 16
-    assert (options["select"], options["rho"], options["seed"], options["select_seed"]) == (None, None, 4, 4)
+    assert (options["strategy"], options["rho"], options["seed"], options["select_seed"]) == (None, None, 4, 4)
     assert (options["learning_rate"], options["epochs"], options["soft"]) == (3e-4, 1, False)
     chosen = plan.train_options(Run(backbone="qwen", subset="bis", rho=0.1, alpha=0.2), 1e-3)
-    assert (chosen["select"], chosen["rho"], chosen["alpha"]) == ("bis", 0.1, 0.2)
+    assert (chosen["strategy"], chosen["rho"], chosen["alpha"]) == ("bis", 0.1, 0.2)
 
 
 def test_as_many_seeds_as_reach_the_one_that_chooses_are_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mprm.data import prompt_of
 from mprm.errors import ConfigError
-from mprm.models import Backbone, as_frames, chat_ids, plain_text
+from mprm.models import Backbone, group_equal_grids, plain_text
 from mprm_lab.world import SOURCES, SPLITS, Problem, draw, problem, solution
 from mprm_lab.world.problems import GROUNDING_PROMPT
 from mprm_lab.world.rng import rng_of
@@ -104,7 +104,7 @@ class PolicyDataset:
 
     def _encoded(self, prompt: str, target: str, picture: Any) -> tuple[list[int], int]:
         """Ids of an example, and how many at the end are the target's."""
-        ids = chat_ids(self._encoder, prompt, [picture], begun=target)
+        ids = self._encoder.chat_ids(prompt, [picture], prefix=target)
         n_target = len(plain_text(self._encoder.tokenizer).encode(target))
         return [*ids, self._encoder.tokenizer.eos_token_id], n_target + 1
 
@@ -145,7 +145,7 @@ class PolicyDataset:
         if "image_grid_thw" in rows[0]["vision"]:
             # positions are computed here: the model would go through the pictures one by one
             grids = torch.cat([torch.as_tensor(row["vision"]["image_grid_thw"]) for row in rows])
-            inputs["image_grid_thw"] = as_frames(grids)
+            inputs["image_grid_thw"] = group_equal_grids(grids)
             vision = [{"image_grid_thw": grid[None]} for grid in grids.numpy()]
             positions = [
                 encoder.family.positions(encoder.tokenizer, encoder.image_processor, ids, of_row)

@@ -49,7 +49,7 @@ def train_policy(
 
     device = resolve_device(config.device)
     model = policy.model.to(device).train()
-    models.look_by_windows(policy.family.vision_tower(model))
+    models.use_window_attention(policy.family.vision_tower(model))
     decayed = [weight for weight in model.parameters() if weight.dim() > 1]
     others = [weight for weight in model.parameters() if weight.dim() <= 1]
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]

@@ -154,7 +154,7 @@ class ReproducePlan:
         """Fields of `mprm.TrainConfig` that decide what the run's training makes."""
         return {
             **self.training,
-            "select": None if run.rho is None else run.subset,
+            "strategy": None if run.rho is None else run.subset,
             "rho": run.rho,
             "alpha": run.alpha,
             "select_seed": run.seed,

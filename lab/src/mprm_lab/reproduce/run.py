@@ -29,7 +29,7 @@ TOKENS_PER_BATCH = 65_536
 SPEED_OPTIONS: dict[str, Any] = {
     "gradient_checkpointing": False,
     "save_every": 0,
-    "workers": 0,
+    "dataloader_workers": 0,
     "report_to": ("none",),
 }
 """Fields of `mprm.TrainConfig` that change speed alone."""
@@ -190,19 +190,16 @@ class Runner:
             evaluated["best_of_n"] = best_of_n_accuracies(self.lab.graded, prm)
         return evaluated, table.scores if self.plan.keeps_scores(run) else None
 
-    def _load(self, folder: Path) -> models.PRM:
+    def _load(self, path: Path, config: models.PRMConfig | None = None) -> models.PRM:
         return models.PRM.from_pretrained(
-            folder, device=self.plan.device, image_root=self.lab.images, tokens_per_batch=TOKENS_PER_BATCH
+            path, config, device=self.plan.device, image_root=self.lab.images, tokens_per_batch=TOKENS_PER_BATCH
         )
 
     def _untrained(self, backbone: str) -> models.PRM:
         """The weights that training starts from, as a reward model."""
         path = self.lab.policy(backbone)
         settings, max_length = models.family_of(path).image_settings, self.plan.training["max_length"]
-        config = models.PRMConfig(image_settings=settings, max_length=max_length)
-        model = models.load_step_model(path, config, device=self.plan.device, image_root=self.lab.images)
-        fingerprint = self.lab.hashes[backbone]
-        return models.PRM(model, config, name=backbone, tokens_per_batch=TOKENS_PER_BATCH, fingerprint=fingerprint)
+        return self._load(path, models.PRMConfig(image_settings=settings, max_length=max_length))
 
 
 def _counts(trained: Trained | None) -> dict[str, Any]:
@@ -214,7 +211,7 @@ def _counts(trained: Trained | None) -> dict[str, Any]:
         "n_rollouts": trained.data["rollouts"],
         "n_steps": trained.data["steps"],
         "n_positive": trained.data["positive_steps"],
-        "n_optimizer_steps": trained.n_updates,
+        "n_optimizer_steps": trained.n_optimizer_steps,
         "mean_loss": trained.loss,
         "last_loss": trained.last_loss,
     }

@@ -30,10 +30,10 @@ class Policy(Protocol):
         """Its tokenizer."""
         ...
 
-    def encode_chat(self, text: str, images: Any = (), *, begun: str = "") -> dict[str, Any]:
-        """Tensors for ``generate``, of one row: the user's turn, and the answer as far as it is ``begun``.
+    def encode_chat(self, text: str, images: Any = (), *, prefix: str = "") -> dict[str, Any]:
+        """Tensors for ``generate``, of one row: the user's turn, and the response's ``prefix``.
 
-        The ids of ``begun`` come last and depend on nothing else.
+        The ids of ``prefix`` come last and depend on nothing else.
         """
         ...
 
@@ -134,7 +134,7 @@ class TransformersSampler:
     def _answer(self, request: Request) -> list[Completion]:
         try:
             images = [open_image(image) for image in request.images]
-            inputs = self._policy.encode_chat(request.prompt, images, begun=request.prefix)
+            inputs = self._policy.encode_chat(request.prompt, images, prefix=request.prefix)
         except DataError as error:  # an image that cannot be read, or that the policy cannot see
             return failed(error, request.n)
         return list(self._completions(inputs, request))

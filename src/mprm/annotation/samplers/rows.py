@@ -209,7 +209,7 @@ class PromptStore:
         """The tokens of the beginning of an answer: what it adds to a prompt without words."""
         if not prefix:
             return []
-        ids = self._policy.encode_chat("", begun=prefix)["input_ids"][0, self._n_before_answer :]
+        ids = self._policy.encode_chat("", prefix=prefix)["input_ids"][0, self._n_before_answer :]
         return [int(id_) for id_ in ids.tolist()]
 
 
