@@ -23,7 +23,8 @@ from typing import Any
 import torch
 
 from mprm.data.types import Chain
-from mprm.models import TokenizedChain, TreeOnDevice, collate_tree, node_by_node, tree_attention
+from mprm.models import TokenizedChain, collate_tree
+from mprm.models.attention import TreeOnDevice, node_by_node, tree_attention
 from mprm.training import step_loss_sum
 from true_size import (
     CONFIGS,

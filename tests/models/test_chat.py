@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("transformers")
+
 from mprm.models.chat import PlainText, chat_frame
 from tests.tiny_models import CHAT, tiny_tokenizer
 

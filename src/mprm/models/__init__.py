@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 from mprm._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from mprm.models.attention import TreeOnDevice as TreeOnDevice
-    from mprm.models.attention import node_by_node as node_by_node
-    from mprm.models.attention import tree_attention as tree_attention
     from mprm.models.attention import use_window_attention as use_window_attention
     from mprm.models.chat import Backbone as Backbone
     from mprm.models.chat import plain_text as plain_text
@@ -30,8 +27,6 @@ if TYPE_CHECKING:
     from mprm.models.head import freeze_vision as freeze_vision
     from mprm.models.head import prm_model as prm_model
     from mprm.models.head import step_probabilities as step_probabilities
-    from mprm.models.prefix_tree import PrefixTree as PrefixTree
-    from mprm.models.prefix_tree import build_tree as build_tree
     from mprm.models.prefix_tree import collate_tree as collate_tree
     from mprm.models.prm import PRM as PRM
     from mprm.models.prm import score_chains as score_chains
@@ -42,7 +37,7 @@ if TYPE_CHECKING:
 __getattr__ = lazy_exports(
     __name__,
     {
-        "mprm.models.attention": ["TreeOnDevice", "node_by_node", "tree_attention", "use_window_attention"],
+        "mprm.models.attention": ["use_window_attention"],
         "mprm.models.chat": ["Backbone", "plain_text"],
         "mprm.models.checkpoint": [
             *("PRMConfig", "device_name", "family_of", "fingerprint_of", "load_backbone", "need_torch"),
@@ -50,7 +45,7 @@ __getattr__ = lazy_exports(
         ],
         "mprm.models.families": ["FAMILIES", "Family", "group_equal_grids"],
         "mprm.models.head": ["PRMModel", "freeze_vision", "prm_model", "step_probabilities"],
-        "mprm.models.prefix_tree": ["PrefixTree", "build_tree", "collate_tree"],
+        "mprm.models.prefix_tree": ["collate_tree"],
         "mprm.models.prm": ["PRM", "score_chains"],
         "mprm.models.prompt": ["PromptEncoder", "TokenizedChain", "step_tokens"],
     },

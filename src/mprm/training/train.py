@@ -13,6 +13,7 @@ from mprm.data.corpus import Corpus, InputHashes, open_corpus
 from mprm.data.engine import make_engine
 from mprm.errors import ConfigError, MprmError
 from mprm.models.checkpoint import PRMConfig, family_of, fingerprint_of, need_torch
+from mprm.models.prm import PRM
 from mprm.progress import Progress, silent
 from mprm.selection.select import select
 from mprm.training.config import TrainConfig
@@ -98,10 +99,9 @@ def train(
         run_dir.release()
 
 
-def _untrained(config: TrainConfig, device: str) -> Any:
-    """The `PRM` to train: vision tower frozen, ``<prm>`` in its vocabulary, adapters where they are trained."""
+def _untrained(config: TrainConfig, device: str) -> PRM:
+    """The model to train: vision tower frozen, ``<prm>`` in its vocabulary, adapters where they are trained."""
     from mprm.models.head import freeze_vision
-    from mprm.models.prm import PRM
     from mprm.training.trainer import with_lora
 
     prm_config = PRMConfig(
@@ -131,7 +131,7 @@ def _untrained(config: TrainConfig, device: str) -> Any:
 
 
 def _prepare(
-    corpus: Corpus, config: TrainConfig, run_dir: RunDir, prm: Any, *, resume: bool, progress: Progress
+    corpus: Corpus, config: TrainConfig, run_dir: RunDir, prm: PRM, *, resume: bool, progress: Progress
 ) -> None:
     """Lock the folder and write the training set, unless an earlier start of this run has."""
     from mprm.training.dataset import prepare
@@ -169,7 +169,7 @@ def _prepare(
 
 
 def _run(
-    config: TrainConfig, run_dir: RunDir, prm: Any, progress: Progress, *, is_first: bool, world_size: int
+    config: TrainConfig, run_dir: RunDir, prm: PRM, progress: Progress, *, is_first: bool, world_size: int
 ) -> Trained:
     """Do the optimizer steps that are left, and write the model."""
     from mprm.training.batches import BatchPlan, packed_plan
