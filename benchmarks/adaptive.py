@@ -39,7 +39,8 @@ from scipy.stats import t as student
 from mprm import open_corpus
 from mprm.annotation.adaptive import AdaptiveRule, replay
 from mprm.annotation.simulate import SuccessRates, fit_success_rates
-from mprm.cli.tables import markdown_table, rich_table, show
+from mprm.cli.tables import rich_table, show
+from mprm.data.tables import markdown_table
 from mprm.selection.strategies import random_order, rank_bis
 from mprm.theory.beta_binomial import all_fail, fit_beta
 from mprm_lab.sample_corpus import sample_files

@@ -18,14 +18,18 @@ from typing import Any
 import numpy as np
 
 from mprm.data.candidate_formats import read_candidates
-from mprm.evaluation.best_of_n import aggregate, bootstrap_means, interval
-from mprm.evaluation.rerank import judge_candidates, read_scores
+from mprm.evaluation import aggregate, bootstrap_means, candidate_verdicts, estimate, read_candidate_scores
 
 
 def auc(scores: np.ndarray, is_wrong: np.ndarray) -> float:
     """How often a right candidate is above a wrong one of the same question; a tie counts half."""
     apart = scores[~is_wrong][:, None] - scores[is_wrong][None, :]
     return float(np.mean((apart > 0) + 0.5 * (apart == 0)))
+
+
+def interval(values: np.ndarray, means: np.ndarray) -> tuple[float | None, float | None]:
+    found = estimate(float(values.mean()), means)
+    return found.low, found.high
 
 
 def measured(is_wrong: np.ndarray, scores: np.ndarray, *, draws: int = 10_000, seed: int = 0) -> dict[str, Any]:
@@ -43,12 +47,12 @@ def measured(is_wrong: np.ndarray, scores: np.ndarray, *, draws: int = 10_000, s
     return {
         "wrong_by_rank": ranked.mean(axis=0).tolist(),
         **{
-            name: {"mean": float(values.mean()), "interval": interval(drawn[:, number])}
+            name: {"mean": float(values.mean()), "interval": interval(values, drawn[:, number])}
             for number, (name, values) in enumerate(edges.items())
         },
         "auc_within_questions": {
             "mean": float(aucs.mean()),
-            "interval": interval(bootstrap_means(aucs, draws=draws, seed=seed)[:, 0]),
+            "interval": interval(aucs, bootstrap_means(aucs, draws=draws, seed=seed)[:, 0]),
             "questions": len(both),
         },
         "spread_of_standard_scores": {
@@ -65,11 +69,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(words)
     sets = read_candidates(options.candidates)
-    is_wrong = np.array([[one.verdict != "correct" for one in row] for row in judge_candidates(sets)])
+    is_wrong = np.array([[one.verdict != "correct" for one in row] for row in candidate_verdicts(sets)])
     found: dict[str, Any] = {"questions": len(sets), "candidates": is_wrong.shape[1], "wrong": float(is_wrong.mean())}
     for path in options.scores:
-        saved = read_scores(path, sets)
-        scores = np.array([[aggregate(steps) for steps in row] for row in saved.scores])
+        saved = read_candidate_scores(path, sets)
+        scores = np.array([aggregate(line.scores) for line in saved.solutions]).reshape(is_wrong.shape)
         found[saved.model] = measured(is_wrong, scores)
         print(saved.model, json.dumps(found[saved.model]))
     options.out.write_text(json.dumps(found, indent=1) + "\n")

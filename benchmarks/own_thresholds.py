@@ -25,11 +25,11 @@ def main() -> None:
         saved = read_scores(path)
         table = StepTable.of(saved.solutions)
         single = step_metrics(table)["held_out"]
-        found[saved.name] = {
+        found[saved.model] = {
             "single": {name: single[name] for name in ("overall", "auc")},
             "own": own_thresholds(table),
         }
-        print(saved.name, json.dumps(found[saved.name]))
+        print(saved.model, json.dumps(found[saved.model]))
     labels = {name: of_source(table, number).labels for number, name in enumerate(table.sources)}
     found["incorrect_share"] = {
         name: round(float((one == -1).sum() / (one != 0).sum()), 4) for name, one in labels.items()

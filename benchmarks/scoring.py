@@ -27,7 +27,7 @@ import torch
 
 import mprm
 from mprm.data.types import Chain
-from mprm.evaluation.rerank import RerankConfig
+from mprm.evaluation import RerankConfig
 from mprm.models import PRM, PRMConfig, TokenizedChain, collate_tree, step_probabilities
 from mprm.models import attention as tree_attention
 from true_size import (
@@ -175,10 +175,10 @@ def rerank_on_the_lab(kind: str, *, tiny: bool, rounds: int) -> list[dict[str, A
 
     def score(name: str) -> float:
         from mprm.data.candidate_formats import read_candidates
-        from mprm.evaluation.rerank import score_candidates
+        from mprm.evaluation import score_candidates
 
         sets = read_candidates(str(folder / "candidates.jsonl"))
-        return timed(lambda: score_candidates(sets, models[name], model=name, fingerprint=name))[0]
+        return timed(lambda: score_candidates(sets, models[name]))[0]
 
     whole: dict[str, list[float]] = {name: [] for name in models}
     scoring: dict[str, list[float]] = {name: [] for name in models}

@@ -114,12 +114,11 @@ def train_one(data: Path, model: Path, out: Path, *, learning_rate: float, seed:
 
 
 def measure_one(run: Path, benchmark: list[str], out: Path) -> None:
-    from mprm.evaluation.evaluate import evaluate
-    from mprm.evaluation.thresholds import EvaluateConfig
+    from mprm import EvaluateConfig, evaluate
     from mprm.models import PRM
 
     prm = PRM.from_pretrained(run, tokens_per_batch=65_536)
-    evaluate(benchmark, scorer=prm, config=EvaluateConfig(text_only=True, draws=20), out=str(out), force=True)
+    evaluate(benchmark, model=prm, config=EvaluateConfig(text_only=True, draws=20), out=str(out), force=True)
 
 
 def auc_of(run: Path, benchmark: str) -> float:
@@ -221,8 +220,7 @@ class LengthAndPlace:
 
 
 def report(options: argparse.Namespace) -> None:
-    from mprm.evaluation.evaluate import evaluate
-    from mprm.evaluation.thresholds import EvaluateConfig
+    from mprm import EvaluateConfig, evaluate
 
     results, paths, out = Path(options.results), files_of(Path(options.data)), Path(options.out)
     work = Path(tempfile.mkdtemp())
@@ -240,7 +238,7 @@ def report(options: argparse.Namespace) -> None:
         scores = []
         for baseline in baselines:
             folder = work / f"{baseline.name} {label}"
-            evaluate(files, scorer=baseline, config=config, out=str(folder), force=True)
+            evaluate(files, model=baseline, config=config, out=str(folder), force=True)
             scores.append(folder / "scores.jsonl")
         scores += [work / "scores" / f"{name}-{label}.jsonl" for name in trained]
         measured = evaluate(scores=[str(path) for path in scores], config=config)

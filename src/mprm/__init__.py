@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from mprm.data.quickstart import quickstart
     from mprm.data.types import Chain, Rollout, Step
     from mprm.errors import MprmError
-    from mprm.evaluation.evaluate import evaluate
-    from mprm.evaluation.rerank import rerank
-    from mprm.evaluation.thresholds import EvaluateConfig
+    from mprm.evaluation.evaluate import EvaluateConfig, evaluate
+    from mprm.evaluation.rerank import RerankConfig, rerank
     from mprm.models.prm import PRM
     from mprm.selection.bis import balanced_information as bis
     from mprm.selection.bis import mixture, positive_fraction, reliability
@@ -37,7 +36,8 @@ _HOME = {
     "annotate": ("mprm.annotation.annotate", "annotate"),
     "AnswerChecker": ("mprm.annotation.checker", "AnswerChecker"),
     "Chain": ("mprm.data.types", "Chain"),
-    "EvaluateConfig": ("mprm.evaluation.thresholds", "EvaluateConfig"),
+    "EvaluateConfig": ("mprm.evaluation.evaluate", "EvaluateConfig"),
+    "RerankConfig": ("mprm.evaluation.rerank", "RerankConfig"),
     "HTTPSampler": ("mprm.annotation.samplers.server", "HTTPSampler"),
     "load_policy": ("mprm.annotation.samplers.load", "load_policy"),
     "PRM": ("mprm.models.prm", "PRM"),
@@ -75,6 +75,7 @@ __all__ = [
     "EvaluateConfig",
     "HTTPSampler",
     "MprmError",
+    "RerankConfig",
     "Rollout",
     "Selection",
     "Statistics",

@@ -77,7 +77,8 @@ def declared(config: type[Config]) -> tuple[Declared, ...]:
             continue
         kind, option = get_args(hints[field.name])
         members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-        (kind,) = [member for member in members if member is not types.NoneType]
+        kinds = [member for member in members if member is not types.NoneType]
+        kind = kinds[0] if len(kinds) == 1 else object  # of several types: the config itself checks the value
         is_many = get_origin(kind) is tuple
         kind = get_args(kind)[0] if is_many else kind
         found.append(Declared(field, option, kind, is_many, types.NoneType in members))
@@ -259,6 +260,19 @@ class CorpusOptions(Config):
     format: InputFormat = None
     text_only: TextOnly = False
     skip_bad: SkipBad = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(Config):
+    """The process reward model that scores steps."""
+
+    model: Annotated[str | Any | None, Option("Process reward model that scores the steps.", "DIR", "input")] = None
+    """A folder; in Python also anything with ``score_many``."""
+    format: InputFormat = None
+    image_root: ImageRoot = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    batch_tokens: BatchTokens = None
 
 
 @dataclass(frozen=True, kw_only=True)

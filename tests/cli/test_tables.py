@@ -1,6 +1,7 @@
 import pytest
 
-from mprm.cli.tables import latex_table, markdown_table, rich_table, show
+from mprm.cli.tables import latex_table, rich_table, show
+from mprm.data.tables import Table, markdown_table
 
 EVIL = "a\x1b[31m\x9b\x07\r\n\u202e[bold]b[/bold]|:smile:"
 SAFE = r"a\x1b[31m\x9b\x07\r\n\u202e[bold]b[/bold]|:smile:"
@@ -39,8 +40,10 @@ def test_a_table_too_wide_for_the_terminal_is_split_and_loses_nothing(
     monkeypatch.setattr(tables, "_console", lambda: Console(width=40, force_terminal=True, color_system=None))
     heads = ["metric", *(f"model {n}" for n in range(6))]
     rows = [[f"row {r}", *(f"0.{r}{n}00 to 0.9" for n in range(6))] for r in range(3)]
-    tables.show_split("Metrics", heads, rows, total_last=False)
-    shown = capsys.readouterr().out
+    tables.show_table(Table(title="Metrics", heads=heads, rows=rows, notes=["A note.", EVIL]))
+    *shown_lines, note, evil_note = capsys.readouterr().out.rstrip().split("\n")
+    assert (note, evil_note) == ("A note.", SAFE)
+    shown = "\n".join(shown_lines)
     assert all(cell in shown for row in rows for cell in row)
     assert shown.count("row 0") > 1  # the first column stands in every part
     assert "…" not in shown

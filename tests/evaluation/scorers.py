@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mprm.data.types import Chain, first_error_of
-from mprm.evaluation.step_table import ScoredSolution
+from mprm.evaluation.scores import ScoredSolution
 
 
 class LengthScorer:
@@ -23,14 +23,14 @@ class LengthScorer:
         self, chains: Sequence[Chain], *, on_scored: Callable[[int], None] | None = None
     ) -> list[list[float]]:
         self.chains = list(chains)
-        found = []
+        every = []
         for chain in chains:
             kept = len(chain.steps) if self.longest is None else self.longest
             scores = [self.factor / (1 + len(step) / 100) for step in chain.steps[:kept]]
-            found.append(scores + [math.nan] * (len(chain.steps) - len(scores)))
+            every.append(scores + [math.nan] * (len(chain.steps) - len(scores)))
             if on_scored is not None:
                 on_scored(1)
-        return found
+        return every
 
 
 def scored(
@@ -60,14 +60,14 @@ def simulated(
     """Solutions with random labels, scored by a model of some skill; two solutions a problem."""
     rng = np.random.default_rng(seed)
     noise = np.random.default_rng(seed + 1000 if noise_seed is None else noise_seed)
-    found = []
+    solutions = []
     for number in range(2 * n_problems):
         n_steps = int(rng.integers(2, 7))
         labels = np.where(rng.random(n_steps) < neutral, 0, np.where(rng.random(n_steps) < 0.7, 1, -1))
         odds = labels * skill + noise.normal(0, 1, n_steps)
         scores = [None if noise.random() < lost else float(1 / (1 + math.exp(-x))) for x in odds]
         problem = number // 2
-        found.append(
+        solutions.append(
             scored(labels.tolist(), scores, source=f"s{problem % n_sources}", problem=f"p{problem}", id=str(number))
         )
-    return found
+    return solutions

@@ -1,5 +1,7 @@
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -9,22 +11,23 @@ import pytest
 from mprm.cli.evaluate import run
 from mprm.data.benchmarks import read_benchmark
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
-from mprm.evaluation.evaluate import evaluate
-from mprm.evaluation.step_table import read_scores
-from mprm.evaluation.tables import evaluation_tables
-from mprm.evaluation.thresholds import EvaluateConfig
+from mprm.evaluation.bootstrap import model_result
+from mprm.evaluation.evaluate import EvaluateConfig, evaluate
+from mprm.evaluation.metrics import step_counts
+from mprm.evaluation.scores import ScoredSolutions, check_same_steps, read_scores
+from mprm.progress import Advance
 from tests.conftest import write_jsonl
-from tests.evaluation.scorers import LengthScorer
+from tests.evaluation.scorers import LengthScorer, scored
 
 QUICK = EvaluateConfig(draws=50, folds=3)
 
 
 def records(n: int = 12) -> list[dict[str, object]]:
     """ProcessBench records in which the wrong step is longest, mostly."""
-    found = []
+    made = []
     for number in range(n):
         steps = ["short", "a little longer" + "!" * number, "x" * 200 if number % 4 else "x" * 8]
-        found.append(
+        made.append(
             {
                 "id": f"r{number}",
                 "problem": f"Question {number}?",
@@ -33,7 +36,7 @@ def records(n: int = 12) -> list[dict[str, object]]:
                 "generator": "g",
             }
         )
-    return found
+    return made
 
 
 @pytest.fixture
@@ -45,9 +48,9 @@ def benchmark(tmp_path: Path) -> Path:
 
 def test_saved_scores_give_the_same_metrics_bit_for_bit(benchmark: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    scored = evaluate(benchmark, scorer=LengthScorer(longest=2), config=QUICK, out=out)
+    scored = evaluate(benchmark, model=LengthScorer(longest=2), config=QUICK, out=out)
     again = evaluate(scores=[out / "scores.jsonl"], config=QUICK)
-    assert again.models == scored.models
+    assert again.to_json()["models"] == scored.to_json()["models"]
     with_benchmark = evaluate(benchmark, scores=[out / "scores.jsonl"], config=QUICK)
     assert with_benchmark.to_json() == scored.to_json()
     assert json.loads((out / "metrics.json").read_text()) == json.loads(msgspec.json.encode(scored.to_json()))
@@ -55,14 +58,14 @@ def test_saved_scores_give_the_same_metrics_bit_for_bit(benchmark: Path, tmp_pat
 
 def test_the_scores_file_has_one_line_a_solution_and_a_manifest(benchmark: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    evaluate(benchmark, scorer=LengthScorer(longest=2), config=QUICK, out=out, model_info={"path": "runs/x"})
+    evaluate(benchmark, model=LengthScorer(longest=2), config=QUICK, out=out)
     line = json.loads((out / "scores.jsonl").read_text().splitlines()[1])
     assert (line["id"], line["source"], line["labels"], line["first_error"]) == ("r1", "gsm8k", [1, 1, -1], 2)
     # "short" has 5 characters, "a little longer!" 16; the third step was cut off
     assert line["scores"] == [1 / 1.05, 1 / 1.16, None]
     manifest = json.loads((out / "scores.jsonl.manifest.json").read_text())
     assert manifest["config"]["model"] == "by length"
-    assert manifest["config"]["model_info"] == {"path": "runs/x"}
+    assert manifest["config"]["model_info"] is None  # not of a folder
     assert [entry["format"] for entry in manifest["inputs"]] == ["processbench"] * 2
     assert all(entry["xxh3_128"] for entry in manifest["inputs"])
     assert manifest["output"]["n_unscored"] == 21
@@ -70,33 +73,32 @@ def test_the_scores_file_has_one_line_a_solution_and_a_manifest(benchmark: Path,
 
 
 def test_steps_cut_off_are_counted_and_told(benchmark: Path) -> None:
-    found = evaluate(benchmark, scorer=LengthScorer(longest=2), config=EvaluateConfig(threshold=0.5, draws=0))
-    (model,) = found.models
+    evaluation = evaluate(benchmark, model=LengthScorer(longest=2), config=EvaluateConfig(threshold=0.5, draws=0))
+    (model,) = evaluation.models
     # every third step is labelled, and gone; so every solution is without its first error
-    assert (model.counts.n_unscored, model.counts.n_unscored_solutions, model.counts.n_counted) == (21, 21, 42)
+    counts = step_counts(model.table)
+    assert (counts.n_unscored, counts.n_unscored_solutions, counts.n_counted) == (21, 21, 42)
     assert model.value("first_error_accuracy") is None
-    assert any(
-        "21 labelled steps have no score, cut off by truncation or not a number (nan)" in warning
-        for warning in model.warnings
-    )
-    assert any("gsm8k*: every step is labelled correct" in warning for warning in model.warnings)
-    assert any(row[0] == "gsm8k*" for row in evaluation_tables(found)[1].rows)
+    warnings = evaluation.to_json()["models"][0]["warnings"]
+    assert any("21 labelled steps have no score, cut off by truncation or not a number (nan)" in w for w in warnings)
+    assert any("gsm8k*: every step is labelled correct" in warning for warning in warnings)
+    assert any(row[0] == "gsm8k*" for row in evaluation.tables()[1].rows)
 
 
 def test_every_output_says_when_the_threshold_was_chosen_on_the_reported_data(
     benchmark: Path, tmp_path: Path
 ) -> None:
     config = EvaluateConfig(threshold="test", draws=10)
-    evaluate(benchmark, scorer=LengthScorer(), config=config, out=tmp_path / "first")
-    found = evaluate(
+    evaluate(benchmark, model=LengthScorer(), config=config, out=tmp_path / "first")
+    evaluation = evaluate(
         benchmark,
-        scorer=LengthScorer(factor=0.5),
+        model=LengthScorer(factor=0.5),
         scores=[tmp_path / "first" / "scores.jsonl"],
         config=config,
         out=tmp_path / "out",
     )
     words = "CHOSEN ON THE REPORTED DATA ITSELF"
-    assert words in found.to_json()["threshold"]
+    assert words in evaluation.to_json()["threshold"]
     assert words in (tmp_path / "out" / "metrics.json").read_text()
     parts = (tmp_path / "out" / "metrics.md").read_text().split("## ")[1:]
     assert len(parts) == 4  # metrics, two models, one comparison
@@ -107,29 +109,35 @@ def test_solutions_that_are_alike_are_scored_once(tmp_path: Path) -> None:
     again = [{**record, "id": f"again-{record['id']}"} for record in records(12)]
     path = write_jsonl(tmp_path / "a.jsonl", records(12) + again)
     scorer, calls = LengthScorer(), []
-    found = evaluate(path, scorer=scorer, config=QUICK, on_scored=calls.append)
+
+    @contextmanager
+    def progress(title: str, total: int | None, unit: str = "items") -> Iterator[Advance]:
+        assert (title, total) == ("scoring", 12)
+        yield lambda n, _note="": calls.append(n)
+
+    evaluation = evaluate(path, model=scorer, config=QUICK, progress=progress)
     assert len(scorer.chains) == sum(calls) == 12
-    assert found.models[0].counts.n_solutions == 24
-    assert found.models[0].counts.n_problems == 12
+    counts = step_counts(evaluation.models[0].table)
+    assert (counts.n_solutions, counts.n_problems) == (24, 12)
 
 
 def test_several_models_are_compared_with_the_first(benchmark: Path, tmp_path: Path) -> None:
-    evaluate(benchmark, scorer=LengthScorer(), config=QUICK, out=tmp_path / "a")
+    evaluate(benchmark, model=LengthScorer(), config=QUICK, out=tmp_path / "a")
     saved = tmp_path / "a" / "scores.jsonl"
-    found = evaluate(benchmark, scorer=LengthScorer(factor=0.5), scores=[saved, saved], config=QUICK)
-    assert [model.name for model in found.models] == ["by length", "by length (2)", "by length (3)"]
-    assert [(c.model, c.baseline) for c in found.comparisons] == [
+    evaluation = evaluate(benchmark, model=LengthScorer(factor=0.5), scores=[saved, saved], config=QUICK)
+    assert [model.name for model in evaluation.models] == ["by length", "by length (2)", "by length (3)"]
+    assert [(c.model, c.baseline) for c in evaluation.comparisons] == [
         ("by length (2)", "by length"),
         ("by length (3)", "by length"),
     ]
     # half the scores: the order is the same, so the AUC is too
-    assert found.comparisons[1].differences[None, "auc"].estimate.value == 0
-    assert found.comparisons[1].differences[None, "ece"].estimate.value != 0
-    assert "by length (2) less by length" in [table.title for table in evaluation_tables(found)]
+    assert evaluation.comparisons[1].differences[None, "auc"].estimate.value == 0
+    assert evaluation.comparisons[1].differences[None, "ece"].estimate.value != 0
+    assert "by length (2) less by length" in [table.title for table in evaluation.tables()]
 
 
 def test_scores_of_another_benchmark_are_refused(benchmark: Path, tmp_path: Path) -> None:
-    evaluate(benchmark / "math.jsonl", scorer=LengthScorer(), config=QUICK, out=tmp_path / "a")
+    evaluate(benchmark / "math.jsonl", model=LengthScorer(), config=QUICK, out=tmp_path / "a")
     with pytest.raises(DataError, match="solution 1 has source 'gsm8k' in the benchmark and 'math' in by length"):
         evaluate(benchmark, scores=[tmp_path / "a" / "scores.jsonl"], config=QUICK)
 
@@ -147,7 +155,7 @@ class Wrong(LengthScorer):
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ([0.5, 0.5], "2 scores and 3 labels"),
+        ([0.5, 0.5], "2 scores for 3 steps"),
         ([0.5, 0.5, 1.5], "step 2 has score 1.5; expected a probability"),
         ([0.5, -0.1, 0.5], "step 1 has score -0.1"),
         ([0.5, float("inf"), 0.5], "step 1 has score inf"),
@@ -155,22 +163,22 @@ class Wrong(LengthScorer):
 )
 def test_scores_that_are_no_probabilities_are_refused(benchmark: Path, answer: list[float], words: str) -> None:
     with pytest.raises(DataError, match=words):
-        evaluate(benchmark, scorer=Wrong(answer), config=QUICK)
+        evaluate(benchmark, model=Wrong(answer), config=QUICK)
 
 
 def test_a_model_that_loses_every_step_is_refused(benchmark: Path) -> None:
     words = r"no labelled step could be scored: the model gives no number \(nan\), or every question is longer than"
     with pytest.raises(DataError, match=words):
-        evaluate(benchmark, scorer=Wrong([float("nan")] * 3), config=QUICK)
+        evaluate(benchmark, model=Wrong([float("nan")] * 3), config=QUICK)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"scores": [0.5]}, "1 scores and 3 labels"),
+        ({"scores": [0.5]}, "1 scores for 3 steps"),
         ({"scores": [0.5, 2, None]}, "step 1 has score 2.0"),
         ({"labels": [1, 1, 3]}, "step 2 has label 3"),
-        ({"labels": [], "scores": []}, "no steps"),
+        ({"labels": [], "scores": []}, "no labels"),
         ({"first_error": 3}, "first error is step 3; by the labels"),
         # the first line's labels are 1 1 1
         ({"first_error": 0}, r"first error is step 0; by the labels \[1, 1, 1\] it is null, for none"),
@@ -180,7 +188,7 @@ def test_a_model_that_loses_every_step_is_refused(benchmark: Path) -> None:
     ],
 )
 def test_a_bad_line_of_a_scores_file_is_named(benchmark: Path, tmp_path: Path, change: dict, words: str) -> None:
-    evaluate(benchmark, scorer=LengthScorer(), config=QUICK, out=tmp_path / "a")
+    evaluate(benchmark, model=LengthScorer(), config=QUICK, out=tmp_path / "a")
     good = json.loads((tmp_path / "a" / "scores.jsonl").read_text().splitlines()[0])
     path = write_jsonl(tmp_path / "bad.jsonl", [good, {**good, **change}])
     with pytest.raises(DataError, match=words) as error:
@@ -188,39 +196,80 @@ def test_a_bad_line_of_a_scores_file_is_named(benchmark: Path, tmp_path: Path, c
     assert str(error.value).startswith(f"{path}:2: ")
 
 
-def test_a_scores_file_without_manifest_is_named_by_its_path(benchmark: Path, tmp_path: Path) -> None:
-    evaluate(benchmark, scorer=LengthScorer(), config=QUICK, out=tmp_path / "a")
-    (tmp_path / "a" / "scores.jsonl.manifest.json").unlink()
-    assert read_scores(tmp_path / "a" / "scores.jsonl").name == str(tmp_path / "a" / "scores.jsonl")
+def test_a_scores_file_that_is_missing_or_empty_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputNotFoundError, match="no such file"):
         read_scores(tmp_path / "none.jsonl")
     with pytest.raises(DataError, match="holds no scores"):
         read_scores(write_jsonl(tmp_path / "empty.jsonl", []))
 
 
+def test_scores_files_of_earlier_versions_are_read(benchmark: Path, tmp_path: Path) -> None:
+    evaluated = evaluate(benchmark, model=LengthScorer(longest=2), config=QUICK, out=tmp_path / "a")
+    # they had no model and no hash of the chain, and null for a solution without error; the manifest named the model
+    lines = [json.loads(line) for line in (tmp_path / "a" / "scores.jsonl").read_text().splitlines()]
+    old = ("id", "source", "problem", "labels", "first_error", "scores")
+    path = write_jsonl(tmp_path / "old.jsonl", [{name: line.get(name) for name in old} for line in lines])
+    assert read_scores(path).model == str(path)
+    manifest = {"config": {"model": "by length"}}
+    path.with_suffix(".jsonl.manifest.json").write_text(json.dumps(manifest))
+    again = evaluate(benchmark, scores=path, config=QUICK)
+    assert again.to_json() == evaluated.to_json()
+    assert again.models[0].name == "by length"
+
+
+def test_scores_of_other_steps_are_refused(benchmark: Path, tmp_path: Path) -> None:
+    evaluate(benchmark, model=LengthScorer(), config=QUICK, out=tmp_path / "a")
+    changed = [{**record, "steps": ["another", *record["steps"][1:]]} for record in records(12)]
+    write_jsonl(benchmark / "gsm8k.jsonl", changed)
+    with pytest.raises(DataError, match=r"solution 1 has chain_xxh3 .* in the benchmark and .* in by length"):
+        evaluate(benchmark, scores=tmp_path / "a" / "scores.jsonl", config=QUICK)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("id", "other"), ("labels", (1, 1)), ("problem", "z"), ("source", "z"), ("first_error", None)],
+)
+def test_other_solutions_are_refused_with_the_first_mismatch(field: str, value: object) -> None:
+    same = [scored([1, -1], [0.9, 0.1], id="0"), scored([1, -1], [0.9, 0.1], id="1")]
+    other = [same[0], msgspec.structs.replace(same[1], **{field: value})]
+    first = ScoredSolutions(model="A", solutions=tuple(same))
+    with pytest.raises(DataError, match=rf"solution 2 has {field} .* in A and .* in B"):
+        check_same_steps(first, ScoredSolutions(model="B", solutions=tuple(other)))
+    with pytest.raises(DataError, match="A has 2 solutions and B 1"):
+        check_same_steps(first, ScoredSolutions(model="B", solutions=tuple(same[:1])))
+    check_same_steps(first, first)
+
+
+def test_the_metrics_of_scored_solutions_are_those_of_the_evaluation(benchmark: Path, tmp_path: Path) -> None:
+    evaluation = evaluate(benchmark, model=LengthScorer(longest=2), draws=0, out=tmp_path / "a")
+    # as training computes them for its learning curve
+    result = model_result(read_scores(tmp_path / "a" / "scores.jsonl").solutions)
+    assert result.metrics == evaluation.models[0].metrics
+
+
 def test_wrong_use_is_refused_before_anything_is_scored(benchmark: Path, tmp_path: Path) -> None:
     scorer = LengthScorer()
-    with pytest.raises(ConfigError, match="nothing to measure"):
+    with pytest.raises(ConfigError, match="nothing to evaluate"):
         evaluate(benchmark)
     with pytest.raises(ConfigError, match="needs a benchmark"):
-        evaluate(scorer=scorer)
+        evaluate(model=scorer)
     with pytest.raises(ConfigError, match="21 problems cannot be split into 30 folds"):
-        evaluate(benchmark, scorer=scorer, config=EvaluateConfig(folds=30))
+        evaluate(benchmark, model=scorer, config=EvaluateConfig(folds=30))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "metrics.md").touch()
     with pytest.raises(OutputExistsError, match="--force"):
-        evaluate(benchmark, scorer=scorer, out=tmp_path / "out")
+        evaluate(benchmark, model=scorer, out=tmp_path / "out")
     assert scorer.chains == []
-    evaluate(benchmark, scorer=scorer, config=QUICK, out=tmp_path / "out", force=True)
+    evaluate(benchmark, model=scorer, config=QUICK, out=tmp_path / "out", force=True)
 
 
 def test_saved_scores_are_not_replaced_while_they_are_measured(benchmark: Path, tmp_path: Path) -> None:
-    evaluate(benchmark, scorer=LengthScorer(), config=QUICK, out=tmp_path / "a")
+    evaluate(benchmark, model=LengthScorer(), config=QUICK, out=tmp_path / "a")
     saved = tmp_path / "a" / "scores.jsonl"
     before = saved.read_bytes()
     with pytest.raises(ConfigError, match="is one of the inputs"):
         evaluate(
-            benchmark, scorer=LengthScorer(factor=0.5), scores=saved, config=QUICK, out=tmp_path / "a", force=True
+            benchmark, model=LengthScorer(factor=0.5), scores=saved, config=QUICK, out=tmp_path / "a", force=True
         )
     evaluate(scores=saved, config=QUICK, out=tmp_path / "a", force=True)  # writes metrics only
     assert saved.read_bytes() == before
@@ -239,11 +288,11 @@ def test_a_benchmark_is_never_replaced_by_its_own_evaluation(tmp_path: Path, nam
     before, scorer = path.read_bytes(), LengthScorer()
     for benchmark in (path, out / "." / name, read_benchmark(path)):
         with pytest.raises(ConfigError, match=f"{name} would be replaced, and is one of the inputs"):
-            evaluate(benchmark, scorer=scorer, config=QUICK, out=f"{out}/../out/", force=True)
+            evaluate(benchmark, model=scorer, config=QUICK, out=f"{out}/../out/", force=True)
         with pytest.raises(ConfigError, match="is one of the inputs"):
-            evaluate(benchmark, scorer=scorer, config=QUICK, out=f"file://{out}", force=True)
+            evaluate(benchmark, model=scorer, config=QUICK, out=f"file://{out}", force=True)
     assert (path.read_bytes(), scorer.chains) == (before, [])
-    evaluate(path, scorer=scorer, config=QUICK, out=tmp_path / "other", force=True)
+    evaluate(path, model=scorer, config=QUICK, out=tmp_path / "other", force=True)
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_scored(
@@ -252,48 +301,48 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_scored(
     scorer = LengthScorer()
     (tmp_path / "file").touch()
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(ConfigError, match="/file is a file; expected a folder"):
-            evaluate(benchmark, scorer=scorer, config=QUICK, out=out)
+        with pytest.raises(ConfigError, match=r"/file is a file; .* cannot be a folder for outputs"):
+            evaluate(benchmark, model=scorer, config=QUICK, out=out)
 
     def read_only(**_options: object) -> None:
         raise OSError(30, "Read-only file system", str(tmp_path))
 
     monkeypatch.setattr("tempfile.TemporaryFile", read_only)
-    with pytest.raises(ConfigError, match=r"new/out cannot be written \(.*Read-only file system"):
-        evaluate(benchmark, scorer=scorer, config=QUICK, out=tmp_path / "new" / "out")
+    with pytest.raises(ConfigError, match=r"nothing can be written into .* \(Read-only file system\)"):
+        evaluate(benchmark, model=scorer, config=QUICK, out=tmp_path / "new" / "out")
     assert scorer.chains == []
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
-    ("limit", "told", "name"),
-    # scores.jsonl has about 3 KB, its manifest 2 KB and what is told of the model, metrics.json more than 10 KB
-    [(100, "", "scores.jsonl"), (5000, "", "metrics.json"), (5000, "x" * 5000, "scores.jsonl.manifest.json")],
+    ("limit", "family", "name"),
+    # scores.jsonl has about 5 KB, its manifest 2 KB and the model's configuration, metrics.json more than 10 KB
+    [(100, "", "scores.jsonl"), (7000, "", "metrics.json"), (7000, "x" * 7000, "scores.jsonl.manifest.json")],
 )
 def test_a_file_that_cannot_be_written_is_named(
-    benchmark: Path, tmp_path: Path, limit: int, told: str, name: str
+    benchmark: Path, model: Path, tmp_path: Path, limit: int, family: str, name: str
 ) -> None:
     resource = pytest.importorskip("resource")
-
+    (model / "prm_config.json").write_text(json.dumps({"family": family}))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))  # stands for a full device
     try:
         with pytest.raises(OSError, match="File too large") as error:
-            evaluate(benchmark, scorer=LengthScorer(), config=QUICK, out=tmp_path / "out", model_info={"path": told})
+            evaluate(benchmark, model=model, config=QUICK, out=tmp_path / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert error.value.filename == str(tmp_path / "out" / name)
 
 
 def test_lines_of_a_scores_file_that_occur_twice_are_told(benchmark: Path, tmp_path: Path) -> None:
-    evaluate(benchmark, scorer=LengthScorer(), config=QUICK, out=tmp_path / "a")
+    evaluate(benchmark, model=LengthScorer(), config=QUICK, out=tmp_path / "a")
     once = tmp_path / "a" / "scores.jsonl"
     assert evaluate(scores=once, config=QUICK).notes == ()
     twice = tmp_path / "twice.jsonl"
     twice.write_bytes(once.read_bytes() * 2)
-    found = evaluate(scores=twice, config=QUICK, out=tmp_path / "b")
+    evaluation = evaluate(scores=twice, config=QUICK, out=tmp_path / "b")
     # there are 21 solutions
-    (note,) = found.notes
+    (note,) = evaluation.notes
     assert note.startswith("21 records: the line is the same in every field as an earlier one")
     assert f"{twice}:22" in note
     assert note in (tmp_path / "b" / "metrics.md").read_text()
@@ -306,7 +355,7 @@ def test_names_from_data_cannot_command_the_terminal(tmp_path: Path, capsys) -> 
     scorer = LengthScorer()
     scorer.name = "model\x1b]0;title\x07[bold]"
     config = EvaluateConfig(draws=0, threshold=0.5, text_only=True)
-    evaluate(path, scorer=scorer, config=config, out=tmp_path / "out")
+    evaluate(path, model=scorer, config=config, out=tmp_path / "out")
     saved = str(tmp_path / "out" / "scores.jsonl")
     assert run(["--scores", saved, "--threshold", "0.5", "--draws", "0"]) == 0
     printed, written = capsys.readouterr().out, (tmp_path / "out" / "metrics.md").read_text()
@@ -328,17 +377,17 @@ def test_scores_are_kept_when_the_metrics_fail(tmp_path: Path) -> None:
     write_jsonl(path / "b.jsonl", [visual])
     config = EvaluateConfig(folds=2, draws=0, text_only=True)
     with pytest.raises(ConfigError, match="some fold holds every labelled step"):
-        evaluate(path, scorer=LengthScorer(), config=config, out=tmp_path / "out")
+        evaluate(path, model=LengthScorer(), config=config, out=tmp_path / "out")
     assert len((tmp_path / "out" / "scores.jsonl").read_text().splitlines()) == 2
-    found = evaluate(scores=[tmp_path / "out" / "scores.jsonl"], config=EvaluateConfig(threshold=0.5, draws=0))
-    assert found.models[0].counts.n_counted == 1
+    evaluation = evaluate(scores=[tmp_path / "out" / "scores.jsonl"], config=EvaluateConfig(threshold=0.5, draws=0))
+    assert step_counts(evaluation.models[0].table).n_counted == 1
 
 
 def test_a_benchmark_with_only_neutral_steps_is_refused(tmp_path: Path) -> None:
     visual = {"question": "q", "response": {"steps": ["a"], "process_correctness": [0]}}
     path = write_jsonl(tmp_path / "a.jsonl", [visual])
     with pytest.raises(DataError, match="no step is labelled correct or incorrect"):
-        evaluate(path, scorer=LengthScorer(), config=EvaluateConfig(threshold=0.5, text_only=True))
+        evaluate(path, model=LengthScorer(), config=EvaluateConfig(threshold=0.5, text_only=True))
 
 
 @pytest.mark.parametrize(
@@ -356,7 +405,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model folder, and a PRM that only notes how it was loaded."""
     folder = tmp_path / "runs" / "bis10"
     folder.mkdir(parents=True)
-    (folder / "mprm.json").write_text('{"family": "tiny"}')
+    (folder / "mprm.json").write_text('{"family": "tiny"}')  # as earlier versions call it
 
     class PRM(LengthScorer):
         @classmethod
@@ -383,19 +432,19 @@ def test_the_command_scores_saves_and_prints(benchmark: Path, model: Path, tmp_p
     loaded = sys.modules["mprm.models.prm"].loaded
     assert loaded == {"device": "cpu", "dtype": "auto", "image_root": None, "tokens_per_batch": 99}
     manifest = json.loads((out / "metrics.json.manifest.json").read_text())
-    assert manifest["config"]["model_info"] == {"path": str(model), "mprm.json": {"family": "tiny"}}
+    assert manifest["config"]["model_info"] == {"path": str(model), "prm_config.json": {"family": "tiny"}}
     with pytest.raises(OutputExistsError):
         run([str(benchmark), *options])
     assert run([str(benchmark), *options, "--force", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["models"][0]["name"] == "bis10"
-    assert found["models"][0]["metrics"]["all"]["overall"]["n_draws"] == 20
+    evaluation = json.loads(capsys.readouterr().out)
+    assert evaluation["models"][0]["name"] == "bis10"
+    assert evaluation["models"][0]["metrics"]["all"]["overall"]["n_draws"] == 20
 
 
 def test_the_command_measures_saved_scores_without_benchmark_or_model(
     benchmark: Path, tmp_path: Path, capsys
 ) -> None:
-    evaluate(benchmark, scorer=LengthScorer(), config=QUICK, out=tmp_path / "a")
+    evaluate(benchmark, model=LengthScorer(), config=QUICK, out=tmp_path / "a")
     saved = str(tmp_path / "a" / "scores.jsonl")
     assert run(["--scores", saved, saved, "--threshold", "0.5", "--draws", "0", "--out", str(tmp_path / "b")]) == 0
     text = capsys.readouterr().out
@@ -408,7 +457,7 @@ def test_the_command_measures_saved_scores_without_benchmark_or_model(
 def test_the_command_refuses_what_makes_no_sense(benchmark: Path, model: Path) -> None:
     with pytest.raises(ConfigError, match="expected held-out, test or a number"):
         run([str(benchmark), "--model", str(model), "--threshold", "best"])
-    with pytest.raises(ConfigError, match="nothing to measure"):
+    with pytest.raises(ConfigError, match="nothing to evaluate"):
         run([str(benchmark)])
 
 

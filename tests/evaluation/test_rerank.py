@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 
+import mprm
 from mprm.annotation.checker import Judged
 from mprm.cli.rerank import run
 from mprm.data.candidate_formats import read_candidates
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
-from mprm.evaluation import rerank as stage
-from mprm.evaluation.rerank import RESULTS, SCORES, RerankConfig, Reranking, judge_candidates, rerank
-from mprm.evaluation.rerank_tables import metrics
+from mprm.evaluation.rerank import FIGURES, RerankConfig, Reranking, candidate_verdicts, rerank
+from mprm.evaluation.scores import RESULTS, SCORES
 from tests.annotation.full_disk import files_of_at_most
-from tests.conftest import SHARED, write_jsonl
+from tests.conftest import write_jsonl
+
+WRITTEN = ("chosen.jsonl", *FIGURES, *RESULTS)
+"""Beside the scores of a model."""
 
 
 class Scorer:
@@ -66,20 +69,20 @@ def files(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "candidates.jsonl", records)
 
 
-def accuracy(found: Reranking, n: int) -> dict[str, float]:
-    return {name: row[n].value for name, row in found.measured.total.accuracy.items()}
+def accuracy(reranking: Reranking, n: int) -> dict[str, float]:
+    return {name: row[n].value for name, row in reranking.best_of_n.total.accuracy.items()}
 
 
 def test_the_best_candidate_of_each_question_is_chosen_and_measured(files: Path) -> None:
     scorer = Scorer()
-    found = rerank(files, scorer)
-    assert [(chosen.source, chosen.candidate, chosen.verdict, chosen.answer) for chosen in found.chosen] == [
+    reranking = rerank(files, scorer)
+    assert [(chosen.source, chosen.candidate, chosen.verdict, chosen.answer) for chosen in reranking.chosen] == [
         ("sums", 2, "correct", "7"),
         ("more", 0, "wrong", "8"),
     ]
-    assert found.chosen[0].score == pytest.approx(0.9)
-    assert found.ns == (1, 2, 4)
-    assert accuracy(found, 4) == {
+    assert reranking.chosen[0].score == pytest.approx(0.9)
+    assert reranking.ns == (1, 2, 4)
+    assert accuracy(reranking, 4) == {
         "prm": 0.5,  # right, wrong
         "weighted_vote": 0.5,  # 0.4 against 0.9; 0.9 against 0.4
         "majority_vote": 0.5,  # wrong, right
@@ -87,22 +90,32 @@ def test_the_best_candidate_of_each_question_is_chosen_and_measured(files: Path)
         "first": 0.0,
         "oracle": 1.0,
     }
-    # the candidate without text has no steps: it was not scored, and nor was the one that was cut off
-    assert len(scorer.chains) == 7
-    assert (found.n_candidates, found.n_unscored, found.n_cut_steps, found.n_answerless) == (8, 2, 1, 1)
-    assert found.model == "likes-good"
+    # the candidate without text has no steps, and two candidates of each question are alike
+    assert len(scorer.chains) == 8 - 1 - 2
+    counts = (
+        reranking.n_candidates,
+        reranking.n_unscored_candidates,
+        reranking.n_unscored_steps,
+        reranking.n_answerless,
+    )
+    assert counts == (8, 2, 1, 1)
+    assert reranking.model == "likes-good"
 
 
 def test_everything_is_written_and_can_be_computed_again_without_the_model(files: Path, tmp_path: Path) -> None:
     first = rerank(files, Scorer(), out=tmp_path / "a")
     again = rerank(files, scores=tmp_path / "a" / "scores.jsonl", out=tmp_path / "b")
-    assert again == first
+    assert (again.to_json(), again.chosen) == (first.to_json(), first.chosen)
     for name in ("chosen.jsonl", "metrics.json", "metrics.md", "best_of_n.svg"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
     assert not (tmp_path / "b" / "scores.jsonl").exists()
     lines = [json.loads(line) for line in (tmp_path / "a" / "scores.jsonl").read_text().splitlines()]
-    assert lines[0]["scores"] == [[0.2, 0.2], [0.2, 0.2], [0.9, 0.9], [None]]
-    assert lines[1]["scores"] == [[0.9, 0.9], [0.2], [0.2], []]
+    assert [line["scores"] for line in lines[:4]] == [[0.2, 0.2], [0.2, 0.2], [0.9, 0.9], [None]]
+    assert [line["scores"] for line in lines[4:]] == [[0.9, 0.9], [0.2], [0.2], []]
+    assert [line["id"] for line in lines] == ["7#0", "7#1", "7#2", "7#3"] * 2
+    assert {line["model"] for line in lines} == {"likes-good"}
+    scores_manifest = json.loads((tmp_path / "a" / "scores.jsonl.manifest.json").read_text())
+    assert scores_manifest["inputs"][0]["path"] == str(files)
     chosen = [json.loads(line) for line in (tmp_path / "a" / "chosen.jsonl").read_text().splitlines()]
     assert chosen[0]["candidate"] == 2
     assert set(chosen[0]["by_aggregate"]) == {"mean", "min", "last", "product", "max"}
@@ -146,12 +159,12 @@ def test_the_tables_are_readable(files: Path, tmp_path: Path) -> None:
 def test_ties_are_drawn_by_the_seed_and_not_by_order(tmp_path: Path) -> None:
     records = [question(i, [candidate(rf"good \boxed{{{i}}}")] * 4) for i in range(40)]
     path = write_jsonl(tmp_path / "c.jsonl", records)
-    found = rerank(path, Scorer())
-    places = [chosen.candidate for chosen in found.chosen]
-    assert set(places) == {0, 1, 2, 3}
-    assert {chosen.n_tied for chosen in found.chosen} == {4}
-    assert places == [chosen.candidate for chosen in rerank(path, Scorer()).chosen]
-    assert places != [chosen.candidate for chosen in rerank(path, Scorer(), config=RerankConfig(seed=1)).chosen]
+    reranking = rerank(path, Scorer())
+    picks = [chosen.candidate for chosen in reranking.chosen]
+    assert set(picks) == {0, 1, 2, 3}
+    assert {chosen.n_tied for chosen in reranking.chosen} == {4}
+    assert picks == [chosen.candidate for chosen in rerank(path, Scorer()).chosen]
+    assert picks != [chosen.candidate for chosen in rerank(path, Scorer(), config=RerankConfig(seed=1)).chosen]
 
 
 def test_the_aggregate_decides_about_the_choice(tmp_path: Path) -> None:
@@ -175,21 +188,21 @@ def test_labels_of_the_file_need_no_checker(tmp_path: Path, monkeypatch: pytest.
         "prm_scores": [[0.2, 0.4], [0.1], [0.9]],
     }
     path = write_jsonl(tmp_path / "c.jsonl", [record])
-    found = rerank(path, config=RerankConfig(n=(3,)))
-    assert found.model == "scores of the candidate files"
+    reranking = rerank(path, config=RerankConfig(n=(3,)))
+    assert reranking.model == "scores of the candidate files"
     # 3 and 3.0 vote together, against the label-0 answer that the PRM likes best
-    assert accuracy(found, 3) == {
+    assert accuracy(reranking, 3) == {
         "prm": 0.0, "weighted_vote": 0.0, "majority_vote": 1.0, "random": pytest.approx(2 / 3), "first": 1.0, "oracle": 1.0,
     }  # fmt: skip
 
 
-SOLUTIONS = SHARED / "data" / "gsm8k" / "example_model_solutions.jsonl"
+SOLUTIONS = Path(__file__).parents[1] / "data" / "public" / "gsm8k" / "example_model_solutions.jsonl"
+"""Of four models, with labels."""
 
 
-@pytest.mark.skipif(not SOLUTIONS.exists(), reason="the GSM8K model solutions do not lie beside the checkout")
 def test_checked_answers_of_real_models_agree_with_the_labels_they_were_published_with(tmp_path: Path) -> None:
     own, labelled, labels = [], [], []
-    for number, line in enumerate(SOLUTIONS.read_text().splitlines()[:300]):
+    for number, line in enumerate(SOLUTIONS.read_text().splitlines()):
         record = json.loads(line)
         solved = [entry for entry in record.values() if isinstance(entry, dict)]
         texts = [entry["solution"].replace("A: ", "The answer is ").replace("\n", "\n\n") for entry in solved]
@@ -199,9 +212,9 @@ def test_checked_answers_of_real_models_agree_with_the_labels_they_were_publishe
         own.append(question(number, [{"text": text} for text in texts], question=record["question"], answer=gold))
     checked = rerank(write_jsonl(tmp_path / "own.jsonl", own), Scorer())
     given = rerank(write_jsonl(tmp_path / "labelled.jsonl", labelled), Scorer())
-    assert checked.measured.total == given.measured.total
-    assert accuracy(given, 4)["random"] == pytest.approx(sum(map(sum, labels)) / 1200)
-    assert accuracy(given, 4)["oracle"] == pytest.approx(sum(map(any, labels)) / 300)
+    assert checked.best_of_n.total == given.best_of_n.total
+    assert accuracy(given, 4)["random"] == pytest.approx(sum(map(sum, labels)) / (4 * len(labels)))
+    assert accuracy(given, 4)["oracle"] == pytest.approx(sum(map(any, labels)) / len(labels))
     # four models of different strength: their vote beats one of them drawn at random
     assert accuracy(given, 4)["majority_vote"] > accuracy(given, 4)["random"] + 0.05
 
@@ -210,14 +223,14 @@ def test_verdicts_that_failed_are_reported_with_their_bound(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def judged(sets: Any, **options: Any) -> list[list[Judged]]:
-        found = judge_candidates(sets, **options)
-        found[1][0] = Judged("failed", "8", "math-verify took longer than 5 s")
-        return found
+        verdicts = candidate_verdicts(sets, **options)
+        verdicts[1][0] = Judged("failed", "8", "math-verify took longer than 5 s")
+        return verdicts
 
-    monkeypatch.setattr(stage, "judge_candidates", judged)
-    found = rerank(files, Scorer(), out=tmp_path / "a")
-    assert (found.n_failed, found.failed_share) == (1, 1 / 8)
-    best = found.measured.total.accuracy["prm"][4]
+    monkeypatch.setattr("mprm.evaluation.rerank.candidate_verdicts", judged)
+    reranking = rerank(files, Scorer(), out=tmp_path / "a")
+    assert (reranking.n_failed, reranking.failed_share) == (1, 1 / 8)
+    best = reranking.best_of_n.total.accuracy["prm"][4]
     assert (best.value, best.if_failed_correct) == (0.5, 1.0)
     text = (tmp_path / "a" / "metrics.md").read_text()
     assert "could not decide on 1 candidates (12.50%)" in text
@@ -225,18 +238,22 @@ def test_verdicts_that_failed_are_reported_with_their_bound(
     assert json.loads((tmp_path / "a" / "metrics.json").read_text())["failed_share"] == 1 / 8
 
 
+def hundred_questions(folder: Path) -> Path:
+    """Two different candidates each."""
+    answers = [[candidate(rf"good \boxed{{{i}}}"), candidate("so", rf"good \boxed{{{i}}}")] for i in range(100)]
+    return write_jsonl(folder / "c.jsonl", [question(i, both) for i, both in enumerate(answers)])
+
+
 def test_scoring_that_was_stopped_continues(tmp_path: Path) -> None:
-    path = write_jsonl(
-        tmp_path / "c.jsonl", [question(i, [candidate(rf"good \boxed{{{i}}}")] * 2) for i in range(100)]
-    )
+    path = hundred_questions(tmp_path)
     out = tmp_path / "a"
     with pytest.raises(KeyboardInterrupt):
         rerank(path, Scorer(stops_after=1), out=out)
     assert not (out / "scores.jsonl").exists()
     scorer = Scorer()
-    found = rerank(path, scorer, out=out)
+    reranking = rerank(path, scorer, out=out)
     assert len(scorer.chains) == 2 * (100 - 64)  # 64 questions were scored and saved before
-    assert found == rerank(path, Scorer())
+    assert reranking.to_json() == rerank(path, Scorer()).to_json()
     assert not (out / "scores.jsonl.partial").exists()
 
 
@@ -246,9 +263,7 @@ def test_scoring_is_not_continued_by_another_model_of_the_same_name(tmp_path: Pa
             super().__init__(**settings)
             self.fingerprint = fingerprint
 
-    path = write_jsonl(
-        tmp_path / "c.jsonl", [question(i, [candidate(rf"good \boxed{{{i}}}")] * 2) for i in range(100)]
-    )
+    path = hundred_questions(tmp_path)
     out = tmp_path / "a"
     with pytest.raises(KeyboardInterrupt):
         rerank(path, Trained("1f2e", stops_after=1), out=out)
@@ -264,7 +279,8 @@ def test_scores_of_another_question_or_other_images_are_refused(tmp_path: Path, 
     record = question(7, [candidate("good", RIGHT)], images=["a.png"])
     rerank(write_jsonl(tmp_path / "c.jsonl", [record]), Scorer(), out=tmp_path / "a")
     changed = write_jsonl(tmp_path / "changed.jsonl", [{**record, **change}])
-    with pytest.raises(DataError, match=r"scores\.jsonl:1: these are scores of other candidates.*its images"):
+    words = r"scores\.jsonl: holds no scores for 1 of 1 questions, the first at .*changed\.jsonl:1: .*its images"
+    with pytest.raises(DataError, match=words):
         rerank(changed, scores=tmp_path / "a" / SCORES)
 
 
@@ -272,10 +288,30 @@ def test_scores_of_another_question_or_other_images_are_refused(tmp_path: Path, 
 def test_saved_scores_out_of_range_are_refused_with_their_line(files: Path, tmp_path: Path, score: str) -> None:
     rerank(files, Scorer(), out=tmp_path / "a")
     scores = tmp_path / "a" / SCORES
-    first, second = scores.read_text().splitlines()
-    scores.write_text(f"{first}\n{second.replace('0.2', score, 1)}\n")
-    with pytest.raises(DataError, match=r"scores\.jsonl:2: .*(expected 0 to 1|out of range)"):
+    first, second, *others = scores.read_text().splitlines()
+    scores.write_text("\n".join([first, second.replace("0.2", score, 1), *others]))
+    with pytest.raises(DataError, match=r"scores\.jsonl:2: .*(from 0 to 1|out of range)"):
         rerank(files, scores=scores)
+
+
+def test_scores_files_of_earlier_versions_are_read(files: Path, tmp_path: Path) -> None:
+    expected = rerank(files, Scorer(), out=tmp_path / "a")
+    # a line for each question, with the hash of all its candidates; these are of version 0.1.0 before its release
+    common = {"id": "7", "model": "likes-good"}
+    hashes = {"sums": "881a92c2b1d62260", "more": "ac131e413bc7bd24"}
+    scores = {"sums": [[0.2, 0.2], [0.2, 0.2], [0.9, 0.9], [None]], "more": [[0.9, 0.9], [0.2], [0.2], []]}
+    lines = [{**common, "source": s, "candidates_xxh3": hashes[s], "scores": scores[s]} for s in ("sums", "more")]
+    old = write_jsonl(tmp_path / "old.jsonl", lines)
+    assert rerank(files, scores=old).to_json() == expected.to_json()
+    lines[1]["candidates_xxh3"] = hashes["sums"]
+    with pytest.raises(DataError, match=r"holds no scores for 1 of 2 questions, the first at .*candidates\.jsonl:2"):
+        rerank(files, scores=write_jsonl(tmp_path / "other.jsonl", lines))
+
+
+def test_scores_of_candidates_and_of_benchmarks_are_not_mixed_up(files: Path, tmp_path: Path) -> None:
+    rerank(files, Scorer(), out=tmp_path / "a")
+    with pytest.raises(DataError, match=r"scores\.jsonl:1: there are no labels; expected scores of a benchmark"):
+        mprm.evaluate(scores=tmp_path / "a" / SCORES)
 
 
 def test_a_question_with_two_different_lines_of_scores_is_refused(files: Path, tmp_path: Path) -> None:
@@ -283,17 +319,18 @@ def test_a_question_with_two_different_lines_of_scores_is_refused(files: Path, t
     scores = tmp_path / "a" / SCORES
     text = scores.read_text()
     scores.write_text(text + text)
-    assert rerank(files, scores=scores) == expected  # the same twice does no harm
+    assert rerank(files, scores=scores).to_json() == expected.to_json()  # the same twice does no harm
     scores.write_text(text + text.replace("0.2", "0.3"))
-    with pytest.raises(DataError, match=r"scores\.jsonl:3: question '7' of 'sums' has other scores on a line before"):
+    words = r"scores\.jsonl:9: candidate '7#0' of 'sums' has other scores on a line before"
+    with pytest.raises(DataError, match=words):
         rerank(files, scores=scores)
 
 
 def test_scores_of_two_models_in_one_file_are_refused(files: Path, tmp_path: Path) -> None:
     rerank(files, Scorer(), out=tmp_path / "a")
     scores = tmp_path / "a" / SCORES
-    first, second = scores.read_text().splitlines()
-    scores.write_text(f"{first}\n{second.replace('likes-good', 'another')}\n")
+    first, second, *others = scores.read_text().splitlines()
+    scores.write_text("\n".join([first, second.replace("likes-good", "another"), *others]))
     with pytest.raises(DataError, match=r"scores\.jsonl:2: .*model 'another', those before of 'likes-good'"):
         rerank(files, scores=scores)
 
@@ -328,7 +365,9 @@ def test_scores_of_other_candidates_are_refused(files: Path, tmp_path: Path) -> 
     rerank(files, Scorer(), out=tmp_path / "a")
     scores = tmp_path / "a" / "scores.jsonl"
     other = write_jsonl(tmp_path / "other.jsonl", [question(7, [candidate("good", "changed")] * 4)])
-    with pytest.raises(DataError, match=r"scores\.jsonl:1: these are scores of other candidates"):
+    with pytest.raises(
+        DataError, match=r"holds no scores for 1 of 1 questions.* these are scores of other candidates"
+    ):
         rerank(other, scores=scores)
     more = write_jsonl(tmp_path / "more.jsonl", [question(8, [candidate("good")])])
     with pytest.raises(DataError, match="holds no scores for 1 of 1 questions"):
@@ -343,8 +382,8 @@ def test_scores_of_other_candidates_are_refused(files: Path, tmp_path: Path) -> 
 def test_scores_of_more_questions_serve_for_some_of_them(files: Path, tmp_path: Path) -> None:
     rerank(files, Scorer(), out=tmp_path / "a")
     first = json.loads(files.read_text().splitlines()[0])
-    found = rerank(write_jsonl(tmp_path / "first.jsonl", [first]), scores=tmp_path / "a" / "scores.jsonl")
-    assert [chosen.candidate for chosen in found.chosen] == [2]
+    reranking = rerank(write_jsonl(tmp_path / "first.jsonl", [first]), scores=tmp_path / "a" / "scores.jsonl")
+    assert [chosen.candidate for chosen in reranking.chosen] == [2]
 
 
 def test_existing_results_are_kept_without_force(files: Path, tmp_path: Path) -> None:
@@ -354,7 +393,7 @@ def test_existing_results_are_kept_without_force(files: Path, tmp_path: Path) ->
     rerank(files, Scorer(), out=tmp_path / "a", force=True)
 
 
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("name", WRITTEN)
 def test_each_output_is_looked_for_before_the_model_is_loaded(files: Path, tmp_path: Path, name: str) -> None:
     mine = tmp_path / "a" / name
     mine.parent.mkdir()
@@ -366,12 +405,12 @@ def test_each_output_is_looked_for_before_the_model_is_loaded(files: Path, tmp_p
 
 def test_the_outputs_that_are_looked_for_are_all_that_is_written(files: Path, tmp_path: Path) -> None:
     rerank(files, Scorer(), out=tmp_path / "a")
-    figures = {"best_of_n.svg", "best_of_n.png"}
-    assert {path.name for path in (tmp_path / "a").iterdir()} | figures == {*RESULTS, SCORES}
+    written = {path.name for path in (tmp_path / "a").iterdir()}
+    assert written | {*FIGURES} == {*WRITTEN, SCORES, SCORES + ".manifest.json"}
 
 
 @pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("name", [*RESULTS, SCORES, SCORES + ".partial"])
+@pytest.mark.parametrize("name", [*WRITTEN, SCORES, SCORES + ".partial"])
 def test_the_candidates_are_never_replaced(files: Path, tmp_path: Path, name: str, force: bool) -> None:
     (tmp_path / "a").mkdir()
     candidates = files.rename(tmp_path / "a" / name)
@@ -415,7 +454,7 @@ def test_a_full_disk_is_told_with_the_file_that_was_written(files: Path, tmp_pat
 
 def test_scores_that_were_saved_before_a_run_broke_are_not_made_again_in_silence(files: Path, tmp_path: Path) -> None:
     rerank(files, Scorer(), out=tmp_path / "a")
-    for name in RESULTS:
+    for name in WRITTEN:
         (tmp_path / "a" / name).unlink(missing_ok=True)
     with pytest.raises(OutputExistsError, match=r"holds scores already; use them with --scores .*scores\.jsonl"):
         rerank(files, Scorer(), out=tmp_path / "a")
@@ -435,6 +474,14 @@ def test_n_beyond_the_candidates_names_the_question(files: Path) -> None:
         rerank(files, Scorer(), config=RerankConfig(n=(8,)))
 
 
+@pytest.mark.parametrize(
+    ("n", "expected"), [(1, (1,)), (2, (1, 2)), (3, (1, 2)), (16, (1, 2, 4, 8, 16)), (17, (1, 2, 4, 8, 16))]
+)
+def test_powers_of_two_go_up_to_the_number_of_candidates(tmp_path: Path, n: int, expected: tuple[int, ...]) -> None:
+    path = write_jsonl(tmp_path / "c.jsonl", [question(1, [candidate(rf"good \boxed{{{n}}}")] * n)])
+    assert rerank(path, Scorer(), draws=1).ns == expected
+
+
 def test_a_question_with_one_candidate_limits_n(tmp_path: Path) -> None:
     path = write_jsonl(
         tmp_path / "c.jsonl", [question(1, [candidate("good 1")]), question(2, [candidate("good 2")] * 8)]
@@ -444,7 +491,7 @@ def test_a_question_with_one_candidate_limits_n(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"aggregate": "median"}, {"n": (0,)}, {"draws": 0}, {"timeout_s": 0}, {"subsets": "some"}, {"seed": -1}],
+    [{"aggregate": "median"}, {"n": (0,)}, {"draws": 0}, {"check_timeout_s": 0}, {"subsets": "some"}, {"seed": -1}],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
@@ -467,7 +514,7 @@ def test_the_images_and_the_bare_question_are_what_is_scored(tmp_path: Path) -> 
 
 def test_the_command_prints_tables_or_json(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expected = rerank(files, Scorer(), out=tmp_path / "a")
-    arguments = [str(files), "--scores", str(tmp_path / "a" / "scores.jsonl"), "--n", "1,4"]
+    arguments = [str(files), "--scores", str(tmp_path / "a" / "scores.jsonl"), "--n", "1", "4"]
     assert run([*arguments, "--out", str(tmp_path / "b")]) == 0
     shown = capsys.readouterr().out
     assert "Accuracy, 2 questions (mean of step scores)" in shown
@@ -477,10 +524,11 @@ def test_the_command_prints_tables_or_json(files: Path, tmp_path: Path, capsys: 
     printed = json.loads(capsys.readouterr().out)
     assert printed["n"] == [1, 4]
     assert printed["total"]["accuracy"]["prm"]["4"] == json.loads(
-        json.dumps(metrics(expected)["total"]["accuracy"]["prm"]["4"])
+        json.dumps(expected.to_json()["total"]["accuracy"]["prm"]["4"])
     )
-    with pytest.raises(ConfigError, match="--n 1;2: expected numbers"):
+    with pytest.raises(SystemExit, match="2"):
         run([str(files), "--n", "1;2"])
+    assert "argument --n: invalid int value: '1;2'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["text", "internvl"])
@@ -511,10 +559,8 @@ def test_a_real_reward_model_scores_what_a_real_policy_sampled(kind: str, tmp_pa
         run([str(out), "--model", prm, "--image-root", str(tmp_path), "--out", str(ranked), "--device", "cpu"]) == 0
     )
     lines = [json.loads(line) for line in (ranked / "scores.jsonl").read_text().splitlines()]
-    assert [[len(one) for one in line["scores"]] for line in lines] == [
-        [len(c.steps) for c in entry.candidates] for entry in sets
-    ]
-    assert all(0 < score < 1 for line in lines for one in line["scores"] for score in one)
+    assert [len(line["scores"]) for line in lines] == [len(c.steps) for entry in sets for c in entry.candidates]
+    assert all(0 < score < 1 for line in lines for score in line["scores"])
     saved = json.loads((ranked / "metrics.json").read_text())
     assert (saved["model"], saved["n"], saved["n_candidates"]) == ("prm", [1, 2, 4], 8)
 
@@ -523,6 +569,6 @@ def test_one_candidate_a_question_is_measured_and_drawn(tmp_path: Path) -> None:
     path = write_jsonl(
         tmp_path / "c.jsonl", [question(1, [candidate("good 1")]), question(2, [candidate(r"bad \boxed{3}")])]
     )
-    found = rerank(path, Scorer(), out=tmp_path / "a")
-    assert set(accuracy(found, 1).values()) == {0.0}  # "good 1" states no answer 1
+    reranking = rerank(path, Scorer(), out=tmp_path / "a")
+    assert set(accuracy(reranking, 1).values()) == {0.0}  # "good 1" states no answer 1
     assert "N = 1" in (tmp_path / "a" / "metrics.md").read_text()

@@ -77,7 +77,7 @@ def test_the_lab_is_made_from_nothing_and_what_is_there_is_kept(tmp_path: Path) 
     candidates = [json.loads(line) for line in (tmp_path / "candidates.jsonl").read_text().splitlines()]
     assert [len(entry["candidates"]) for entry in candidates] == [3] * 4
     scores = read_scores(tmp_path / "scores" / "full.jsonl")
-    assert (scores.name, len(scores.solutions)) == ("full", len(records))
+    assert (scores.model, len(scores.solutions)) == ("full", len(records))
     n_said = len(said)
     make_lab(tmp_path, PLAN, log=said.append)
     assert len(said) == n_said  # nothing was left to do

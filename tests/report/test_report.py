@@ -203,7 +203,7 @@ def test_the_command_writes_the_page_and_says_where(
 
 
 def test_figures_need_their_libraries(random_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "find_spec", lambda _name: None)
+    monkeypatch.setattr("mprm.data.charts.find_spec", lambda _name: None)
     with pytest.raises(MissingDependencyError, match=r"extra \[report\]"):
         report(random_corpus, out=tmp_path / "r.html", figures=tmp_path / "figures")
     assert not (tmp_path / "r.html").exists()

@@ -262,7 +262,7 @@ def test_the_ids_that_training_sees_are_those_that_evaluate_sees(
         options = mprm.EvaluateConfig(
             text_only=kind == "text", image_root=str(folder / "images"), draws=2, threshold=0.5
         )
-        mprm.evaluate(data_for(kind, folder), scorer=prm, config=options)
+        mprm.evaluate(data_for(kind, folder), model=prm, config=options)
         assert len(trained_on) == 10
         assert sorted(seen) == trained_on
 
@@ -436,7 +436,7 @@ def test_the_learning_curve_is_what_evaluate_gives(folder: Path, tmp_path: Path)
     points = lines(tmp_path / "run" / "curve.jsonl")
     assert [point["update"] for point in points] == [0, 2, 3]
     prm = PRM.from_pretrained(tmp_path / "run", device="cpu")
-    evaluation = mprm.evaluate(path, scorer=prm, config=mprm.EvaluateConfig(text_only=True, draws=2))
+    evaluation = mprm.evaluate(path, model=prm, config=mprm.EvaluateConfig(text_only=True, draws=2))
     assert points[-1]["overall"] == pytest.approx(evaluation.models[0].value("overall"), abs=1e-6)
     assert points[-1]["macro_f1"] == pytest.approx({"text": evaluation.models[0].value("macro_f1", "text")}, abs=1e-6)
     assert points[-1]["auc"] == pytest.approx(evaluation.models[0].value("auc"), abs=1e-4)

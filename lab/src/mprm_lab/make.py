@@ -320,7 +320,8 @@ def make_scores(folder: Path, plan: LabPlan, log: Log) -> None:
     )
     mprm.train(str(folder / "corpus.jsonl"), config)
     prm = mprm.PRM.from_pretrained(run, device=plan.device, image_root=images)
-    write_scores(str(out), score_benchmark(benchmark, prm, name=run.name), config={"model": run.name}, inputs=[])
+    scored = score_benchmark(benchmark, prm, model=run.name)
+    write_scores(str(out), scored.solutions, config={"model": run.name})
     shutil.rmtree(run)
 
 

@@ -86,7 +86,7 @@ def _add(parser: Any, entry: Declared) -> None:
         words += f" (default: {' '.join(map(str, default)) if isinstance(default, tuple) else default})"
     settings: dict[str, Any] = {
         "help": words,
-        "type": str if entry.choices else entry.kind,
+        "type": str if entry.choices or entry.kind is object else entry.kind,
         "choices": entry.choices or None,
         "metavar": option.metavar,
         "nargs": "+" if entry.is_many else None,

@@ -56,7 +56,8 @@ def run(arguments: list[str]) -> int:
         by_source = {name: entry.as_dict() for name, entry in sources.items()}
         print(as_json({"sources": by_source, "all": found.total.as_dict(), "dropped": found.n_dropped}))
         return 0
-    from mprm.cli.tables import latex_table, markdown_table, show_fitted, statistics_rows
+    from mprm.cli.tables import latex_table, show_fitted, statistics_rows
+    from mprm.data.tables import markdown_table
     from mprm.selection.stats import STATISTICS
 
     heads = ["source", *(column.head for column in STATISTICS)]

@@ -1,12 +1,15 @@
-"""Tables of statistics, for the terminal, for Markdown, for LaTeX."""
+"""Tables for the terminal and for LaTeX; `mprm.data.tables` writes them in Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mprm.data.tables import Table
 from mprm.errors import printable
-from mprm.selection.stats import Column, Statistics
+
+if TYPE_CHECKING:
+    from mprm.selection.stats import Column, Statistics
 
 
 def rich_table(
@@ -17,12 +20,12 @@ def rich_table(
     left: Sequence[int] = (0,),
     total_last: bool = True,
 ) -> Any:
-    """A table for the terminal: names left, numbers right, the total below a line; texts are shown as they are."""
+    """A table for the terminal: text columns left, numbers right, the total below a line; data cannot style it."""
     from rich import box
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = Table(title=Text(printable(title), style="bold"), box=box.SIMPLE_HEAD, title_justify="left")
+    table = RichTable(title=Text(printable(title), style="bold"), box=box.SIMPLE_HEAD, title_justify="left")
     for number, head in enumerate(heads):
         # numbers are never cut; heads are, at a stroke or their last space
         whole = printable(head)
@@ -52,55 +55,43 @@ def show_fitted(
     texts: Sequence[str] = (),
     total_last: bool = True,
 ) -> None:
-    """Print a table; where the terminal is too narrow, without some of the spare columns, and say which.
-
-    Columns of texts are set left, as the first is.
-    """
-    console, left_out = _console(), []
-
-    def made() -> Any:
+    """Print a table; where the terminal is too narrow, without some of the spare columns, and say which."""
+    console = _console()
+    left_out: list[str] = []
+    while True:
         left = [number for number, head in enumerate(heads) if number == 0 or head in texts]
-        return rich_table(title, heads, rows, left=left, total_last=total_last)
-
-    table = made()
-    for head in spare if console.is_terminal else ():
-        if console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width:
+        table = rich_table(title, heads, rows, left=left, total_last=total_last)
+        if len(left_out) == len(spare) or _fits(console, table):
             break
-        place = heads.index(head)
-        heads = heads[:place] + heads[place + 1 :]
-        rows = [row[:place] + row[place + 1 :] for row in rows]
-        left_out.append(head)
-        table = made()
+        index = heads.index(spare[len(left_out)])
+        left_out.append(heads[index])
+        heads = heads[:index] + heads[index + 1 :]
+        rows = [row[:index] + row[index + 1 :] for row in rows]
     console.print(table)
     if left_out:
         console.print(f"Left out, for want of room: {', '.join(left_out)}.")
 
 
-def show_split(title: str, heads: list[str], rows: list[list[str]], *, total_last: bool) -> None:
-    """Print a table; where the terminal is too narrow, as several below each other that repeat the first column."""
-    console = _console()
-    wide = console.options.update(max_width=10_000)
-
-    def part(start: int, end: int) -> Any:
-        name = title if start == 1 else f"{title} (continued)"
-        cut = [[row[0], *row[start:end]] for row in rows]
-        return rich_table(name, [heads[0], *heads[start:end]], cut, total_last=total_last)
-
-    start = 1
-    while start < len(heads):
-        end = len(heads)
-        while console.is_terminal and end > start + 1:
-            if console.measure(part(start, end), options=wide).maximum <= console.width:
+def show_table(table: Table) -> None:
+    """Print a table and its notes; on a narrow terminal as several tables that repeat the first column."""
+    console, start = _console(), 1
+    while start < len(table.heads):
+        title = table.title if start == 1 else f"{table.title} (continued)"
+        for end in range(len(table.heads), start, -1):
+            heads = [table.heads[0], *table.heads[start:end]]
+            rows = [[row[0], *row[start:end]] for row in table.rows]
+            part = rich_table(title, heads, rows, total_last=table.has_total)
+            if _fits(console, part):
                 break
-            end -= 1
-        console.print(part(start, end))
+        console.print(part)
         start = end
+    if table.notes:
+        print(*map(printable, table.notes), sep="\n", end="\n\n")
 
 
-def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table in Markdown."""
-    lines = [list(heads), ["---"] + ["---:"] * (len(heads) - 1), *map(list, rows)]
-    return "\n".join("| " + " | ".join(printable(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+def _fits(console: Any, table: Any) -> bool:
+    wide = console.options.update(max_width=10_000)
+    return not console.is_terminal or console.measure(table, options=wide).maximum <= console.width
 
 
 def latex_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -108,17 +99,8 @@ def latex_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     body = [" & ".join(map(_tex, row)) + r" \\" for row in rows]
     if len(body) > 1:
         body.insert(-1, r"\midrule")
-    return "\n".join(
-        [
-            rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
-            r"\toprule",
-            " & ".join(map(_tex, heads)) + r" \\",
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-        ]
-    )
+    head = [rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}", r"\toprule", " & ".join(map(_tex, heads)) + r" \\"]
+    return "\n".join([*head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"])
 
 
 def _tex(text: str) -> str:
@@ -137,8 +119,7 @@ def statistics_rows(statistics: Mapping[str, Statistics], columns: Sequence[Colu
 
 def show(*things: Any) -> None:
     """Print tables and lines."""
-    for thing in things:
-        _console().print(thing)
+    _console().print(*things, sep="\n")
 
 
 def _console() -> Any:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from mprm.data.corpus import is_blank, record_of
 from mprm.data.format import Record, list_field, optional_text, shown, text_field
 from mprm.data.records import CorpusFile, chunks_of, corpus_files, lines_of
-from mprm.data.types import Question
+from mprm.data.types import Question, Solution, problem_key
 from mprm.data.validate import Report
 from mprm.errors import ConfigError, DataError
 
@@ -77,6 +77,25 @@ class CandidateSet:
     def key(self) -> tuple[str, str]:
         """Source and id: no two sets have the same."""
         return self.question.source, self.question.id
+
+    @property
+    def solutions(self) -> list[Solution]:
+        """The candidates as solutions without labels; candidate k of a question has its id with "#k" behind it."""
+        question = self.question
+        return [
+            Solution(
+                id=f"{question.id}#{index}",
+                source=question.source,
+                problem=problem_key(question.question, question.images),
+                question=question.question,
+                steps=candidate.steps,
+                labels=(),
+                first_error=None,
+                images=question.images,
+                place=self.place,
+            )
+            for index, candidate in enumerate(self.candidates)
+        ]
 
     @property
     def is_labelled(self) -> bool:

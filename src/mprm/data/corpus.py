@@ -657,3 +657,11 @@ def write_manifest(
     with atomic_write(beside) as temporary:
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     return beside
+
+
+def write_with_manifest(path: str, data: bytes, *, output: Mapping[str, Any] | None = None, **manifest: Any) -> None:
+    """Write a file and the manifest beside it, which is there before the file gets its name."""
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(data)
+        entry = {"path": path, "n_bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
+        write_manifest(path, output={**entry, **(output or {})}, **manifest)

@@ -68,8 +68,12 @@ def check_folder(path: str) -> None:
     nearest = next((one for one in (folder, *folder.parents) if one.exists()), Path())
     if not nearest.is_dir():
         raise ConfigError(f"{nearest} is a file; {path} cannot be a folder for outputs, choose another")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ConfigError(f"nothing can be written into {nearest}; choose another folder for outputs")
+    try:
+        tempfile.TemporaryFile(dir=nearest).close()  # tried, as permissions do not tell all
+    except OSError as error:
+        raise ConfigError(
+            f"nothing can be written into {nearest} ({error.strerror}); choose another folder for outputs"
+        ) from error
 
 
 @contextmanager
@@ -113,6 +117,14 @@ def check_not_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]
     for out in outputs:
         if _identity(out) in read:
             raise ConfigError(f"{out} would be replaced, and is one of the inputs; choose another output")
+
+
+def check_outputs(paths: Iterable[str], *, inputs: Iterable[str | Path], force: bool) -> None:
+    """Stop when an output would replace an input, or another file without ``force``, or cannot be written."""
+    outputs = list(paths)
+    check_not_inputs(inputs, outputs)
+    for path in outputs:
+        check_overwrite(path, force=force)
 
 
 def _identity(path: str | Path) -> str:

@@ -1,39 +1,23 @@
-"""All metrics of a scored benchmark, under any weights of its problems.
+"""Bootstrap intervals of all metrics of a scored benchmark, and the comparison of two models on the same steps.
 
-Intervals: the benchmark's problems drawn again and again, with replacement.
+A draw of the bootstrap is a weight for each problem: how often the draw holds it. Metrics of many draws are then
+products of the weights with counts that each problem adds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from mprm.evaluation.metrics import (
-    BINS,
-    Ranked,
-    accuracies,
-    accuracy,
-    calibration_bin,
-    defined_ratio,
-    expected_calibration_error,
-    f1_correct,
-    f1_error,
-    first_error_ranges,
-    macro_f1,
-    processbench_f1,
-    ranked,
-    ranking_metrics,
-    step_weighted_mean,
-)
-from mprm.evaluation.step_table import BoolArray, FloatArray, IntArray, StepTable
-from mprm.evaluation.thresholds import Thresholds
+from mprm.evaluation import metrics
+from mprm.evaluation.metrics import BINS, BoolArray, FloatArray, IntArray, RankedSteps, StepTable, Thresholds
+from mprm.evaluation.scores import ScoredSolution
 
 Key = tuple[str | None, str]
 """(source, metric); the source is None for all sources together."""
-
 METRICS = {
     "overall": "overall: per-source macro-F1, weighted by steps",
     "macro_f1": "macro-F1, all steps pooled",
@@ -50,6 +34,52 @@ METRICS = {
     "processbench_f1": "ProcessBench F1, mean over sources",
 }
 """Names and what they mean; for one source there is no ``overall``."""
+LEVEL = 0.95
+MAX_WEIGHTS = 2_000_000
+"""Weights held at once, so that memory does not grow with the draws."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A value and its 95% interval."""
+
+    value: float | None
+    """None where it is undefined, as the AUC of steps that are all correct."""
+    low: float | None = None
+    high: float | None = None
+    n_draws: int = 0
+    """Draws behind the interval: those in which the value is defined."""
+
+
+def estimate(value: float, distribution: FloatArray | None) -> Estimate:
+    """A value with the percentile interval of its bootstrap distribution; nan counts as undefined in both."""
+    if np.isnan(value):
+        return Estimate(value=None)
+    defined = distribution[~np.isnan(distribution)] if distribution is not None else np.zeros(0)
+    if not len(defined):
+        return Estimate(value=value)
+    low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(value=value, low=float(low), high=float(high), n_draws=len(defined))
+
+
+def resampled_weights(n: int, *, draws: int, seed: int, n_values: int = 0) -> Iterator[FloatArray]:
+    """How often each sample with replacement holds each of n, shape (D, n); some draws at a time.
+
+    The same seed makes the same draws, whatever for: those of two models are paired. ``n_values``: numbers that each
+    draw will take in memory, where they are more than n.
+    """
+    rng = np.random.default_rng(seed)
+    at_once = max(1, MAX_WEIGHTS // max(n, n_values))
+    for start in range(0, draws, at_once):
+        # one draw after the other, so that the draws do not depend on how many are made at once
+        picks = (rng.integers(n, size=n) for _ in range(start, min(start + at_once, draws)))
+        yield np.stack([np.bincount(pick, minlength=n) for pick in picks]).astype(np.float64)
+
+
+def bootstrap_means(values_Q_K: FloatArray, *, draws: int, seed: int) -> FloatArray:
+    """Means of K columns over Q rows sampled with replacement, shape (draws, K); paired, row by row."""
+    n = len(values_Q_K)
+    return np.concatenate([weights @ values_Q_K / n for weights in resampled_weights(n, draws=draws, seed=seed)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,68 +89,61 @@ class UnitCounts:
     sources: tuple[str, ...]
     n_problems: int
     source: IntArray
-    """Shape (U,): source of each unit; does not decrease."""
+    """Shape (U,): source of each unit, non-decreasing."""
     problem: IntArray
     """Shape (U,): problem of each unit."""
     confusion: FloatArray
-    """Shape (U, 4): see `f1_correct`."""
+    """Shape (U, 4): see `metrics.f1_by_class`."""
     solutions: FloatArray
-    """Shape (U, 4): see `processbench_f1`."""
+    """Shape (U, 4): see `metrics.processbench_f1`."""
     bins: FloatArray
-    """Shape (U, 3 * BINS): see `expected_calibration_error`."""
-    rankings: tuple[tuple[str | None, Ranked, IntArray], ...]
+    """Shape (U, 3 * BINS): see `metrics.expected_calibration_error`."""
+    rankings: tuple[tuple[str | None, RankedSteps, IntArray], ...]
     """(source, its steps by score, the unit of each of them), and so for all sources together."""
 
     @property
     def slices(self) -> list[slice]:
-        """Where the units of each source stand."""
+        """The units of each source."""
         bounds = np.searchsorted(self.source, np.arange(len(self.sources) + 1))
         return [slice(start, stop) for start, stop in pairwise(bounds)]
 
+    def by_source(self, counts_U_4: FloatArray, weights_D_P: FloatArray) -> FloatArray:
+        """Sums of counts over the units of each source in each draw, shape (D, K, 4)."""
+        weights_D_U = weights_D_P[:, self.problem]
+        return np.stack([weights_D_U[:, units] @ counts_U_4[units] for units in self.slices], axis=1)
+
 
 def count_units(table: StepTable, thresholds: Thresholds) -> UnitCounts:
-    """Count what each unit adds, with the predictions that the thresholds make."""
-    pairs = np.stack([table.source, table.problem], axis=1)
-    units, unit_of_solution = np.unique(pairs, axis=0, return_inverse=True)
+    """The counts of each unit, with the predictions that the thresholds make."""
+    units, unit_of_solution = np.unique(np.stack([table.source, table.problem], 1), axis=0, return_inverse=True)
     n_units, unit_of_solution = len(units), unit_of_solution.reshape(-1)
+    of_steps, of_solutions = (np.array(cuts)[thresholds.fold] for cuts in (thresholds.steps, thresholds.solutions))
     counted = np.flatnonzero(table.is_counted)
-    scores, is_correct = table.scores[counted], table.labels[counted] == 1
-    solution = table.solution[counted]
-    unit = unit_of_solution[solution]
-    is_taken = scores >= thresholds.of_steps[table.problem[solution]]
-    cell = np.where(is_correct, np.where(is_taken, 0, 2), np.where(is_taken, 1, 3))
-    place = calibration_bin(scores)
-    per_bin = [_summed(unit, place, amount, (n_units, BINS)) for amount in (np.ones(len(unit)), scores, is_correct)]
+    scores, is_correct, solution = table.scores[counted], table.labels[counted] == 1, table.solution[counted]
+    source, unit, ones = table.source[solution], unit_of_solution[solution], np.ones(len(counted))
+    is_predicted = scores >= of_steps[table.problem[solution]]
+    cell = np.where(is_correct, np.where(is_predicted, 0, 2), np.where(is_predicted, 1, 3))
+    index_of_bin = metrics.calibration_bin(scores)
+    ranges = metrics.first_error_ranges(table)
+    cuts = of_solutions[table.problem[ranges.solution]]
+    is_hit = (ranges.above < cuts) & (cuts <= ranges.up_to)
+    kind, unit_of_range = np.where(ranges.is_erroneous, 0, 2), unit_of_solution[ranges.solution]
+    rankings = []
+    for k, name in enumerate([*table.sources, None]):
+        here = np.arange(len(scores)) if name is None else np.flatnonzero(source == k)
+        steps = metrics.rank_steps(scores[here], is_correct[here])
+        rankings.append((name, steps, unit[here][steps.order]))
     return UnitCounts(
         sources=table.sources,
         n_problems=len(table.problems),
         source=units[:, 0],
         problem=units[:, 1],
-        confusion=_summed(unit, cell, np.ones(len(unit)), (n_units, 4)),
-        solutions=_count_solutions(table, thresholds, unit_of_solution, n_units),
-        bins=np.concatenate(per_bin, axis=1),
-        rankings=_rankings(table, scores, is_correct, unit, table.source[solution]),
+        confusion=_summed(unit, cell, ones, (n_units, 4)),
+        solutions=_summed(unit_of_range, kind, np.ones(len(kind)), (n_units, 4))
+        + _summed(unit_of_range, kind + 1, is_hit, (n_units, 4)),
+        bins=np.concatenate([_summed(unit, index_of_bin, a, (n_units, BINS)) for a in (ones, scores, is_correct)], 1),
+        rankings=tuple(rankings),
     )
-
-
-def _count_solutions(table: StepTable, thresholds: Thresholds, units: IntArray, n_units: int) -> FloatArray:
-    ranges = first_error_ranges(table)
-    is_found = ranges.found(thresholds.of_solutions[table.problem[ranges.solution]])
-    kind = np.where(ranges.is_erroneous, 0, 2)
-    unit, shape = units[ranges.solution], (n_units, 4)
-    return _summed(unit, kind, np.ones(len(kind)), shape) + _summed(unit, kind + 1, is_found, shape)
-
-
-def _rankings(
-    table: StepTable, scores: FloatArray, is_correct: BoolArray, unit: IntArray, source: IntArray
-) -> tuple[tuple[str | None, Ranked, IntArray], ...]:
-    found: list[tuple[str | None, Ranked, IntArray]] = []
-    names: list[str | None] = [*table.sources, None]
-    for number, name in enumerate(names):
-        here = np.arange(len(scores)) if name is None else np.flatnonzero(source == number)
-        steps = ranked(scores[here], is_correct[here])
-        found.append((name, steps, unit[here][steps.order]))
-    return tuple(found)
 
 
 def _summed(rows: IntArray, columns: IntArray, amounts: FloatArray | BoolArray, shape: tuple[int, int]) -> FloatArray:
@@ -129,7 +152,7 @@ def _summed(rows: IntArray, columns: IntArray, amounts: FloatArray | BoolArray, 
     return flat.astype(np.float64).reshape(shape)
 
 
-def measure(counts: UnitCounts, weights_D_P: FloatArray) -> dict[Key, FloatArray]:
+def compute_metrics(counts: UnitCounts, weights_D_P: FloatArray) -> dict[Key, FloatArray]:
     """Every metric of each source and of all together, shape (D,); nan where it is undefined.
 
     Parameters
@@ -138,132 +161,187 @@ def measure(counts: UnitCounts, weights_D_P: FloatArray) -> dict[Key, FloatArray
         How often each draw holds each problem; ones for the metrics themselves.
     """
     weights_D_U = weights_D_P[:, counts.problem]
-    confusion_D_K = drawn_confusion(counts, weights_D_P)
-    solutions_D_K = np.stack([weights_D_U[:, s] @ counts.solutions[s] for s in counts.slices], axis=1)
-    found: dict[Key, FloatArray] = {(None, "overall"): overall_values(confusion_D_K)}
+    confusion_D_K = counts.by_source(counts.confusion, weights_D_P)
+    solutions_D_K = counts.by_source(counts.solutions, weights_D_P)
+    values: dict[Key, FloatArray] = {(None, "overall"): metrics.overall_f1(confusion_D_K)}
     for name, confusion, solutions in [
         *((name, confusion_D_K[:, k], solutions_D_K[:, k]) for k, name in enumerate(counts.sources)),
         (None, confusion_D_K.sum(1), solutions_D_K.sum(1)),
     ]:
-        for metric, values in _counted_metrics(confusion, solutions).items():
-            found[name, metric] = values
-    found[None, "processbench_f1"] = _mean_of_defined(processbench_f1(solutions_D_K))
+        n_hits, n_solutions = solutions[:, 1] + solutions[:, 3], solutions[:, 0] + solutions[:, 2]
+        values[name, "macro_f1"] = metrics.macro_f1(confusion)
+        values[name, "f1_correct"], values[name, "f1_error"] = metrics.f1_by_class(confusion)
+        values[name, "accuracy"] = metrics.defined_ratio(confusion[:, 0] + confusion[:, 3], confusion.sum(1))
+        values[name, "first_error_accuracy"] = metrics.defined_ratio(n_hits, n_solutions)
+        values[name, "erroneous_accuracy"] = metrics.defined_ratio(solutions[:, 1], solutions[:, 0])
+        values[name, "correct_accuracy"] = metrics.defined_ratio(solutions[:, 3], solutions[:, 2])
+        values[name, "processbench_f1"] = metrics.processbench_f1(solutions)
+    f1_D_K = metrics.processbench_f1(solutions_D_K)
+    is_defined = ~np.isnan(f1_D_K)  # the mean over the sources that have both kinds of solutions
+    n_defined = is_defined.sum(1).astype(np.float64)
+    values[None, "processbench_f1"] = metrics.defined_ratio(np.where(is_defined, f1_D_K, 0).sum(1), n_defined)
     bins = (weights_D_U @ counts.bins).reshape(len(weights_D_P), 3, BINS)
-    found[None, "ece"] = expected_calibration_error(bins)
+    values[None, "ece"] = metrics.expected_calibration_error(bins)
     for name, steps, units in counts.rankings:
-        for metric, values in ranking_metrics(steps, weights_D_U[:, units]).items():
-            found[name, metric] = values
-    return found
-
-
-def drawn_confusion(counts: UnitCounts, weights_D_P: FloatArray) -> FloatArray:
-    """Confusion of each source in each draw, shape (D, K, 4); see `measure`."""
-    weights_D_U = weights_D_P[:, counts.problem]
-    return np.stack([weights_D_U[:, s] @ counts.confusion[s] for s in counts.slices], axis=1)
-
-
-def overall_values(confusion_D_K: FloatArray) -> FloatArray:
-    """The paper's overall value of each draw: macro-F1 of each source, weighted by its counted steps."""
-    return step_weighted_mean(macro_f1(confusion_D_K), confusion_D_K.sum(-1))
-
-
-def _counted_metrics(confusion: FloatArray, solutions: FloatArray) -> dict[str, FloatArray]:
-    erroneous, correct = accuracies(solutions)
-    return {
-        "macro_f1": macro_f1(confusion),
-        "f1_correct": f1_correct(confusion),
-        "f1_error": f1_error(confusion),
-        "accuracy": accuracy(confusion),
-        "first_error_accuracy": defined_ratio(solutions[:, 1] + solutions[:, 3], solutions[:, 0] + solutions[:, 2]),
-        "erroneous_accuracy": erroneous,
-        "correct_accuracy": correct,
-        "processbench_f1": processbench_f1(solutions),
-    }
-
-
-def _mean_of_defined(values_D_K: FloatArray) -> FloatArray:
-    """Mean over the sources that have a value."""
-    is_defined = ~np.isnan(values_D_K)
-    return defined_ratio(np.where(is_defined, values_D_K, 0).sum(1), is_defined.sum(1).astype(np.float64))
-
-
-LEVEL = 0.95
-MOST_WEIGHTS = 2_000_000
-"""Weights of steps held at a time, so that memory does not grow with the draws."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A metric and its 95% interval."""
-
-    value: float | None
-    """None where it is undefined, as the AUC of steps that are all correct."""
-    low: float | None = None
-    high: float | None = None
-    n_draws: int = 0
-    """Draws behind the interval: those in which the metric is defined."""
+        for metric, of_draws in metrics.ranking_metrics(steps, weights_D_U[:, units]).items():
+            values[name, metric] = of_draws
+    return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Measured:
-    """The metrics of one model, and of each bootstrap draw."""
+class ModelResult:
+    """The metrics of one model, and those of each bootstrap draw."""
 
+    name: str
+    table: StepTable
+    thresholds: Thresholds
     counts: UnitCounts
-    values: dict[Key, FloatArray]
-    """Shape (1,)."""
-    drawn: dict[Key, FloatArray]
-    """Shape (draws,); empty without draws."""
+    distribution: dict[Key, FloatArray]
+    """Each metric in each draw, shape (draws,), nan where it is undefined; empty without draws."""
+    metrics: dict[Key, Estimate]
 
-    def estimates(self) -> dict[Key, Estimate]:
-        """Each value with its percentile interval."""
-        return {key: estimate(float(value[0]), self.drawn.get(key)) for key, value in self.values.items()}
+    def value(self, metric: str, source: str | None = None) -> float | None:
+        """A metric of all sources together, or of one; None where it is undefined."""
+        return self.metrics[source, metric].value
 
 
-def measured(table: StepTable, thresholds: Thresholds, *, draws: int, seed: int) -> Measured:
-    """Measure a model's table, and its draws."""
+def model_result(
+    solutions: Sequence[ScoredSolution],
+    threshold: metrics.Threshold = "held-out",
+    *,
+    folds: int = 5,
+    draws: int = 0,
+    seed: int = 0,
+    name: str = "",
+) -> ModelResult:
+    """All metrics of a model's scores; with draws, their intervals over problems."""
+    table = StepTable.of(solutions)
+    thresholds = metrics.choose_thresholds(table, threshold, folds=folds, seed=seed)
+    return bootstrap_metrics(table, thresholds, draws=draws, seed=seed, name=name)
+
+
+def bootstrap_metrics(
+    table: StepTable, thresholds: Thresholds, *, draws: int = 0, seed: int = 0, name: str = ""
+) -> ModelResult:
+    """All metrics at thresholds that are chosen already: predictions are resampled, not made again."""
     counts = count_units(table, thresholds)
-    values = measure(counts, np.ones((1, counts.n_problems)))
-    return Measured(counts=counts, values=values, drawn=bootstrap(counts, draws=draws, seed=seed))
-
-
-def bootstrap(counts: UnitCounts, *, draws: int, seed: int) -> dict[Key, FloatArray]:
-    """Every metric in each of the draws, shape (draws,).
-
-    The same seed draws the same problems for every model of the same benchmark, so that their
-    draws are paired. Thresholds stay as they were chosen: predictions are drawn, not made again.
-    """
-    n_steps = max(len(steps.order) for _, steps, _ in counts.rankings)
-    at_once = max(1, MOST_WEIGHTS // max(n_steps, counts.n_problems))
-    parts = [measure(counts, weights) for weights in _drawn_weights(counts.n_problems, draws, seed, at_once)]
-    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} if parts else {}
-
-
-def bootstrap_overall(counts: UnitCounts, *, draws: int, seed: int) -> FloatArray:
-    """The overall value alone in each of the draws, shape (draws,): the same as `bootstrap` gives, in less time."""
-    at_once = max(1, MOST_WEIGHTS // counts.n_problems)
-    return np.concatenate(
-        [
-            overall_values(drawn_confusion(counts, weights))
-            for weights in _drawn_weights(counts.n_problems, draws, seed, at_once)
-        ]
+    n_values = int(table.is_counted.sum())
+    weights = resampled_weights(counts.n_problems, draws=draws, seed=seed, n_values=n_values)
+    parts = [compute_metrics(counts, weights_D_P) for weights_D_P in weights]
+    distribution = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} if parts else {}
+    values = compute_metrics(counts, np.ones((1, counts.n_problems)))
+    return ModelResult(
+        name=name,
+        table=table,
+        thresholds=thresholds,
+        counts=counts,
+        distribution=distribution,
+        metrics={key: estimate(float(value[0]), distribution.get(key)) for key, value in values.items()},
     )
 
 
-def _drawn_weights(n_problems: int, draws: int, seed: int, at_once: int) -> Iterator[FloatArray]:
-    """How often each draw holds each problem, some draws at a time."""
-    rng = np.random.default_rng(seed)
-    for start in range(0, draws, at_once):
-        # one draw after the other, so that the draws do not depend on how many are made at once
-        picks = (rng.integers(n_problems, size=n_problems) for _ in range(start, min(start + at_once, draws)))
-        yield np.stack([np.bincount(pick, minlength=n_problems) for pick in picks]).astype(np.float64)
+def bootstrap_overall(counts: UnitCounts, *, draws: int, seed: int) -> FloatArray:
+    """The overall value and that of each draw, shape (1 + draws,): those of `bootstrap_metrics`, in less time."""
+    weights = resampled_weights(counts.n_problems, draws=draws, seed=seed)
+    confusions = (counts.by_source(counts.confusion, w) for w in (np.ones((1, counts.n_problems)), *weights))
+    return np.concatenate([metrics.overall_f1(confusion_D_K) for confusion_D_K in confusions])
 
 
-def estimate(value: float, drawn: FloatArray | None) -> Estimate:
-    """A value with the percentile interval of its draws."""
-    if np.isnan(value):
-        return Estimate(value=None)
-    defined = drawn[~np.isnan(drawn)] if drawn is not None else np.zeros(0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """How much a metric of one model is above that of another."""
+
+    estimate: Estimate
+    p_value: float | None
+    """Two-sided, from the paired bootstrap; None without draws."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A model against a baseline, on the steps that both scored."""
+
+    model: str
+    baseline: str
+    differences: dict[Key, Difference]
+    """Model less baseline."""
+    permutation_p: float | None
+    """Two-sided, for the overall value: how often a difference as large comes of swapping the two at random."""
+    n_permutations: int
+    is_exact: bool
+    """Whether every way of swapping was tried."""
+    n_left_out: int
+    """Labelled steps that only one of them scored."""
+
+
+def compare(model: ModelResult, baseline: ModelResult, *, draws: int, seed: int) -> Comparison:
+    """The model against the baseline; both hold the same steps, see `mprm.evaluation.scores.check_same_steps`."""
+    is_unscored, is_unscored_there = np.isnan(model.table.scores), np.isnan(baseline.table.scores)
+    is_left_out = is_unscored != is_unscored_there
+    if is_left_out.any():
+        tables = (replace(r.table, scores=np.where(is_left_out, np.nan, r.table.scores)) for r in (model, baseline))
+        model, baseline = (
+            bootstrap_metrics(table, result.thresholds, draws=draws, seed=seed, name=result.name)
+            for table, result in zip(tables, (model, baseline), strict=True)
+        )
+    differences = {}
+    for key, own in model.metrics.items():
+        difference, p_value, other = Estimate(value=None), None, baseline.metrics[key]
+        if own.value is not None and other.value is not None:
+            apart = model.distribution[key] - baseline.distribution[key] if draws else None
+            difference, p_value = estimate(own.value - other.value, apart), _bootstrap_p(apart)
+        differences[key] = Difference(estimate=difference, p_value=p_value)
+    p, n, is_exact = permutation_test(model.counts, baseline.counts, draws=draws, seed=seed)
+    return Comparison(
+        model=model.name,
+        baseline=baseline.name,
+        differences=differences,
+        permutation_p=p,
+        n_permutations=n,
+        is_exact=is_exact,
+        n_left_out=int((is_left_out & (model.table.labels != 0)).sum()),
+    )
+
+
+def _bootstrap_p(apart: FloatArray | None) -> float | None:
+    """Two-sided: twice the share of draws on the rarer side of 0; never 0, as draws are finite."""
+    defined = apart[~np.isnan(apart)] if apart is not None else np.zeros(0)
     if not len(defined):
-        return Estimate(value=value)
-    low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(value=value, low=float(low), high=float(high), n_draws=len(defined))
+        return None
+    rarer = min((defined <= 0).sum(), (defined >= 0).sum())
+    return float(min(1.0, 2 * (rarer + 1) / (len(defined) + 1)))
+
+
+def permutation_test(
+    model: UnitCounts, baseline: UnitCounts, *, draws: int, seed: int
+) -> tuple[float | None, int, bool]:
+    """(p, number of permutations, whether they are all) for equal overall values.
+
+    Were the models alike, their predictions for a problem could be swapped. All ways of swapping are tried where
+    there are no more than the draws; else as many at random.
+    """
+    if not draws:
+        return None, 0, False
+    n_problems = model.n_problems
+    is_exact = n_problems < 63 and 2**n_problems <= draws
+    n = 2**n_problems if is_exact else draws
+    observed = abs(_swapped_difference(model, baseline, np.zeros((1, n_problems)))[0])
+    rng = np.random.default_rng(seed)
+    n_as_large = 0
+    at_once = max(1, MAX_WEIGHTS // n_problems)
+    for start in range(0, n, at_once):
+        stop = min(start + at_once, n)
+        if is_exact:
+            is_swapped = np.arange(start, stop)[:, None] >> np.arange(n_problems) & 1
+        else:
+            is_swapped = rng.integers(2, size=(stop - start, n_problems))
+        apart = np.abs(_swapped_difference(model, baseline, is_swapped.astype(np.float64)))
+        n_as_large += int((apart >= observed - metrics.TOLERANCE).sum())
+    # the observed assignment is one more when they are random, and among them when all are tried
+    return (n_as_large / n if is_exact else (n_as_large + 1) / (n + 1)), n, is_exact
+
+
+def _swapped_difference(model: UnitCounts, baseline: UnitCounts, is_swapped_D_P: FloatArray) -> FloatArray:
+    """Difference of the overall values after swapping the two models on some problems."""
+    moved = model.by_source(baseline.confusion - model.confusion, is_swapped_D_P)
+    own, other = (np.stack([c.confusion[units].sum(0) for units in c.slices]) for c in (model, baseline))
+    return metrics.overall_f1(own + moved) - metrics.overall_f1(other - moved)

@@ -1,267 +1,335 @@
-"""The files that an evaluation writes, and whether they can be written.
-
-``mprm evaluate``: how well a process reward model tells correct steps from incorrect ones.
-"""
+"""``mprm evaluate``: how well a process reward model separates correct from incorrect steps."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 
-from mprm.data.benchmarks import Benchmark, check_images_exist, read_benchmark
-from mprm.data.corpus import MANIFEST_SUFFIX, Paths, hash_file, write_manifest
-from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
-from mprm.data.records import corpus_files, is_url
+from mprm import __version__
+from mprm.config import Option, Tau, TextOnly, takes
+from mprm.data.benchmarks import Benchmark, BenchmarkFile, check_images_exist, check_images_readable, read_benchmark
+from mprm.data.corpus import Paths
+from mprm.data.tables import Table
 from mprm.data.types import StepScorer
-from mprm.errors import ConfigError
-from mprm.evaluation.bootstrap import measured
-from mprm.evaluation.compare import ModelResult, check_same_steps, compare
-from mprm.evaluation.step_table import (
-    ScoredBenchmark,
-    ScoredSolution,
+from mprm.errors import ConfigError, DataError
+from mprm.evaluation.bootstrap import METRICS, Comparison, Estimate, Key, ModelResult, compare, model_result
+from mprm.evaluation.metrics import Threshold, folds_of, step_counts
+from mprm.evaluation.scores import (
+    SCORES,
+    ScoredSolutions,
+    ScoringConfig,
+    check_same_steps,
     read_scores,
     score_benchmark,
-    step_table,
+    with_scores,
     write_scores,
 )
-from mprm.evaluation.tables import Evaluation, ModelEvaluation, StepCounts, evaluation_tables, step_counts
-from mprm.evaluation.thresholds import EvaluateConfig, choose_thresholds, folds_of
+from mprm.progress import Progress, silent
 
-OUTPUTS = ("scores.jsonl", "metrics.json", "metrics.md")
-"""The first is only written when a model is scored."""
-
-
-def output_path(out: str | Path, name: str) -> str:
-    """A file of the output folder, which may be a URL."""
-    return f"{str(out).rstrip('/')}/{name}"
-
-
-def check_outputs(out: str | Path, *, inputs: Sequence[str | Path], has_scorer: bool, force: bool) -> None:
-    """Stop when an output would replace an input, or another file without ``force``, or cannot be written."""
-    outputs = [output_path(out, name) for name in (OUTPUTS if has_scorer else OUTPUTS[1:])]
-    check_not_inputs(inputs, [*outputs, *(output + MANIFEST_SUFFIX for output in outputs)])
-    if not is_url(str(out)):
-        _check_no_folder(Path(out))
-    for output in outputs:
-        check_overwrite(output, force=force)
+SOURCE_COLUMNS = {
+    "macro_f1": "macro-F1",
+    "f1_correct": "F1 correct",
+    "f1_error": "F1 error",
+    "auc": "AUC",
+    "ap_error": "AP error",
+    "first_error_accuracy": "first-error accuracy",
+    "processbench_f1": "ProcessBench F1",
+}
+"""Metrics that the table of sources shows, with short heads."""
 
 
-def _check_no_folder(out: Path) -> None:
-    """Stop when the folder is a file, or when no file can be made in it or where it would be made."""
-    try:
-        folder = out.expanduser()
-        while not folder.exists():
-            folder = folder.parent
-        if not folder.is_dir():
-            raise ConfigError(f"--out {out}: {folder} is a file; expected a folder")
-        tempfile.TemporaryFile(dir=folder).close()  # tried, as permissions do not tell all
-    except OSError as error:
-        raise ConfigError(f"--out {out} cannot be written ({error}); choose another folder") from error
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(ScoringConfig):
+    """Evaluate process reward models on benchmarks of solutions with labelled steps."""
+
+    scores: Annotated[
+        tuple[str, ...], Option("Saved step scores; each model is compared with the first.", "FILE", "input")
+    ] = ()
+    text_only: TextOnly = False
+    tau: Tau = 0.0
+    threshold: Annotated[
+        Threshold,
+        Option(
+            "Lowest score of a correct step: chosen on held-out problems, on the reported data, or fixed.",
+            "held-out|test|NUMBER",
+            "evaluation",
+        ),
+    ] = "held-out"
+    folds: Annotated[int, Option("Folds of problems, for held-out thresholds.", "N", "evaluation", at_least=2)] = 5
+    draws: Annotated[int, Option("Bootstrap draws; 0 = no intervals.", "N", "evaluation", at_least=0)] = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threshold not in ("held-out", "test"):
+            try:
+                threshold = float(self.threshold)
+            except (TypeError, ValueError):
+                threshold = math.nan
+            if not 0 <= threshold <= 1:
+                raise ConfigError(f"threshold {self.threshold!r}: expected held-out, test or a number from 0 to 1")
+            object.__setattr__(self, "threshold", threshold)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """One or more models evaluated on one benchmark."""
+
+    config: EvaluateConfig
+    files: tuple[BenchmarkFile, ...]
+    """The benchmark's, where it was read."""
+    notes: tuple[str, ...]
+    """What is odd about the benchmark's records."""
+    models: tuple[ModelResult, ...]
+    comparisons: tuple[Comparison, ...]
+    """Every other model against the first."""
+
+    @property
+    def threshold(self) -> str:
+        """How thresholds were chosen, in words that go with every number."""
+        config = self.config
+        if config.threshold == "held-out":
+            return f"Threshold held out: chosen on the other {config.folds - 1} of {config.folds} folds of problems"
+        if config.threshold == "test":
+            return "Threshold CHOSEN ON THE REPORTED DATA ITSELF: optimistic, not comparable with held-out numbers"
+        return f"Threshold fixed at {config.threshold}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``metrics.json``; undefined values are None."""
+        return {
+            "mprm": __version__,
+            "config": self.config.recorded(),
+            "benchmark": [asdict(file) for file in self.files],
+            "notes": list(self.notes),
+            "threshold": self.threshold,
+            "models": [_model_json(model) for model in self.models],
+            "comparisons": [{**asdict(pair), "differences": _nested(pair.differences)} for pair in self.comparisons],
+        }
+
+    def tables(self) -> list[Table]:
+        """The metrics of all models side by side, each model's sources, and the comparisons."""
+        heads, rows = ["metric"], [[title] for title in METRICS.values()]
+        for model in self.models:
+            heads += [model.name, "95% interval"]
+            for row, metric in zip(rows, METRICS, strict=True):
+                row += [_number(model.value(metric)), _interval(model.metrics[None, metric])]
+        notes = [f"{self.threshold}.", *(f"{note}." for note in self.notes)]
+        if self.config.draws:
+            notes.insert(1, f"Intervals: {self.config.draws:,} bootstrap draws of problems, thresholds as chosen.")
+        return [
+            Table(title="Metrics", heads=heads, rows=rows, notes=notes),
+            *(_source_table(model, self.threshold) for model in self.models),
+            *(_comparison_table(pair, self.threshold) for pair in self.comparisons),
+        ]
+
+
+def _model_json(model: ModelResult) -> dict[str, Any]:
+    table, thresholds = model.table, model.thresholds
+    return {
+        "name": model.name,
+        "counts": asdict(step_counts(table)),
+        "source_counts": {source: asdict(step_counts(table, k)) for k, source in enumerate(table.sources)},
+        "scheme": thresholds.scheme,
+        "step_thresholds": list(thresholds.steps),
+        "solution_thresholds": list(thresholds.solutions),
+        "metrics": _nested(model.metrics),
+        "warnings": _warnings(model),
+    }
+
+
+def _nested(values: Mapping[Key, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {"all": {}, "sources": {}}
+    for (source, metric), value in values.items():
+        metrics = nested["all"] if source is None else nested["sources"].setdefault(source, {})
+        metrics[metric] = asdict(value)
+    return nested
+
+
+@takes(EvaluateConfig)
 def evaluate(
-    benchmark: Benchmark | Paths | None = None,
+    benchmarks: Benchmark | Paths | None = None,
+    model: str | Path | StepScorer | None = None,
     *,
-    scorer: StepScorer | None = None,
-    scores: str | Path | Sequence[str | Path] = (),
     config: EvaluateConfig | None = None,
-    out: str | Path | None = None,
-    force: bool = False,
-    model_info: Mapping[str, Any] | None = None,
-    on_scored: Callable[[int], None] | None = None,
+    progress: Progress = silent,
+    **options: Any,
 ) -> Evaluation:
-    """Measure models on a benchmark of solutions with judged steps.
+    """Metrics of models on a benchmark of solutions with labelled steps.
 
     Parameters
     ----------
-    benchmark
-        Files, globs or folders of a benchmark, or what `read_benchmark` made of them; may be left out
-        when only saved scores are measured.
-    scorer
-        The model; anything with ``score_many``. Its name is its attribute ``name``, or else its class.
-    scores
-        Scores files of earlier runs. Of several models every other is compared with the first, the
-        model that is scored now comes last.
-    out
-        Folder for scores.jsonl (as soon as the model is done), metrics.json and metrics.md.
-    model_info
-        What is known of the model, for the manifest.
-    on_scored
-        Called with the number of chains scored since the last call.
+    benchmarks
+        Files, globs or folders of benchmarks, or what `read_benchmark` returned; not needed for saved scores.
+    model
+        Folder of a process reward model, or anything with ``score_many``. It comes after the models of saved scores.
+    config, options
+        See `EvaluateConfig`. With ``out``, scores.jsonl is written as soon as the model is done, metrics.json and
+        metrics.md at the end.
     """
-    config = config or EvaluateConfig()
-    saved = [scores] if isinstance(scores, str | Path) else list(scores)
-    check_arguments(benchmark, has_scorer=scorer is not None, scores=saved, out=out, force=force)
-    read = _read(benchmark, config)
-    every = [read_scores(path) for path in saved]
-    for scored in every:
-        check_same_steps(every[0] if read is None else _labels_of(read), scored)
-    if scorer is not None:
-        assert read is not None
-        every.append(_score(read, scorer, config, out, model_info, on_scored))
-    evaluation = _evaluation(every, read, config)
-    if out is not None:
-        _write(evaluation, str(out), model_info)
+    config = EvaluateConfig.of(config, options if model is None else {**options, "model": model})
+    if config.model is None and not config.scores:
+        raise ConfigError("there is nothing to evaluate: name a model with --model, or saved scores with --scores")
+    if config.model is not None and benchmarks is None:
+        raise ConfigError("a model needs a benchmark to score: name its files")
+    if benchmarks is None or isinstance(benchmarks, Benchmark):
+        benchmark = benchmarks
+    else:
+        benchmark = read_benchmark(benchmarks, format=config.format, tau=config.tau, text_only=config.text_only)
+    files = benchmark.files if benchmark else ()
+    if config.out is not None:
+        config.check_outputs([], [*config.scores, *(file.path for file in files)])
+    scored = [read_scores(path) for path in config.scores]
+    if scored:
+        first = scored[0] if benchmark is None else _unscored(benchmark)
+        for saved in scored:
+            check_same_steps(first, saved)
+    if benchmark is not None and config.model is not None:
+        scored.append(_score(benchmark, config, progress))
+    evaluation = _evaluate(scored, benchmark, config)
+    if config.out is not None:
+        numbers = evaluation.to_json()
+        config.write_results(
+            numbers,
+            "# Evaluation\n\n" + "\n".join(table.markdown() for table in evaluation.tables()),
+            command="evaluate",
+            config={**numbers["config"], "models": [m.name for m in evaluation.models], **_model_info(config)},
+            inputs=numbers["benchmark"],
+            sources=numbers["models"][0]["source_counts"],
+        )
     return evaluation
 
 
-def check_arguments(
-    benchmark: Benchmark | Paths | None,
-    *,
-    has_scorer: bool,
-    scores: Sequence[str | Path],
-    out: str | Path | None,
-    force: bool,
-) -> None:
-    """Stop before anything is read when there is nothing to do, or when the output cannot be written."""
-    if not has_scorer and not scores:
-        raise ConfigError("there is nothing to measure: name a model with --model, or saved scores with --scores")
-    if has_scorer and benchmark is None:
-        raise ConfigError("a model needs a benchmark to score: name its files")
-    if out is not None:
-        check_outputs(out, inputs=[*scores, *_paths(benchmark)], has_scorer=has_scorer, force=force)
+def _unscored(benchmark: Benchmark) -> ScoredSolutions:
+    """The benchmark without scores, to compare saved ones with."""
+    lines = (with_scores(solution, "", [math.nan] * len(solution.steps)) for solution in benchmark.solutions)
+    return ScoredSolutions(model="the benchmark", solutions=tuple(lines))
 
 
-def _paths(benchmark: Benchmark | Paths | None) -> list[str]:
-    """The files of the benchmark."""
-    if benchmark is None:
-        return []
-    return [file.path for file in (benchmark.files if isinstance(benchmark, Benchmark) else corpus_files(benchmark))]
-
-
-def _read(benchmark: Benchmark | Paths | None, config: EvaluateConfig) -> Benchmark | None:
-    if benchmark is None or isinstance(benchmark, Benchmark):
-        return benchmark
-    return read_benchmark(benchmark, format=config.benchmark_format, tau=config.tau, text_only=config.text_only)
-
-
-def _labels_of(benchmark: Benchmark) -> ScoredBenchmark:
-    """The benchmark as if scored, to hold saved scores against."""
-    return ScoredBenchmark(
-        name="the benchmark",
-        solutions=tuple(
-            ScoredSolution(
-                id=s.id, source=s.source, problem=s.problem, labels=s.labels, first_error=s.first_error, scores=()
-            )
-            for s in benchmark.solutions
-        ),
-    )
-
-
-def _score(
-    benchmark: Benchmark,
-    scorer: StepScorer,
-    config: EvaluateConfig,
-    out: str | Path | None,
-    model_info: Mapping[str, Any] | None,
-    on_scored: Callable[[int], None] | None,
-) -> ScoredBenchmark:
-    """Score the benchmark and save the scores; whatever can be wrong is found before."""
+def _score(benchmark: Benchmark, config: EvaluateConfig, progress: Progress) -> ScoredSolutions:
+    """Score the benchmark and save the scores; whatever can be wrong is detected before."""
     check_images_exist(benchmark, config.image_root)
+    if isinstance(config.model, str):  # another model need not open them
+        check_images_readable(benchmark, config.image_root)
     if config.threshold == "held-out":
         folds_of(tuple(dict.fromkeys(s.problem for s in benchmark.solutions)), folds=config.folds, seed=config.seed)
-    name = str(getattr(scorer, "name", type(scorer).__name__))
-    scored = score_benchmark(benchmark, scorer, name=name, on_scored=on_scored)
-    if out is not None:
+    scored = score_benchmark(benchmark, config.load_model(), progress=progress)
+    if config.out is not None:
         write_scores(
-            output_path(out, "scores.jsonl"),
-            scored,
-            config={"model": name, "model_info": model_info, **asdict(config)},
+            config.path(SCORES),
+            scored.solutions,
+            config={**config.recorded(), "model": scored.model, **_model_info(config)},
             inputs=[asdict(file) for file in benchmark.files],
         )
     return scored
 
 
-def _evaluation(every: list[ScoredBenchmark], benchmark: Benchmark | None, config: EvaluateConfig) -> Evaluation:
-    names = _distinct([scored.name for scored in every])
-    models = [_contender(name, scored, config) for name, scored in zip(names, every, strict=True)]
+def _model_info(config: EvaluateConfig) -> dict[str, Any]:
+    """The folder of a model and the configuration that training left in it."""
+    if not isinstance(config.model, str):
+        return {"model_info": None}
+    paths = [Path(config.model).expanduser() / name for name in ("prm_config.json", "mprm.json")]
+    path = next((path for path in paths if path.is_file()), None)
+    try:
+        content = None if path is None else msgspec.json.decode(path.read_bytes())
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise DataError(f"{path}: not JSON: {error}; expected what mprm train writes") from error
+    return {"model_info": {"path": config.model, "prm_config.json": content}}
+
+
+def _evaluate(scored: Sequence[ScoredSolutions], benchmark: Benchmark | None, config: EvaluateConfig) -> Evaluation:
+    names, results = [saved.model for saved in scored], []
+    for index, saved in enumerate(scored):
+        n_before = names[:index].count(saved.model)
+        name = f"{saved.model} ({n_before + 1})" if n_before else saved.model
+        options = {"folds": config.folds, "draws": config.draws, "seed": config.seed}
+        results.append(model_result(saved.solutions, config.threshold, name=name, **options))
     return Evaluation(
         config=config,
         files=benchmark.files if benchmark else (),
-        # those of scores files tell nothing new beside the benchmark that they are the scores of
-        notes=benchmark.notes if benchmark else tuple(note for scored in every for note in scored.notes),
-        models=tuple(_model(model) for model in models),
-        comparisons=tuple(compare(model, models[0], draws=config.draws, seed=config.seed) for model in models[1:]),
+        # notes on scores files say nothing new beside the benchmark that they are the scores of
+        notes=benchmark.notes if benchmark else tuple(note for saved in scored for note in saved.notes),
+        models=tuple(results),
+        comparisons=tuple(compare(model, results[0], draws=config.draws, seed=config.seed) for model in results[1:]),
     )
 
 
-def _contender(name: str, scored: ScoredBenchmark, config: EvaluateConfig) -> ModelResult:
-    table = step_table(scored.solutions)
-    thresholds = choose_thresholds(table, config.threshold, folds=config.folds, seed=config.seed)
-    return ModelResult(
-        name=name,
-        table=table,
-        thresholds=thresholds,
-        measured=measured(table, thresholds, draws=config.draws, seed=config.seed),
+def _source_table(model: ModelResult, threshold: str) -> Table:
+    rows = []
+    for k, source in enumerate([*model.table.sources, None]):
+        counts = step_counts(model.table, None if source is None else k)
+        is_single_class = source is not None and not (counts.n_correct and counts.n_error)
+        sizes = [f"{n:,}" for n in (counts.n_solutions, counts.n_counted, counts.n_error, counts.n_unscored)]
+        values = [_number(model.value(metric, source)) for metric in SOURCE_COLUMNS]
+        if source is None:  # the paper's value stands in the row of all, under the macro-F1 that it is a mean of
+            values[0] = _number(model.value("overall"))
+        rows.append([("all" if source is None else source) + "*" * is_single_class, *sizes, *values])
+    steps, solutions = (
+        ", ".join(f"{value:.4g}" for value in values)
+        for values in (model.thresholds.steps, model.thresholds.solutions)
+    )
+    return Table(
+        title=f"{model.name} by source",
+        heads=["source", "solutions", "steps counted", "error steps", "steps unscored", *SOURCE_COLUMNS.values()],
+        rows=rows,
+        notes=[
+            f"{threshold}; for steps {steps}; for first errors {solutions}.",
+            "In the row of all, macro-F1 is the mean over sources weighted by steps, ProcessBench F1 the plain mean.",
+            *(f"{warning}." for warning in _warnings(model)),
+        ],
+        has_total=True,
     )
 
 
-def _distinct(names: list[str]) -> list[str]:
-    """The names, with a number where one was there before."""
-    return [
-        name if name not in names[:place] else f"{name} ({names[:place].count(name) + 1})"
-        for place, name in enumerate(names)
-    ]
-
-
-def _model(model: ModelResult) -> ModelEvaluation:
-    table, thresholds = model.table, model.thresholds
-    by_source = {source: step_counts(table, table.source == number) for number, source in enumerate(table.sources)}
-    whole = step_counts(table, np.ones(len(table.source), np.bool_))
-    return ModelEvaluation(
-        name=model.name,
-        counts=whole,
-        source_counts=by_source,
-        scheme=thresholds.scheme,
-        step_thresholds=thresholds.steps,
-        solution_thresholds=thresholds.solutions,
-        metrics=model.measured.estimates(),
-        warnings=tuple(_warnings(whole, by_source)),
-    )
-
-
-def _warnings(whole: StepCounts, by_source: dict[str, StepCounts]) -> list[str]:
-    found = []
-    for source, counts in by_source.items():
+def _warnings(model: ModelResult) -> list[str]:
+    """What a reader of a model's numbers must know."""
+    warnings = []
+    for k, source in enumerate(model.table.sources):
+        counts = step_counts(model.table, k)
         if not counts.n_counted:
-            found.append(f"{source}*: no step counts; it has no weight in the overall value")
+            warnings.append(f"{source}*: no step counts; it has no weight in the overall value")
         elif not (counts.n_correct and counts.n_error):
             kind = "correct" if counts.n_correct else "incorrect"
-            found.append(
+            warnings.append(
                 f"{source}*: every step is labelled {kind}; the F1 of the other class counts as 0,"
                 " and AUC and average precision are undefined"
             )
-    if whole.n_unscored:
-        found.append(
-            f"{whole.n_unscored:,} labelled steps have no score, cut off by truncation or not a number (nan),"
+    total = step_counts(model.table)
+    if total.n_unscored:
+        warnings.append(
+            f"{total.n_unscored:,} labelled steps have no score, cut off by truncation or not a number (nan),"
             " and count as no prediction at all"
         )
-    if whole.n_unscored_solutions:
-        found.append(
-            f"{whole.n_unscored_solutions:,} solutions with a step without score are left out of first-error metrics"
-        )
-    return found
+    if n := total.n_unscored_solutions:
+        warnings.append(f"{n:,} solutions with a step without score are left out of first-error metrics")
+    return warnings
 
 
-def _write(evaluation: Evaluation, out: str, model_info: Mapping[str, Any] | None) -> None:
-    numbers = evaluation.to_json()
-    path = output_path(out, "metrics.json")
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(numbers), indent=2) + b"\n")
-        write_manifest(
-            path,
-            command="evaluate",
-            config={"models": [m.name for m in evaluation.models], "model_info": model_info, **numbers["config"]},
-            inputs=numbers["benchmark"],
-            sources={source: asdict(c) for source, c in evaluation.models[0].source_counts.items()},
-            output={"path": path, "n_bytes": temporary.stat().st_size, "xxh3_128": hash_file(str(temporary))},
+def _comparison_table(pair: Comparison, threshold: str) -> Table:
+    rows = []
+    for metric, title in METRICS.items():
+        difference = pair.differences[None, metric]
+        value = _number(difference.estimate.value, "+.4f")
+        rows.append([title, value, _interval(difference.estimate), _number(difference.p_value)])
+    notes = [f"{threshold}."]
+    if pair.permutation_p is not None:
+        how = "all" if pair.is_exact else "random"
+        notes.append(
+            f"Overall value, test by swapping the models' predictions problem by problem:"
+            f" p = {pair.permutation_p:.4f} ({pair.n_permutations:,} {how} permutations)."
         )
-    with atomic_write(output_path(out, "metrics.md")) as temporary:
-        text = "\n".join(table.markdown() for table in evaluation_tables(evaluation))
-        temporary.write_text(f"# Evaluation\n\n{text}", encoding="utf-8")
+    if pair.n_left_out:
+        notes.append(f"{pair.n_left_out:,} labelled steps that only one of them scored are left out.")
+    heads = ["metric", "difference", "95% interval", "p"]
+    return Table(title=f"{pair.model} less {pair.baseline}", heads=heads, rows=rows, notes=notes)
+
+
+def _number(value: float | None, form: str = ".4f") -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _interval(estimate: Estimate) -> str:
+    return "–" if estimate.low is None else f"{estimate.low:.4f} to {estimate.high:.4f}"

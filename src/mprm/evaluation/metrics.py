@@ -1,90 +1,173 @@
-"""Division that says where there is nothing to divide by.
+"""The steps of a benchmark as arrays, the metrics made of them, and the thresholds that predictions need.
 
-F1, accuracy and calibration of steps, from counts; each for any number of draws at once.
-
-AUC and average precision of steps under any weights, for many draws of weights at once.
-
-Finding the first error of a solution: first-error accuracy and ProcessBench's F1.
+F1, accuracy and calibration of steps; AUC and average precision; first-error accuracy and ProcessBench's F1. All are
+computed for any number of bootstrap draws at once. A threshold is chosen on other problems than it is reported on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from mprm.evaluation.step_table import BoolArray, FloatArray, IntArray, StepTable
+from mprm.errors import ConfigError, DataError
+from mprm.evaluation.scores import ScoredSolution
 
-
-def defined_ratio(part: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``part / whole``; nan where the whole is 0."""
-    found = np.full(np.shape(whole), np.nan)
-    np.divide(part, whole, out=found, where=whole > 0)
-    return found
-
-
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+Threshold = Literal["held-out", "test"] | float
+"""Chosen on held-out problems, on the reported data itself, or fixed."""
 BINS = 15
 """Bins of the calibration error, of equal width."""
+MAX_CANDIDATES = 1000
+"""Thresholds that are tried."""
+TOLERANCE = 1e-12
+"""Values that differ by less are equal: their sums were only rounded differently."""
 
 
-def f1_correct(confusion: FloatArray) -> FloatArray:
-    """F1 of the correct class; 0 where nothing is in the class and nothing is put there.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepTable:
+    """S steps of N solutions to P problems from K sources."""
+
+    scores: FloatArray
+    """Shape (S,): probability that the step is correct; nan for a step without a score."""
+    labels: IntArray
+    """Shape (S,): 1 correct, -1 incorrect, 0 ignored."""
+    solution: IntArray
+    """Shape (S,): index of each step's solution, non-decreasing."""
+    first_error: IntArray
+    """Shape (N,): index of the first incorrect step, -1 for none."""
+    source: IntArray
+    """Shape (N,): index into ``sources``."""
+    problem: IntArray
+    """Shape (N,): index into ``problems``."""
+    sources: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    @classmethod
+    def of(cls, solutions: Sequence[ScoredSolution]) -> StepTable:
+        """The table of some scored solutions; sources and problems in order of first appearance."""
+        sources = {name: index for index, name in enumerate(dict.fromkeys(s.source for s in solutions))}
+        problems = {key: index for index, key in enumerate(dict.fromkeys(s.problem for s in solutions))}
+        scores = [np.nan if score is None else score for s in solutions for score in s.scores]
+        table = cls(
+            scores=np.array(scores, dtype=np.float64),
+            labels=np.array([label for s in solutions for label in s.labels], dtype=np.int64),
+            solution=np.repeat(np.arange(len(solutions)), [len(s.labels) for s in solutions]),
+            first_error=np.array([-1 if s.first_error is None else s.first_error for s in solutions], dtype=np.int64),
+            source=np.array([sources[s.source] for s in solutions], dtype=np.int64),
+            problem=np.array([problems[s.problem] for s in solutions], dtype=np.int64),
+            sources=tuple(sources),
+            problems=tuple(problems),
+        )
+        if not table.labels.any():
+            raise DataError("no step is labelled correct or incorrect; there is nothing to evaluate a model by")
+        if not table.is_counted.any():
+            raise DataError(
+                "no labelled step could be scored: the model gives no number (nan), or every question is longer than"
+                " its maximum length; look at the model's weights, and allow longer sequences"
+            )
+        return table
+
+    @property
+    def is_counted(self) -> BoolArray:
+        """Shape (S,): whether step metrics count the step: it has a label and a score."""
+        is_counted: BoolArray = (self.labels != 0) & ~np.isnan(self.scores)
+        return is_counted
+
+    @property
+    def is_scored(self) -> BoolArray:
+        """Shape (N,): whether every step of the solution has a score; first-error metrics need all."""
+        is_scored: BoolArray = np.bincount(self.solution[np.isnan(self.scores)], minlength=len(self.source)) == 0
+        return is_scored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCounts:
+    """The size of a table, or of one source in it."""
+
+    n_problems: int
+    n_solutions: int
+    n_steps: int
+    n_correct: int
+    n_error: int
+    """Steps labelled correct and incorrect that have a score."""
+    n_unscored: int
+    """Labelled steps without a score; they count as no prediction at all."""
+    n_unscored_solutions: int
+    """Solutions with a step without a score; first-error metrics leave them out."""
+
+    @property
+    def n_counted(self) -> int:
+        """Steps that step metrics count."""
+        return self.n_correct + self.n_error
+
+
+def step_counts(table: StepTable, source: int | None = None) -> TableCounts:
+    """Counts of the whole table, or of the source with that index."""
+    is_here = np.ones(len(table.source), np.bool_) if source is None else table.source == source
+    steps = is_here[table.solution]
+    labels, is_counted = table.labels[steps], table.is_counted[steps]
+    return TableCounts(
+        n_problems=len(np.unique(table.problem[is_here])),
+        n_solutions=int(is_here.sum()),
+        n_steps=len(labels),
+        n_correct=int((is_counted & (labels == 1)).sum()),
+        n_error=int((is_counted & (labels == -1)).sum()),
+        n_unscored=int((~is_counted & (labels != 0)).sum()),
+        n_unscored_solutions=int((is_here & ~table.is_scored).sum()),
+    )
+
+
+def defined_ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
+    """``part / whole``; nan where the whole is 0."""
+    ratio = np.full(np.shape(whole), np.nan)
+    np.divide(part, whole, out=ratio, where=whole > 0)
+    return ratio
+
+
+def f1_by_class(confusion: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """F1 of the correct and of the incorrect class; 0 where nothing is in a class and nothing is predicted to be.
 
     Parameters
     ----------
     confusion : shape (..., 4)
         True positives, false positives, false negatives, true negatives; positive is correct.
-
-    Examples
-    --------
-    >>> float(f1_correct(np.array([3.0, 1.0, 1.0, 0.0])))  # 2 * 3 / (2 * 3 + 1 + 1)
-    0.75
     """
-    tp, fp, fn, _ = np.moveaxis(confusion, -1, 0)
-    return _f1(tp, fp + fn)
-
-
-def f1_error(confusion: FloatArray) -> FloatArray:
-    """F1 of the incorrect class; 0 where nothing is in the class and nothing is put there."""
-    _, fp, fn, tn = np.moveaxis(confusion, -1, 0)
-    return _f1(tn, fp + fn)
-
-
-def _f1(hits: FloatArray, misses: FloatArray) -> FloatArray:
-    total = 2 * hits + misses
-    return np.divide(2 * hits, total, out=np.zeros(np.shape(total)), where=total > 0)
+    tp, fp, fn, tn = np.moveaxis(confusion, -1, 0)
+    totals = (2 * tp + fp + fn, 2 * tn + fp + fn)
+    correct, error = (
+        np.divide(2 * hits, total, out=np.zeros(np.shape(total)), where=total > 0)
+        for hits, total in zip((tp, tn), totals, strict=True)
+    )
+    return correct, error
 
 
 def macro_f1(confusion: FloatArray) -> FloatArray:
-    """Mean of the F1 of the correct and of the incorrect class; of both, even where one is absent."""
-    return (f1_correct(confusion) + f1_error(confusion)) / 2
-
-
-def accuracy(confusion: FloatArray) -> FloatArray:
-    """Share of steps that are told rightly; nan where there are no steps."""
-    return defined_ratio(confusion[..., 0] + confusion[..., 3], confusion.sum(-1))
-
-
-def step_weighted_mean(values: FloatArray, n_steps: FloatArray) -> FloatArray:
-    """Mean over sources, the last axis, weighted by their numbers of steps: the paper's overall value.
+    """Mean of the F1 of both classes, even where one is absent.
 
     Examples
     --------
-    >>> float(step_weighted_mean(np.array([0.5, 1.0]), np.array([3.0, 1.0])))
-    0.625
+    >>> float(macro_f1(np.array([3.0, 1.0, 1.0, 0.0])))  # of 2 * 3 / (2 * 3 + 1 + 1) and 0
+    0.375
     """
-    return defined_ratio((values * n_steps).sum(-1), n_steps.sum(-1))
+    correct, error = f1_by_class(confusion)
+    return (correct + error) / 2
+
+
+def overall_f1(confusion_K: FloatArray) -> FloatArray:
+    """The paper's overall value: macro-F1 of each source, axis -2, weighted by its number of steps."""
+    n_steps = confusion_K.sum(-1)
+    return defined_ratio((macro_f1(confusion_K) * n_steps).sum(-1), n_steps.sum(-1))
 
 
 def calibration_bin(scores: FloatArray) -> IntArray:
-    """Which of 15 bins of equal width each score lies in; the last one takes 1.
-
-    Examples
-    --------
-    >>> calibration_bin(np.array([0.0, 0.5, 1.0])).tolist()
-    [0, 7, 14]
-    """
+    """Index of each score's bin among 15 of equal width; the last one takes 1."""
     return np.minimum((scores * BINS).astype(np.int64), BINS - 1)
 
 
@@ -102,8 +185,8 @@ def expected_calibration_error(bins: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ranked:
-    """Steps sorted by score, once, for every draw."""
+class RankedSteps:
+    """Steps sorted by score, once for all draws."""
 
     order: IntArray
     """Shape (S,): the steps from the lowest to the highest score."""
@@ -113,20 +196,18 @@ class Ranked:
     """Shape (G,): where each run of equal scores begins."""
 
 
-def ranked(scores: FloatArray, is_correct: BoolArray) -> Ranked:
+def rank_steps(scores: FloatArray, is_correct: BoolArray) -> RankedSteps:
     """Steps in the order of their scores."""
     order = np.argsort(scores, kind="stable")
-    sorted_scores = scores[order]
-    is_new = np.concatenate([[True], sorted_scores[1:] != sorted_scores[:-1]]) if len(scores) else np.zeros(0, bool)
-    return Ranked(order=order, is_correct=is_correct[order], starts=np.flatnonzero(is_new))
+    starts = np.flatnonzero(np.diff(scores[order], prepend=-np.inf))
+    return RankedSteps(order=order, is_correct=is_correct[order], starts=starts)
 
 
-def ranking_metrics(steps: Ranked, weights_D_S: FloatArray) -> dict[str, FloatArray]:
+def ranking_metrics(steps: RankedSteps, weights_D_S: FloatArray) -> dict[str, FloatArray]:
     """AUC, and the average precision of both classes; nan in draws that lack a class.
 
     ``auc``: probability that a correct step scores above an incorrect one, ties counting half.
-    ``ap_error``, ``ap_correct``: mean precision over the recall of the class, steps of equal score
-    taken together.
+    ``ap_error``, ``ap_correct``: mean precision over the recall of the class, equal scores taken together.
 
     Parameters
     ----------
@@ -143,7 +224,7 @@ def ranking_metrics(steps: Ranked, weights_D_S: FloatArray) -> dict[str, FloatAr
     correct_from, wrong_from = n_correct - correct_up_to + correct, n_wrong - wrong_up_to + wrong
     return {
         "auc": defined_ratio(won, n_correct[:, 0] * n_wrong[:, 0]),
-        # errors are found from the lowest score upwards, correct steps from the highest downwards
+        # errors are looked for from the lowest score upwards, correct steps from the highest downwards
         "ap_error": _average_precision(wrong, wrong_up_to, correct_up_to, n_wrong[:, 0], n_correct[:, 0]),
         "ap_correct": _average_precision(correct, correct_from, wrong_from, n_correct[:, 0], n_wrong[:, 0]),
     }
@@ -152,8 +233,8 @@ def ranking_metrics(steps: Ranked, weights_D_S: FloatArray) -> dict[str, FloatAr
 def _average_precision(
     new: FloatArray, hits: FloatArray, misses: FloatArray, n_class: FloatArray, n_other: FloatArray
 ) -> FloatArray:
-    taken = hits + misses
-    precision = np.divide(hits, taken, out=np.zeros_like(taken), where=taken > 0)
+    predicted = hits + misses
+    precision = np.divide(hits, predicted, out=np.zeros_like(predicted), where=predicted > 0)
     # undefined too when only this class is there: any order would be perfect
     return defined_ratio((new * precision).sum(axis=1), np.where(n_other > 0, n_class, 0))
 
@@ -164,44 +245,31 @@ def _per_run(weights: FloatArray, starts: IntArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FirstErrorRanges:
-    """For each solution, the thresholds at which its first error is found.
+    """For each solution, the thresholds at which its first error is predicted.
 
-    The first step below the threshold t is the predicted first error. It is the true one, e, exactly
-    when ``score[e] < t`` and every score before it is at least t; a solution without error is told
-    as such when its lowest score is at least t. Either way: when ``above < t <= up_to``.
+    The first step below the threshold t is the predicted first error. It is the true one, e, exactly when
+    ``score[e] < t`` and every score before it is at least t; a solution without error is predicted as such when its
+    lowest score is at least t. Either way: when ``above < t <= up_to``.
     """
 
     solution: IntArray
-    """Shape (M,): number of the solution; those with unscored steps are not there."""
+    """Shape (M,): index of the solution; those with unscored steps are left out."""
     above: FloatArray
     """Shape (M,): score of the first error; -inf for a solution without one."""
     up_to: FloatArray
     """Shape (M,): lowest score before it, inf when it is the first step; of all steps when there is none."""
     is_erroneous: BoolArray
 
-    def found(self, thresholds: FloatArray) -> BoolArray:
-        """Shape (M,): whether the first error, or that there is none, is found at each solution's threshold."""
-        return (self.above < thresholds) & (thresholds <= self.up_to)
 
-    def taken(self, mask: BoolArray) -> FirstErrorRanges:
-        """The ranges of some solutions."""
-        return FirstErrorRanges(
-            solution=self.solution[mask],
-            above=self.above[mask],
-            up_to=self.up_to[mask],
-            is_erroneous=self.is_erroneous[mask],
-        )
-
-
-def first_error_ranges(table: StepTable) -> FirstErrorRanges:
-    """The ranges of every solution that has a score for each step."""
-    solutions = np.flatnonzero(table.is_whole)
+def first_error_ranges(table: StepTable, is_used: BoolArray | None = None) -> FirstErrorRanges:
+    """The ranges of every solution whose steps all have scores; of the problems in ``is_used``, shape (P,), alone."""
+    solutions = np.flatnonzero(table.is_scored if is_used is None else table.is_scored & is_used[table.problem])
     starts = np.searchsorted(table.solution, np.arange(len(table.source)))
     first_error = table.first_error[solutions]
     is_erroneous = first_error >= 0
-    place = np.arange(len(table.scores)) - starts[table.solution]
+    index = np.arange(len(table.scores)) - starts[table.solution]
     limit = np.where(table.first_error >= 0, table.first_error, np.iinfo(np.int64).max)
-    before = np.where(place < limit[table.solution], table.scores, np.inf)
+    before = np.where(index < limit[table.solution], table.scores, np.inf)
     return FirstErrorRanges(
         solution=solutions,
         above=np.where(is_erroneous, table.scores[starts[solutions] + np.maximum(first_error, 0)], -np.inf),
@@ -216,18 +284,117 @@ def processbench_f1(counts: FloatArray) -> FloatArray:
     Parameters
     ----------
     counts : shape (..., 4)
-        Erroneous solutions, those of them with the first error found; correct ones, those told as such.
-
-    Examples
-    --------
-    >>> float(processbench_f1(np.array([4.0, 2.0, 3.0, 3.0])))  # 2 * 0.5 * 1 / 1.5
-    0.6666666666666666
+        Erroneous solutions, those of them with the first error predicted; correct ones, those predicted as such.
     """
-    erroneous, correct = accuracies(counts)
+    erroneous, correct = (defined_ratio(counts[..., k + 1], counts[..., k]) for k in (0, 2))
     total = erroneous + correct
     return np.divide(2 * erroneous * correct, total, out=np.array(total), where=total > 0)
 
 
-def accuracies(counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Accuracy on erroneous and on correct solutions; nan where there are none."""
-    return defined_ratio(counts[..., 1], counts[..., 0]), defined_ratio(counts[..., 3], counts[..., 2])
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Thresholds:
+    """The threshold of each problem, for step metrics and for first-error metrics."""
+
+    scheme: Literal["held-out", "test", "fixed"]
+    steps: tuple[float, ...]
+    """For step metrics: of each fold, or a single one."""
+    solutions: tuple[float, ...]
+    """For first-error metrics, likewise."""
+    fold: IntArray
+    """Shape (P,): fold of each problem."""
+
+
+def candidate_thresholds(scores: FloatArray) -> FloatArray:
+    """The distinct scores, rounded to 4 digits; 1,000 of them, evenly spaced by rank, when there are more."""
+    distinct = np.unique(np.round(scores, 4))
+    if len(distinct) <= MAX_CANDIDATES:
+        return distinct
+    return distinct[np.linspace(0, len(distinct) - 1, MAX_CANDIDATES).round().astype(np.int64)]
+
+
+def best_step_threshold(scores: FloatArray, labels: IntArray, sources: IntArray) -> float:
+    """The candidate with the best overall value on these steps, which all count; the lowest of equally good ones."""
+    candidates = candidate_thresholds(scores)
+    names = np.unique(sources)
+    confusion_C_K_4 = np.empty((len(candidates), len(names), 4))
+    for k, name in enumerate(names):
+        is_here = sources == name
+        # sorted once; how many scores lie below each candidate is then a search, not a pass over all steps
+        correct, wrong = (np.sort(scores[is_here & (labels == label)]) for label in (1, -1))
+        fn, tn = np.searchsorted(correct, candidates), np.searchsorted(wrong, candidates)
+        confusion_C_K_4[:, k] = np.stack([len(correct) - fn, len(wrong) - tn, fn, tn], axis=-1)
+    return _first_best(candidates, overall_f1(confusion_C_K_4))
+
+
+def best_solution_threshold(ranges: FirstErrorRanges, sources: IntArray) -> float | None:
+    """The candidate with the best ProcessBench F1, averaged over sources; None where no source has one."""
+    bounds = np.concatenate([ranges.above, ranges.up_to])
+    candidates = candidate_thresholds(bounds[np.isfinite(bounds)])
+    names = np.unique(sources)
+    counts_C_K_4 = np.empty((len(candidates), len(names), 4))
+    for k, name in enumerate(names):
+        for column, is_kind in ((0, ranges.is_erroneous), (2, ~ranges.is_erroneous)):
+            is_here = (sources == name) & is_kind
+            is_possible = is_here & (ranges.above < ranges.up_to)
+            n_started = np.searchsorted(np.sort(ranges.above[is_possible]), candidates, side="left")
+            n_ended = np.searchsorted(np.sort(ranges.up_to[is_possible]), candidates, side="left")
+            counts_C_K_4[:, k, column] = is_here.sum()
+            counts_C_K_4[:, k, column + 1] = n_started - n_ended
+    f1_C_K = processbench_f1(counts_C_K_4)
+    has_both = ~np.isnan(f1_C_K).all(axis=0)
+    if not has_both.any():
+        return None
+    return _first_best(candidates, f1_C_K[:, has_both].mean(axis=1))
+
+
+def _first_best(candidates: FloatArray, values: FloatArray) -> float:
+    """The lowest candidate whose value is the best, up to rounding."""
+    return float(candidates[np.argmax(values >= values.max() - TOLERANCE)])
+
+
+def folds_of(problems: tuple[str, ...], *, folds: int, seed: int) -> IntArray:
+    """Shape (P,): the fold of each problem, in a seeded random order; folds differ in size by one problem at most."""
+    if len(problems) < folds:
+        raise ConfigError(
+            f"{len(problems)} problems cannot be split into {folds} folds;"
+            " take fewer folds, or a fixed threshold (--threshold 0.5)"
+        )
+    # hashes of the keys, not random numbers: the folds do not depend on the order in which solutions are read
+    order = sorted(range(len(problems)), key=lambda p: xxhash.xxh3_128_intdigest(problems[p].encode(), seed))
+    fold = np.empty(len(problems), dtype=np.int64)
+    fold[order] = np.arange(len(problems)) % folds
+    return fold
+
+
+def choose_thresholds(table: StepTable, threshold: Threshold, *, folds: int, seed: int) -> Thresholds:
+    """The thresholds of a table's problems.
+
+    ``held-out``: the problems are split into folds; each fold is cut where the other folds are cut best, so that
+    every problem is reported once and none helps to choose its own threshold. ``test``: one threshold, chosen on
+    all that it is reported on. A number: that one.
+    """
+    n_problems = len(table.problems)
+    if not isinstance(threshold, str):
+        single = (float(threshold),)
+        return Thresholds(scheme="fixed", steps=single, solutions=single, fold=np.zeros(n_problems, np.int64))
+    if threshold == "held-out":
+        fold = folds_of(table.problems, folds=folds, seed=seed)
+        pairs = [_choose(table, fold != number) for number in range(folds)]
+    else:
+        fold = np.zeros(n_problems, np.int64)
+        pairs = [_choose(table, np.ones(n_problems, np.bool_))]
+    steps, solutions = zip(*pairs, strict=True)
+    return Thresholds(scheme=threshold, steps=steps, solutions=solutions, fold=fold)
+
+
+def _choose(table: StepTable, is_used: BoolArray) -> tuple[float, float]:
+    """The best thresholds for the problems in ``is_used``: for steps, and for first errors."""
+    steps = table.is_counted & is_used[table.problem][table.solution]
+    if not steps.any():
+        raise ConfigError(
+            "some fold holds every labelled step; take fewer folds, or a fixed threshold (--threshold 0.5)"
+        )
+    best = best_step_threshold(table.scores[steps], table.labels[steps], table.source[table.solution[steps]])
+    ranges = first_error_ranges(table, is_used)
+    best_solution = best_solution_threshold(ranges, table.source[ranges.solution])
+    return best, best if best_solution is None else best_solution

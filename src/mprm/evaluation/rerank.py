@@ -1,329 +1,113 @@
-"""Step scores of candidates: made by a reward model, saved, and read back without it.
-
-Which candidates are right, and which agree.
-
-The folder of a reranking: what it will hold, and whether it can.
-
-``mprm rerank``: choose the best of N candidates by their steps, and measure what it is worth.
-"""
+"""``mprm rerank``: choose the best of N candidates by their step scores, and measure what the choice is worth."""
 
 from __future__ import annotations
 
-import math
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from mprm.annotation.annotate import Watch, unwatched_watch
-from mprm.annotation.checker import Judged
+from mprm.annotation.checker import AnswerChecker, Judged, Verdict
 from mprm.annotation.journal import SUFFIX, Journal
+from mprm.annotation.samplers.sampler import derived_seed
 from mprm.answers.compare import read_answer
 from mprm.answers.extract import final_answer
+from mprm.config import Option, takes
 from mprm.data.candidate_formats import Candidate, CandidateSet, read_candidates
-from mprm.data.corpus import MANIFEST_SUFFIX, is_blank
+from mprm.data.charts import Chart, Point, Series, can_draw, line_figure, save_figure
+from mprm.data.corpus import hash_file
 from mprm.data.images import image_files
-from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
+from mprm.data.output import atomic_write, check_not_inputs
 from mprm.data.records import corpus_files, is_url
-from mprm.data.types import Chain, StepScorer
-from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError, printable
+from mprm.data.tables import Table
+from mprm.data.types import StepScorer
+from mprm.errors import ConfigError, DataError, OutputExistsError, printable
 from mprm.evaluation.best_of_n import (
     AGGREGATES,
-    Chosen,
-    Measured,
-    Outcome,
+    BASELINES,
+    METHODS,
+    AccuracyEstimate,
+    AggregateName,
+    BestOfNResult,
+    ScoredQuestion,
     Subsets,
     aggregate,
     best_of_n,
-    chosen_of,
-    powers_of_two,
 )
+from mprm.evaluation.scores import (
+    SCORES,
+    ScoredSolution,
+    ScoredSolutions,
+    ScoringConfig,
+    hash_chain,
+    name_of,
+    read_lines,
+    score_solutions,
+    with_scores,
+    write_scores,
+)
+from mprm.progress import Progress, silent
 
-AT_A_TIME = 64
-"""Questions scored between two savings: many chains to batch, little work to lose."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepScores:
-    """Scores by question, candidate and step; nan for steps that truncation cut off."""
-
-    model: str
-    scores: list[list[list[float]]]
-
-
-class _Line(msgspec.Struct, kw_only=True):
-    """A line of a scores file."""
-
-    id: str
-    source: str
-    model: str
-    candidates_xxh3: str
-    """Of the question, its images' names and its candidates' steps, to tell scores of other candidates."""
-    scores: list[list[float | None]]
-    """null for a step that truncation cut off."""
+FIGURES = ("best_of_n.svg", "best_of_n.png")
+"""Written where Altair is installed."""
+QUESTIONS_AT_ONCE = 64
+"""Questions scored between two saves: many chains to batch, little work to lose."""
 
 
-def score_candidates(
-    sets: Sequence[CandidateSet],
-    scorer: StepScorer,
-    *,
-    model: str,
-    fingerprint: str | None = None,
-    out: str | None = None,
-    force: bool = False,
-    on_scored: Callable[[int], None] | None = None,
-) -> StepScores:
-    """Score every step of every candidate; saves to ``out``, and continues a run that was stopped.
+@dataclass(frozen=True, kw_only=True)
+class RerankConfig(ScoringConfig):
+    """Choose the best of N candidates by the scores of their steps, and measure what the choice is worth."""
 
-    ``fingerprint`` tells the model from others of the same name, whose run is not continued.
-    """
-    if out is None:
-        found = [_scored(part, scorer, on_scored) for part in _parts(sets)]
-        return StepScores(model, [scores for part in found for scores in part])
-    run = {
-        "model": model,
-        "model_fingerprint": fingerprint or model,
-        "candidates": xxhash.xxh3_128_hexdigest("".join(map(_digest, sets)).encode()),
-    }
-    with Journal(out, run=run, force=force) as journal:
-        todo = [entry for entry in sets if entry.key not in journal]
-        if on_scored is not None:
-            on_scored(sum(len(entry.candidates) for entry in sets) - sum(len(entry.candidates) for entry in todo))
-        for part in _parts(todo):
-            for entry, scores in zip(part, _scored(part, scorer, on_scored), strict=True):
-                journal.add(msgspec.to_builtins(_line(entry, scores, model)))
-        lines = [journal.line(entry.key) for entry in sets]
-        with atomic_write(out) as temporary:
-            temporary.write_bytes(b"".join(lines))
-        journal.remove()
-    return read_scores(out, sets)
-
-
-def _parts(sets: Sequence[CandidateSet]) -> list[Sequence[CandidateSet]]:
-    return [sets[start : start + AT_A_TIME] for start in range(0, len(sets), AT_A_TIME)]
-
-
-def _scored(
-    sets: Sequence[CandidateSet], scorer: StepScorer, on_scored: Callable[[int], None] | None
-) -> list[list[list[float]]]:
-    """Scores of some questions' candidates; a candidate without steps has none."""
-    places = [(i, j) for i, entry in enumerate(sets) for j, c in enumerate(entry.candidates) if c.steps]
-    found: list[list[list[float]]] = [[[] for _ in entry.candidates] for entry in sets]
-    chains = [
-        Chain(sets[i].question.question, sets[i].candidates[j].steps, sets[i].question.images) for i, j in places
-    ]
-    for (i, j), scores in zip(places, scorer.score_many(chains, on_scored=on_scored), strict=True):
-        found[i][j] = list(scores)
-    n_empty = sum(len(entry.candidates) for entry in sets) - len(places)
-    if on_scored is not None and n_empty:
-        on_scored(n_empty)
-    return found
-
-
-def _line(entry: CandidateSet, scores: list[list[float]], model: str) -> _Line:
-    source, id_ = entry.key
-    saved: list[list[float | None]] = [[None if math.isnan(score) else score for score in one] for one in scores]
-    return _Line(id=id_, source=source, model=model, candidates_xxh3=_digest(entry), scores=saved)
-
-
-def _digest(entry: CandidateSet) -> str:
-    steps = [candidate.steps for candidate in entry.candidates]
-    content = [entry.question.question, entry.question.images, steps]
-    return xxhash.xxh3_64_hexdigest(msgspec.json.encode(content))
-
-
-def given_scores(sets: Sequence[CandidateSet]) -> StepScores | None:
-    """The scores that the candidate files hold themselves; None unless they hold all."""
-    if any(candidate.step_scores is None for entry in sets for candidate in entry.candidates):
-        return None
-    scores = [[list(candidate.step_scores or ()) for candidate in entry.candidates] for entry in sets]
-    return StepScores("scores of the candidate files", scores)
-
-
-def read_scores(path: str, sets: Sequence[CandidateSet]) -> StepScores:
-    """The saved scores of these candidates; the file may hold those of other questions as well."""
-    here = Path(path).expanduser()
-    if not here.is_file():
-        raise InputNotFoundError(f"{path}: no such file; expected scores.jsonl as mprm rerank --out saved it")
-    wanted = {entry.key: entry for entry in sets}
-    found: dict[tuple[str, str], list[list[float | None]]] = {}
-    model: str | None = None
-    decoder = msgspec.json.Decoder(_Line)
-    with here.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if is_blank(line):
-                continue
-            place = f"{path}:{number}"
-            saved = _decoded(decoder, line, place)
-            model = saved.model if model is None else model
-            _check_mixed(saved, model, place)
-            entry = wanted.get((saved.source, saved.id))
-            if entry is not None:
-                _check_other(saved, entry, place)
-                if found.setdefault(entry.key, saved.scores) != saved.scores:
-                    raise DataError(
-                        f"{place}: question {saved.id!r} of {saved.source!r} has other scores on a line before;"
-                        " expected each question once. Score the candidates again with --model"
-                    )
-    missing = [entry for entry in sets if entry.key not in found]
-    if missing:
-        raise DataError(
-            f"{path}: holds no scores for {len(missing):,} of {len(sets):,} questions, the first at"
-            f" {missing[0].place}; score the candidates again with --model"
-        )
-    scores = [[[math.nan if s is None else s for s in one] for one in found[entry.key]] for entry in sets]
-    return StepScores(model or "", scores)
-
-
-def _decoded(decoder: Any, line: bytes, place: str) -> _Line:
-    try:
-        saved: _Line = decoder.decode(line)
-    except (ValueError, msgspec.MsgspecError) as error:
-        raise DataError(f"{place}: is no line of a scores file: {error}. Make it with mprm rerank --model") from error
-    return saved
-
-
-def _check_mixed(saved: _Line, model: str, place: str) -> None:
-    """Stop at scores that no one model gave."""
-    if saved.model != model:
-        raise DataError(
-            f"{place}: the scores are of the model {saved.model!r}, those before of {model!r}; expected one model."
-            " Keep the scores of each in a file of its own"
-        )
-    wrong = [score for one in saved.scores for score in one if score is not None and not 0 <= score <= 1]
-    if wrong:
-        raise DataError(f"{place}: a step has score {wrong[0]}; expected 0 to 1, or null for a step without a score")
-
-
-def _check_other(saved: _Line, entry: CandidateSet, place: str) -> None:
-    n_steps = [len(candidate.steps) for candidate in entry.candidates]
-    if saved.candidates_xxh3 != _digest(entry) or [len(one) for one in saved.scores] != n_steps:
-        raise DataError(
-            f"{place}: these are scores of other candidates than those of {entry.place}, or the question,"
-            " its images or the steps were changed since; score the candidates again with --model"
-        )
-
-
-def judge_candidates(
-    sets: Sequence[CandidateSet],
-    *,
-    timeout_s: float = 5.0,
-    processes: int | None = None,
-    on_checked: Callable[[int], None] | None = None,
-) -> list[list[Judged]]:
-    """The verdict on each candidate: the file's label where it has one, else the checker's."""
-    found = [[_by_label(candidate) for candidate in entry.candidates] for entry in sets]
-    places = [(i, j) for i, row in enumerate(found) for j, judged in enumerate(row) if judged is None]
-    if places:
-        from mprm.annotation.checker import AnswerChecker
-
-        pairs = [(sets[i].candidates[j].text, sets[i].question) for i, j in places]
-        with AnswerChecker(timeout_s=timeout_s, processes=processes) as checker:
-            checked = checker.check_many(pairs, on_checked=lambda _place, _judged: on_checked and on_checked(1))
-        for (i, j), judged in zip(places, checked, strict=True):
-            found[i][j] = judged
-    return [[judged for judged in row if judged is not None] for row in found]
-
-
-def _by_label(candidate: Candidate) -> Judged | None:
-    """The label as a verdict, with the answer that the text states, so that equal answers vote together."""
-    if candidate.is_correct is None:
-        return None
-    answer = final_answer(candidate.text)
-    return Judged("correct" if candidate.is_correct else "wrong", None if answer is None else read_answer(answer).key)
-
-
-def answer_numbers(judged: Sequence[Judged]) -> NDArray[np.intp]:
-    """Equal numbers, from 0, for equal answers; -1 for candidates in which no answer was found.
-
-    Examples
-    --------
-    >>> answer_numbers([Judged("correct", "4"), Judged("wrong", None), Judged("correct", "4")]).tolist()
-    [0, -1, 0]
-    """
-    numbers: dict[str, int] = {}
-    return np.array(
-        [-1 if one.answer is None else numbers.setdefault(one.answer, len(numbers)) for one in judged], dtype=np.intp
+    scores: Annotated[str | None, Option("Saved step scores, instead of a model.", "FILE", "input")] = None
+    aggregate: Annotated[AggregateName, Option("Aggregate of step scores; the paper: mean.", None, "evaluation")] = (
+        "mean"
     )
+    n: Annotated[tuple[int, ...], Option("Values of N; default: powers of two.", "N", "evaluation", at_least=1)] = ()
+    subsets: Annotated[Subsets, Option("All subsets of N candidates, or the first N.", None, "evaluation")] = "all"
+    draws: Annotated[
+        int, Option("Bootstrap draws, and maximum of subsets for a vote.", "N", "evaluation", at_least=1)
+    ] = 1000
+    check_timeout_s: Annotated[
+        float, Option("Time limit of checking an answer.", "SECONDS", "evaluation", above=0)
+    ] = 5.0
 
-
-SCORES = "scores.jsonl"
-"""Written where a model scores."""
-RESULTS = (
-    *("chosen.jsonl", "metrics.md", "best_of_n.svg", "best_of_n.png"),
-    *("metrics.json", "metrics.json" + MANIFEST_SUFFIX),
-)
-"""Written always, but for the figures, which need an extra."""
-
-
-def output_folder(out: str | Path) -> Path:
-    """The folder that was named."""
-    if is_url(str(out)):
-        raise ConfigError(f"{out}: scores are saved as they come, on this machine; name a local folder")
-    return Path(out).expanduser()
-
-
-def check_outputs(
-    folder: Path, candidates: Any, scores: str | Path | None, *, saves_scores: bool, force: bool
-) -> None:
-    """Stop when an output would replace an input, whatever ``force`` says, or anything else without it."""
-    inputs = [file.path for file in corpus_files(candidates)]
-    saved = folder / SCORES
-    names = [*RESULTS, SCORES, SCORES + SUFFIX] if saves_scores else RESULTS
-    check_not_inputs(inputs if scores is None else [*inputs, scores], [folder / name for name in names])
-    if saves_scores and saved.exists() and not force:
-        raise OutputExistsError(
-            f"{saved} holds scores already; use them with --scores {saved}, or score again with --force"
-        )
-    for name in names:
-        check_overwrite(str(folder / name), force=force or name == SCORES + SUFFIX)
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder where it is not there; stop when nothing can be written in it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        reason = error.strerror
-        raise ConfigError(f"{folder}: nothing can be written there ({reason}); choose another --out") from error
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.out is not None and is_url(self.out):
+            raise ConfigError(f"{self.out}: scores are saved as they come, on this machine; name a local folder")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RerankConfig:
-    """How candidates are compared."""
+class Choice:
+    """The best candidate by one aggregate."""
 
-    aggregate: str = "mean"
-    """How step scores make a candidate's score; the paper takes the mean."""
-    n: tuple[int, ...] = ()
-    """Values of N; powers of two up to the fewest candidates of a question when empty."""
-    subsets: Subsets = "all"
-    """The expectation over all subsets of N candidates, or the first N alone."""
-    draws: int = 1000
-    """Bootstrap draws over questions, and most subsets that a vote is averaged over."""
-    seed: int = 0
-    timeout_s: float = 5.0
-    """Longest time to check one answer."""
+    candidate: int
+    score: float | None
+    """None where no candidate has a scored step."""
+    n_tied: int
+    """Candidates with that score; the seed picks one of them."""
 
-    def __post_init__(self) -> None:
-        if self.aggregate not in AGGREGATES:
-            raise ConfigError(f"unknown aggregate {self.aggregate!r}; expected one of {', '.join(AGGREGATES)}")
-        if any(n < 1 for n in self.n):
-            raise ConfigError(f"N must be 1 or more, got {list(self.n)}")
-        if self.subsets not in ("all", "first"):
-            raise ConfigError(f"unknown subsets {self.subsets!r}; expected all or first")
-        if self.draws < 1:
-            raise ConfigError(f"draws must be 1 or more, got {self.draws}")
-        if self.seed < 0:
-            raise ConfigError(f"seed must be 0 or more, got {self.seed}")
-        if not 0 < self.timeout_s < math.inf:
-            raise ConfigError(f"timeout_s must be a number of seconds above 0, got {self.timeout_s}")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenCandidate:
+    """A line of ``chosen.jsonl``: the question's answer, and what each aggregate would choose."""
+
+    id: str
+    source: str
+    candidate: int
+    score: float | None
+    n_tied: int
+    verdict: Verdict
+    answer: str | None
+    text: str
+    by_aggregate: dict[str, Choice]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,37 +120,104 @@ class Reranking:
     n_candidates: int
     n_failed: int
     """Candidates that the checker could not decide on; counted as not correct."""
+    failed_share: float
     n_answerless: int
-    """Candidates in which no answer was found; they have no vote."""
-    n_cut_steps: int
+    """Candidates that state no answer; they have no vote."""
+    n_unscored_steps: int
     """Steps without a score: truncation cut them off, or the model gave nan."""
-    n_unscored: int
+    n_unscored_candidates: int
     """Candidates without any scored step; they rank below all others."""
-    measured: Measured
-    chosen: list[Chosen]
-    sources: dict[str, dict[str, int]]
-    """Questions and candidates of each source."""
+    best_of_n: BestOfNResult
+    chosen: list[ChosenCandidate]
 
-    @property
-    def failed_share(self) -> float:
-        """Share of candidates that the checker could not decide on."""
-        return self.n_failed / self.n_candidates
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``metrics.json``; N as text."""
+        counts = {name: getattr(self, name) for name in self.__slots__ if name.startswith(("n_", "failed"))}
+        results = msgspec.to_builtins(self.best_of_n, str_keys=True)
+        head = {"model": self.model, **self.config.recorded(), "n": self.ns, "n_questions": len(self.chosen)}
+        return {**head, **counts, **results}
+
+    def tables(self) -> list[Table]:
+        """Accuracy by method and N, the lead over baselines, other aggregates, and the sources at the largest N."""
+        total, heads = self.best_of_n.total, [f"N = {n}" for n in self.ns]
+        leads = {METHODS[name]: total.lead[name] for name in BASELINES if name in total.lead}
+        accuracies = {METHODS[name]: row for name, row in total.accuracy.items()}
+        title = f"Accuracy, {total.n_questions:,} questions ({self.config.aggregate} of step scores)"
+        parts = [
+            (title, "method", accuracies),
+            ("Lead of the highest PRM score, in points", "over", leads),
+            ("Accuracy of the highest PRM score by aggregate", "aggregate", total.by_aggregate),
+        ]
+        tables = []
+        for title, head, rows in parts:
+            cell = _lead if rows is leads else _percent
+            cells = [[name, *(cell(row[n]) for n in self.ns)] for name, row in rows.items()]
+            tables.append(Table(title=title, heads=[head, *heads], rows=cells))
+        if len(self.best_of_n.sources) > 1:
+            largest, groups = max(self.ns), {**self.best_of_n.sources, "all questions": total}
+            cells = []
+            for name, group in groups.items():
+                values = (f"{100 * row[largest].value:.1f}" for row in group.accuracy.values())
+                cells.append([name, f"{group.n_questions:,}", *values])
+            title = f"Accuracy at N = {largest} by source"
+            tables.append(Table(title=title, heads=["source", "questions", *accuracies], rows=cells))
+        return tables
+
+    def notes(self) -> list[str]:
+        """What must be known to read the numbers."""
+        config, largest, accuracy = self.config, max(self.ns), self.best_of_n.total.accuracy
+        over = {"all": "expectation over all subsets of N candidates", "first": "the first N candidates"}
+        notes = [
+            f"Model: {printable(self.model)}. {len(self.chosen):,} questions, {self.n_candidates:,} candidates.",
+            f"In brackets: 95% bootstrap interval over questions ({config.draws:,} draws, seed {config.seed}).",
+            f"At each N: {over[config.subsets]}.",
+        ]
+        if "majority_vote" not in accuracy:
+            notes.append("No votes: no candidate states an answer.")
+        if self.n_failed:
+            bounds = (f"{METHODS[name]} {100 * row[largest].if_failed_correct:.1f}" for name, row in accuracy.items())
+            notes.append(
+                f"The checker could not decide on {self.n_failed:,} candidates ({self.failed_share:.2%}): they count"
+                f" as not correct. If all of them were correct, at N = {largest}: {', '.join(bounds)}."
+            )
+        if self.n_answerless:
+            notes.append(f"{self.n_answerless:,} candidates state no answer: they have no vote.")
+        if n := self.n_unscored_steps:
+            notes.append(f"{n:,} steps have no score, cut off by truncation or nan of the model: they are left out.")
+        if n := self.n_unscored_candidates:
+            notes.append(
+                f"{n:,} of {self.n_candidates:,} candidates have no scored step: they rank below the others."
+            )
+        return notes
+
+    def chart(self) -> Chart:
+        """Accuracy against N, a line and its 95% band for each method."""
+        series = []
+        for name, row in self.best_of_n.total.accuracy.items():
+            points = tuple(Point(x=n, y=point.value, low=point.low, high=point.high) for n, point in row.items())
+            series.append(Series(name=METHODS[name], points=points))
+        x, title = "candidates a question (N)", f"Best of N: {self.model}"
+        return Chart(name="best_of_n", title=title, x=x, y="accuracy", series=tuple(series), is_log=True)
 
 
+def _percent(estimate: AccuracyEstimate) -> str:
+    return f"{100 * estimate.value:.1f} ({100 * estimate.low:.1f}–{100 * estimate.high:.1f})"
+
+
+def _lead(estimate: AccuracyEstimate) -> str:
+    bounds = (estimate.value, estimate.low, estimate.high)
+    value, low, high = (round(100 * bound, 1) + 0.0 for bound in bounds)  # no -0.0
+    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+@takes(RerankConfig)
 def rerank(
     candidates: Any,
     model: str | Path | StepScorer | None = None,
     *,
-    scores: str | Path | None = None,
-    out: str | Path | None = None,
     config: RerankConfig | None = None,
-    format: str | None = None,
-    image_root: str | Path | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    tokens_per_batch: int | None = None,
-    force: bool = False,
-    watch: Watch = unwatched_watch,
+    progress: Progress = silent,
+    **options: Any,
 ) -> Reranking:
     """Score candidates, choose the best of each question, and measure the choice.
 
@@ -375,155 +226,280 @@ def rerank(
     candidates
         Whatever `mprm.data.candidate_formats.read_candidates` takes.
     model
-        Folder of a trained reward model, or anything that scores steps.
-    scores
-        ``scores.jsonl`` of an earlier run, instead of the model. Without either, the scores that the
-        candidate files themselves hold are used.
-    out
-        Folder for scores.jsonl, chosen.jsonl, metrics.json, metrics.md and best_of_n.svg and .png.
-    image_root, device, dtype, tokens_per_batch
-        How a model is loaded from its folder: see `mprm.models.prm.PRM.from_pretrained`.
-    watch
-        Shows how far the work is.
+        Folder of a process reward model, or anything with ``score_many``. Without it, and without saved ``scores``,
+        the scores that the candidate files themselves hold are used.
+    config, options
+        See `RerankConfig`. ``out`` gets scores.jsonl, chosen.jsonl, metrics.json, metrics.md and the figure.
     """
-    config = config or RerankConfig()
-    if model is not None and scores is not None:
+    config = RerankConfig.of(config, options if model is None else {**options, "model": model})
+    if config.model is not None and config.scores is not None:
         raise ConfigError("give a model or saved scores, not both")
-    folder = None if out is None else output_folder(out)
-    saved = None if folder is None or model is None else folder / SCORES
-    if folder is not None:
-        check_outputs(folder, candidates, scores, saves_scores=saved is not None, force=force)
-    sets = read_candidates(candidates, format=format)
-    ns = _ns(sets, config.n)
-    if folder is not None:
-        make_folder(folder)  # before hours of scoring that would be in vain
-    if isinstance(model, str | Path):
-        from mprm.models.prm import PRM
+    files = corpus_files(candidates)
+    if config.out is not None:
+        _check_outputs(config, [file.path for file in files])
+    sets = read_candidates(candidates, format=config.format)
+    ns = _values_of_n(sets, config.n)
+    inputs = [] if config.out is None else [_input(file.path) for file in files]
+    scored = _step_scores(sets, config, inputs, progress)
+    verdicts = candidate_verdicts(sets, timeout_s=config.check_timeout_s, progress=progress)
+    lines = iter(scored.solutions)
+    questions = [_question(entry, row, [*islice(lines, len(row))]) for entry, row in zip(sets, verdicts, strict=True)]
+    options = {"aggregate": config.aggregate, "over": config.subsets, "draws": config.draws, "seed": config.seed}
+    every = [verdict for row in verdicts for verdict in row]
+    n_failed = sum(verdict.verdict == "failed" for verdict in every)
+    reranking = Reranking(
+        model=scored.model,
+        config=config,
+        ns=ns,
+        n_candidates=len(every),
+        n_failed=n_failed,
+        failed_share=n_failed / len(every),
+        n_answerless=sum(verdict.answer is None for verdict in every),
+        n_unscored_steps=sum(line.scores.count(None) for line in scored.solutions),
+        n_unscored_candidates=sum(line.scores.count(None) == len(line.scores) for line in scored.solutions),
+        best_of_n=best_of_n(questions, ns=ns, progress=progress, **options),
+        chosen=[_chosen(*parts, config) for parts in zip(sets, verdicts, questions, strict=True)],
+    )
+    if config.out is not None:
+        _write(reranking, sets, inputs)
+    return reranking
 
-        for entry in sets:
-            image_files(entry.question, image_root)  # none may be missing when hours are scored
-        model = PRM.from_pretrained(
-            model, image_root=image_root, device=device, dtype=dtype, tokens_per_batch=tokens_per_batch
-        )
-    step_scores = _step_scores(sets, model, scores, saved=saved, force=force, watch=watch)
-    _check_unscored(step_scores)
-    with watch("checking answers", _n_unlabelled(sets)) as advance:
-        judged = judge_candidates(sets, timeout_s=config.timeout_s, on_checked=advance)
-    found = _measured(sets, judged, step_scores, config, ns, watch)
-    if folder is not None:
-        from mprm.evaluation.rerank_tables import write
 
-        write(found, folder, candidates=candidates, scores=scores or saved)
-    return found
+def _check_outputs(config: RerankConfig, inputs: list[str]) -> None:
+    """Stop when an output would replace an input, whatever ``force`` says, or anything else without it."""
+    inputs = inputs if config.scores is None else [*inputs, config.scores]
+    saved = Path(config.path(SCORES)).expanduser()
+    if config.model is not None:
+        check_not_inputs(inputs, [saved, config.path(SCORES + SUFFIX)])
+        if saved.exists() and not config.force:
+            raise OutputExistsError(
+                f"{saved} holds scores already; use them with --scores {saved}, or score again with --force"
+            )
+    config.check_outputs(["chosen.jsonl", *FIGURES], inputs)
 
 
-def _ns(sets: Sequence[CandidateSet], asked: tuple[int, ...]) -> tuple[int, ...]:
-    """The values of N that every question has candidates for."""
+def _input(path: str) -> dict[str, Any]:
+    """A file as the manifest names it; one behind a URL has no hash."""
+    [file] = corpus_files(path)
+    return {"path": path, "n_bytes": file.n_bytes, "xxh3_128": None if file.is_remote else hash_file(file.path)}
+
+
+def _values_of_n(sets: Sequence[CandidateSet], given: tuple[int, ...]) -> tuple[int, ...]:
+    """The values of N, for which every question must have candidates; powers of two where none are given."""
     fewest = min(sets, key=lambda entry: len(entry.candidates))
     n_fewest = len(fewest.candidates)
-    if asked and max(asked) > n_fewest:
+    if given and max(given) > n_fewest:
         raise ConfigError(
-            f"N = {max(asked)} needs as many candidates of every question; {fewest.place} has {n_fewest}."
-            f" Ask for N up to {n_fewest}, or sample more"
+            f"N = {max(given)} needs as many candidates of every question; {fewest.place} has {n_fewest}."
+            f" Take N up to {n_fewest}, or sample more"
         )
-    return tuple(sorted(set(asked))) or powers_of_two(n_fewest)
-
-
-def _n_unlabelled(sets: Sequence[CandidateSet]) -> int:
-    return sum(candidate.is_correct is None for entry in sets for candidate in entry.candidates)
+    return tuple(sorted(set(given))) or tuple(1 << power for power in range(n_fewest.bit_length()))
 
 
 def _step_scores(
-    sets: Sequence[CandidateSet],
-    scorer: StepScorer | None,
-    scores: str | Path | None,
-    *,
-    saved: Path | None,
-    force: bool,
-    watch: Watch,
-) -> StepScores:
+    sets: Sequence[CandidateSet], config: RerankConfig, inputs: list[dict[str, Any]], progress: Progress
+) -> ScoredSolutions:
     """From the model, from saved scores, or from the candidate files themselves."""
-    if scores is not None:
-        return read_scores(str(scores), sets)
-    if scorer is None:
-        found = given_scores(sets)
-        if found is None:
-            raise ConfigError("name the reward model with --model DIR, or saved scores with --scores FILE")
-        return found
-    name = getattr(scorer, "name", type(scorer).__name__)
-    fingerprint = getattr(scorer, "fingerprint", name)
-    out = None if saved is None else str(saved)
-    with watch("scoring", sum(len(entry.candidates) for entry in sets)) as advance:
-        return score_candidates(
-            sets, scorer, model=name, fingerprint=fingerprint, out=out, force=force, on_scored=advance
-        )
-
-
-def _check_unscored(found: StepScores) -> None:
-    """Stop when there is nothing to choose by: every table would be one of ties."""
-    candidates = [one for row in found.scores for one in row]
-    if all(math.isnan(score) for one in candidates for score in one):
+    if config.scores is not None:
+        scored = read_candidate_scores(config.scores, sets)
+    elif config.model is not None:
+        for entry in sets if isinstance(config.model, str) else ():
+            image_files(entry.question, config.image_root)  # none may be missing when hours are scored
+        out = None if config.out is None else config.path(SCORES)
+        model = config.load_model()
+        scored = score_candidates(sets, model, out=out, force=config.force, inputs=inputs, progress=progress)
+    else:
+        scored = given_scores(sets)
+    if not any(score is not None for line in scored.solutions for score in line.scores):
         raise DataError(
-            f"{printable(found.model)}: no step of the {len(candidates):,} candidates has a score. Truncation cut all"
-            " of them off, or the model gives nan: look at its weights and at the most tokens that it reads"
+            f"{printable(scored.model)}: no step of the {len(scored.solutions):,} candidates has a score. Truncation"
+            " cut all of them off, or the model gives nan: look at its weights and at its maximum length"
         )
+    return scored
 
 
-def _outcome(entry: CandidateSet, judged: Sequence[Judged], step_scores: Sequence[Sequence[float]]) -> Outcome:
-    return Outcome(
-        source=entry.question.source,
-        is_correct_M=np.array([one.verdict == "correct" for one in judged]),
-        is_failed_M=np.array([one.verdict == "failed" for one in judged]),
-        answers_M=answer_numbers(judged),
-        scores_M={how: np.array([aggregate(one, how) for one in step_scores]) for how in AGGREGATES},
-    )
-
-
-def _measured(
+def score_candidates(
     sets: Sequence[CandidateSet],
-    judged: Sequence[Sequence[Judged]],
-    step_scores: StepScores,
-    config: RerankConfig,
-    ns: tuple[int, ...],
-    watch: Watch,
-) -> Reranking:
-    """The choices, their accuracy, and the counts that one must know to read it."""
-    outcomes = [_outcome(*one) for one in zip(sets, judged, step_scores.scores, strict=True)]
-    with watch("measuring", len(sets)) as advance:
-        measured = best_of_n(
-            outcomes,
-            ns=ns,
-            over=config.subsets,
-            draws=config.draws,
-            on_question=advance,
-            aggregate=config.aggregate,
-            seed=config.seed,
+    scorer: StepScorer,
+    *,
+    out: str | None = None,
+    force: bool = False,
+    inputs: Sequence[Mapping[str, Any]] = (),
+    progress: Progress = silent,
+) -> ScoredSolutions:
+    """The candidates of all questions with the model's scores; saved to ``out`` as they come.
+
+    A run that was stopped continues, with the same candidates and the same model only: one with the same
+    ``fingerprint``, or else name.
+    """
+    model = name_of(scorer)
+    solutions = {entry.key: entry.solutions for entry in sets}
+    chains = [solution.chain for candidates in solutions.values() for solution in candidates]
+    run = {
+        "model": model,
+        "model_fingerprint": getattr(scorer, "fingerprint", model),
+        "candidates": xxhash.xxh3_128_hexdigest("".join(map(hash_chain, chains)).encode()),
+    }
+    journaled: AbstractContextManager[Any] = nullcontext({}) if out is None else Journal(out, run=run, force=force)
+    with journaled as journal, progress("scoring", len({chain for chain in chains if chain.steps})) as advance:
+        done = [key for key in solutions if key in journal]
+        scored = {key: msgspec.json.decode(journal.line(key), type=_Saved).lines for key in done}
+        advance(len({line.chain_xxh3 for lines in scored.values() for line in lines if line.scores}))
+        rest = [key for key in solutions if key not in scored]
+        for start in range(0, len(rest), QUESTIONS_AT_ONCE):
+            keys = rest[start : start + QUESTIONS_AT_ONCE]
+            part = iter(score_solutions([s for key in keys for s in solutions[key]], scorer, model, advance))
+            for key in keys:
+                scored[key] = list(islice(part, len(solutions[key])))
+                if out is not None:
+                    journal.add({"source": key[0], "id": key[1], "lines": scored[key]})
+        lines = tuple(line for key in solutions for line in scored[key])
+        if out is not None:
+            write_scores(out, lines, command="rerank", config=run, inputs=inputs)
+            journal.remove()
+    return ScoredSolutions(model=model, solutions=lines)
+
+
+class _Saved(msgspec.Struct):
+    lines: list[ScoredSolution]
+
+
+def read_candidate_scores(path: str | Path, sets: Sequence[CandidateSet]) -> ScoredSolutions:
+    """The saved scores of these candidates; the file may hold those of other questions as well."""
+    saved: dict[tuple[str, str, str], ScoredSolution] = {}
+    for where, line in read_lines(path):
+        if saved.setdefault((line.source, line.id, line.chain_xxh3), line).scores != line.scores:
+            raise DataError(
+                f"{where}: candidate {line.id!r} of {line.source!r} has other scores on a line before; expected each"
+                " candidate once. Score the candidates again with --model"
+            )
+    lines: list[ScoredSolution] = []
+    missing: dict[str, None] = {}
+    for entry in sets:
+        steps = [candidate.steps for candidate in entry.candidates]
+        old = xxhash.xxh3_64_hexdigest(msgspec.json.encode([entry.question.question, entry.question.images, steps]))
+        for solution in entry.solutions:
+            hashes = (hash_chain(solution.chain), old)
+            keys = [key for key in ((solution.source, solution.id, hash_) for hash_ in hashes) if key in saved]
+            if keys and len(saved[keys[0]].scores) == len(solution.steps):
+                lines.append(saved[keys[0]])
+            else:
+                missing[entry.place] = None
+    if missing:
+        raise DataError(
+            f"{path}: holds no scores for {len(missing):,} of {len(sets):,} questions, the first at"
+            f" {next(iter(missing))}: these are scores of other candidates, or the question, its images or the steps"
+            " were changed since; score the candidates again with --model"
         )
-    chosen = [
-        chosen_of(entry, row, outcome.scores_M, aggregate=config.aggregate, seed=config.seed)
-        for entry, row, outcome in zip(sets, judged, outcomes, strict=True)
-    ]
-    verdicts = [one for row in judged for one in row]
-    candidates = [one for row in step_scores.scores for one in row]
-    return Reranking(
-        model=step_scores.model,
-        config=config,
-        ns=ns,
-        n_candidates=len(candidates),
-        n_failed=sum(one.verdict == "failed" for one in verdicts),
-        n_answerless=sum(one.answer is None for one in verdicts),
-        n_cut_steps=sum(math.isnan(score) for one in candidates for score in one),
-        n_unscored=sum(all(map(math.isnan, one)) for one in candidates),
-        measured=measured,
-        chosen=chosen,
-        sources=_sources(sets),
+    return ScoredSolutions(model=lines[0].model, solutions=tuple(lines))
+
+
+def given_scores(sets: Sequence[CandidateSet]) -> ScoredSolutions:
+    """The scores that the candidate files hold themselves; stops unless they hold all."""
+    model = "scores of the candidate files"
+    pairs = [pair for entry in sets for pair in zip(entry.solutions, entry.candidates, strict=True)]
+    if any(candidate.step_scores is None for _, candidate in pairs):
+        raise ConfigError("name the reward model with --model DIR, or saved scores with --scores FILE")
+    lines = [with_scores(solution, model, candidate.step_scores or ()) for solution, candidate in pairs]
+    return ScoredSolutions(model=model, solutions=tuple(lines))
+
+
+def candidate_verdicts(
+    sets: Sequence[CandidateSet], *, timeout_s: float = 5.0, processes: int | None = None, progress: Progress = silent
+) -> list[list[Judged]]:
+    """The verdict on each candidate: the file's label where it has one, else the checker's."""
+    unlabelled = [(c.text, entry.question) for entry in sets for c in entry.candidates if c.is_correct is None]
+    verdicts: list[Judged] = []
+    if unlabelled:
+        with (
+            progress("checking answers", len(unlabelled)) as advance,
+            AnswerChecker(timeout_s=timeout_s, processes=processes) as checker,
+        ):
+            verdicts = checker.check_many(unlabelled, on_checked=lambda _index, _verdict: advance(1))
+    checked = iter(verdicts)
+    return [[_by_label(candidate) or next(checked) for candidate in entry.candidates] for entry in sets]
+
+
+def _by_label(candidate: Candidate) -> Judged | None:
+    """The label as a verdict, with the answer that the text states, so that equal answers vote together."""
+    if candidate.is_correct is None:
+        return None
+    answer = final_answer(candidate.text)
+    return Judged("correct" if candidate.is_correct else "wrong", None if answer is None else read_answer(answer).key)
+
+
+def answer_numbers(verdicts: Sequence[Judged]) -> NDArray[np.intp]:
+    """Equal numbers, from 0, for equal answers; -1 for candidates that state none.
+
+    Examples
+    --------
+    >>> answer_numbers([Judged("correct", "4"), Judged("wrong", None), Judged("correct", "4")]).tolist()
+    [0, -1, 0]
+    """
+    numbers: dict[str, int] = {}
+    answers = (verdict.answer for verdict in verdicts)
+    return np.array([-1 if text is None else numbers.setdefault(text, len(numbers)) for text in answers], np.intp)
+
+
+def _question(entry: CandidateSet, verdicts: Sequence[Judged], lines: Sequence[ScoredSolution]) -> ScoredQuestion:
+    return ScoredQuestion(
+        source=entry.question.source,
+        is_correct_M=np.array([verdict.verdict == "correct" for verdict in verdicts]),
+        is_failed_M=np.array([verdict.verdict == "failed" for verdict in verdicts]),
+        answers_M=answer_numbers(verdicts),
+        scores_M={how: np.array([aggregate(line.scores, how) for line in lines]) for how in AGGREGATES},
     )
 
 
-def _sources(sets: Sequence[CandidateSet]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for entry in sets:
-        counts = found.setdefault(entry.question.source, {"questions": 0, "candidates": 0})
-        counts["questions"] += 1
-        counts["candidates"] += len(entry.candidates)
-    return found
+def _chosen(
+    entry: CandidateSet, verdicts: Sequence[Judged], question: ScoredQuestion, config: RerankConfig
+) -> ChosenCandidate:
+    """The candidate with the highest score by each aggregate; of several, the question's own seed picks one."""
+    seed = derived_seed(config.seed, *entry.key)
+    choices = {}
+    for how, scores in question.scores_M.items():
+        ranks = np.where(np.isnan(scores), -np.inf, scores)
+        tied = np.flatnonzero(ranks == ranks.max())
+        index = int(tied[seed % len(tied)])
+        score = None if np.isnan(scores[index]) else float(scores[index])
+        choices[how] = Choice(candidate=index, score=score, n_tied=len(tied))
+    best = choices[config.aggregate]
+    return ChosenCandidate(
+        id=entry.question.id,
+        source=entry.question.source,
+        **asdict(best),
+        verdict=verdicts[best.candidate].verdict,
+        answer=verdicts[best.candidate].answer,
+        text=entry.candidates[best.candidate].text,
+        by_aggregate=choices,
+    )
+
+
+def _write(reranking: Reranking, sets: Sequence[CandidateSet], inputs: list[dict[str, Any]]) -> None:
+    """Write chosen.jsonl, metrics.json with its manifest, metrics.md and, where Altair is installed, the figure."""
+    config = reranking.config
+    chosen = b"".join(msgspec.json.encode(line) + b"\n" for line in reranking.chosen)
+    with atomic_write(config.path("chosen.jsonl")) as temporary:
+        temporary.write_bytes(chosen)
+    figures = FIGURES if can_draw() else ()
+    for name in figures:
+        with atomic_write(config.path(name)) as temporary:
+            save_figure(line_figure(reranking.chart()), temporary, name[-3:])
+    scores = config.scores or (None if config.model is None else config.path(SCORES))
+    picture = f"![Accuracy against N]({FIGURES[0]})\n\n" if figures else ""
+    notes = "".join(f"- {note}\n" for note in reranking.notes())
+    config.write_results(
+        reranking.to_json(),
+        f"# Best of N\n\n{notes}\n{picture}" + "\n".join(table.markdown() for table in reranking.tables()),
+        command="rerank",
+        config={"model": reranking.model, **config.recorded(), "n": reranking.ns},
+        inputs=inputs if scores is None else [*inputs, _input(scores)],
+        sources={
+            name: {
+                "questions": group.n_questions,
+                "candidates": sum(len(entry.candidates) for entry in sets if entry.question.source == name),
+            }
+            for name, group in reranking.best_of_n.sources.items()
+        },
+        output={"chosen_xxh3_128": xxhash.xxh3_128_hexdigest(chosen), "figures": figures},
+    )

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
+from mprm.data.charts import line_figure, save_figure
 from mprm.data.output import atomic_write, check_overwrite
-from mprm.errors import MissingDependencyError, printable
+from mprm.errors import printable
 from mprm.report.corpus_view import N_PARTS, TITLES, CorpusView, Histogram, ReportConfig
-from mprm.report.run_views import Chart, RunsView
+from mprm.report.run_views import RunsView
 
 ALL, KEPT, COVERAGE, NEGATIVE = "#b9ddf3", "#0072b2", "#c04e00", "#d55e00"
-PALETTE = ["#0072b2", "#c04e00", "#009e73", "#cc79a7", "#8a6200", "#000000", "#56b4e9", "#6b7680"]
-"""After Okabe and Ito: told apart with any kind of colour vision."""
-DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
 KINDS = ("svg", "png", "pdf")
 COLUMNS = 4
-
-
-def need_altair() -> None:
-    """Stop when figures cannot be drawn."""
-    if find_spec("altair") is None or find_spec("vl_convert") is None:
-        raise MissingDependencyError("figures need Altair and vl-convert: install mprm with its extra [report]")
 
 
 def write_figures(
@@ -41,17 +31,6 @@ def write_figures(
         with atomic_write(path) as temporary:
             save_figure(chart, temporary, kind)
     return tuple(figures)
-
-
-def save_figure(chart: Any, path: Path, kind: str) -> None:
-    """Write an Altair chart in the report's style, as ``svg``, ``png`` or ``pdf``."""
-    styled = (
-        chart.configure_axis(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", gridColor="#e5e5e5")
-        .configure_title(fontSize=13, anchor="start")
-        .configure_legend(labelFontSize=11, labelLimit=0, symbolStrokeWidth=2.5)
-        .configure_view(stroke=None)
-    )
-    styled.save(str(path), format=kind, scale_factor=2 if kind == "png" else 1)
 
 
 def _figures(corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig) -> Iterator[tuple[str, Any]]:
@@ -146,47 +125,3 @@ def _step_scores(corpus: CorpusView, tau: float) -> Any:
         )
         .properties(width=480, height=260, title=f"MC scores of {sum(counts):,} steps")
     )
-
-
-def line_figure(chart: Chart) -> Any:
-    """An Altair chart of lines with their bands."""
-    import altair as alt
-
-    rows = [
-        {
-            "line": printable(series.name),
-            "x": point.x,
-            "y": 100 * point.y,
-            "low": None if point.low is None else 100 * point.low,
-            "high": None if point.high is None else 100 * point.high,
-        }
-        for series in chart.series
-        for point in series.points
-    ]
-    names = [printable(series.name) for series in chart.series]
-    n = len(names)
-    colours = alt.Scale(domain=names, range=[PALETTE[i % len(PALETTE)] for i in range(n)])
-    legend = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolSize=400)
-    colour = alt.Color("line:N", title=None, sort=names, scale=colours, legend=legend)
-    dashes = alt.Scale(domain=names, range=[DASHES[i % len(DASHES)] for i in range(n)])
-    dash = alt.StrokeDash("line:N", title=None, sort=names, scale=dashes, legend=legend)
-    scale = alt.Scale(type="log", base=2) if chart.is_log else alt.Scale(zero=chart.is_unit, nice=False)
-    ticks = sorted({point.x for series in chart.series for point in series.points})
-    axis = alt.Axis(values=ticks) if chart.is_log else alt.Axis()
-    x = alt.X("x:Q", title=chart.x, scale=scale, axis=axis)
-    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x)
-    y_title = f"{chart.y} (%)"
-    y = alt.Y("y:Q", title=y_title, scale=alt.Scale(zero=chart.is_unit))
-    band = (
-        base.transform_filter("datum.low !== null")
-        .mark_area(opacity=0.14)
-        .encode(
-            y=alt.Y("low:Q", title=f"{chart.y} (%)", scale=alt.Scale(zero=chart.is_unit)), y2="high:Q", color=colour
-        )
-    )
-    line = base.mark_line(point=True, strokeWidth=2).encode(y=y, color=colour, strokeDash=dash)
-    layers = [band, line]
-    if chart.is_unit:
-        ends = alt.InlineData(values=[{"x": 0, "y": 0}, {"x": 1, "y": 100}])
-        layers.insert(0, alt.Chart(ends).mark_line(color="#999999", strokeDash=[2, 3]).encode(x=x, y=y))
-    return alt.layer(*layers).properties(width=420, height=280, title=printable(chart.title))

@@ -88,7 +88,7 @@ def report(
     if not has_corpus and not folders:
         raise ConfigError("there is nothing to report on: name files of rollouts, or --runs DIR")
     if figures is not None:
-        from mprm.report.figures import need_altair
+        from mprm.data.charts import need_altair
 
         need_altair()
         check_folder(str(figures))

@@ -1,6 +1,4 @@
-"""What a line chart shows; the page's script and the figures draw from the same.
-
-A table for the page.
+"""A table for the page.
 
 Tables and charts of training runs, evaluations and rerankings.
 """
@@ -15,45 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from mprm.data.charts import Chart, Point, Series
 from mprm.evaluation.best_of_n import METHODS
 from mprm.evaluation.bootstrap import METRICS
-from mprm.evaluation.metrics import BINS, calibration_bin
-from mprm.evaluation.step_table import read_scores, step_table
+from mprm.evaluation.metrics import BINS, StepTable, calibration_bin
+from mprm.evaluation.scores import read_scores
 from mprm.report.runs import FULL, EvaluationRun, RerankingRun, Runs, TrainedOn, TrainingRun
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """A value, and the band around it where there is one."""
-
-    x: float
-    y: float
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """A line."""
-
-    name: str
-    points: tuple[Point, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """Lines over one axis."""
-
-    name: str
-    """For the file of the figure."""
-    title: str
-    x: str
-    y: str
-    series: tuple[Series, ...]
-    is_log: bool = False
-    """Whether x doubles from tick to tick."""
-    is_unit: bool = False
-    """Whether both axes go from 0 to 1, with the diagonal drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,13 +352,13 @@ def _calibration(evaluations: Sequence[EvaluationRun]) -> list[Chart]:
         if run.scores is None:
             continue
         scored = read_scores(run.scores)
-        table = step_table(scored.solutions)
+        table = StepTable.of(scored.solutions)
         scores, is_correct = table.scores[table.is_counted], table.labels[table.is_counted] == 1
         place = calibration_bin(scores)
         n, sums, right = (np.bincount(place, w, BINS) for w in (np.ones(len(place)), scores, is_correct))
         points = [Point(x=float(sums[b] / n[b]), y=float(right[b] / n[b])) for b in range(BINS) if n[b]]
-        is_new = scored.name not in [one.name for one in series]
-        series.append(Series(name=scored.name if is_new else f"{scored.name} ({run.folder})", points=tuple(points)))
+        is_new = scored.model not in [one.name for one in series]
+        series.append(Series(name=scored.model if is_new else f"{scored.model} ({run.folder})", points=tuple(points)))
     if not series:
         return []
     return [

@@ -272,7 +272,8 @@ def _training(folder: Path) -> TrainingRun:
 def _evaluation(path: Path) -> EvaluationRun:
     manifest = Path(str(path) + MANIFEST_SUFFIX)
     config = _decoded(manifest, _Manifest).config if manifest.is_file() else {}
-    card = _converted(config.get("model_info") or {}, dict[str, Any], manifest).get("mprm.json")
+    info = _converted(config.get("model_info") or {}, dict[str, Any], manifest)
+    card = info.get("prm_config.json", info.get("mprm.json"))
     scores = path.parent / "scores.jsonl"
     trained_on, is_assumed = None, False
     if card is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,7 +12,9 @@ import torch
 from transformers import TrainerCallback
 
 from mprm.data.benchmarks import Benchmark, check_images_exist, check_images_readable, read_benchmark
-from mprm.evaluation.thresholds import overall_value
+from mprm.evaluation.bootstrap import model_result
+from mprm.evaluation.metrics import step_counts
+from mprm.evaluation.scores import with_scores
 from mprm.models.prm import score_chains
 from mprm.models.prompt import PromptEncoder
 from mprm.progress import Advance, Progress
@@ -76,14 +77,16 @@ class LearningCurve(TrainerCallback):  # type: ignore[misc]
 
 def curve_point(benchmark: Benchmark, scores: dict[Any, list[float]]) -> dict[str, Any]:
     """Overall value, AUC, and the macro-F1 of each source that the overall value is a mean of."""
-    columns: tuple[list[float], list[int], list[str], list[str]] = ([], [], [], [])
-    for solution in benchmark.solutions:
-        of_chain = scores[solution.chain]
-        columns[0].extend(of_chain)
-        columns[1].extend(solution.labels)
-        columns[2].extend([solution.source] * len(of_chain))
-        columns[3].extend([solution.problem] * len(of_chain))
-    return asdict(overall_value(*columns))
+    result = model_result([with_scores(solution, "", scores[solution.chain]) for solution in benchmark.solutions])
+    counts = step_counts(result.table)
+    counted = [name for k, name in enumerate(result.table.sources) if step_counts(result.table, k).n_counted]
+    return {
+        "overall": result.value("overall"),
+        "auc": result.value("auc"),
+        "n_counted": counts.n_counted,
+        "n_unscored": counts.n_unscored,
+        "macro_f1": {source: result.value("macro_f1", source) for source in sorted(counted)},
+    }
 
 
 class ReportProgress(TrainerCallback):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import mprm
-from mprm import Chain, evaluation
+from mprm import evaluation
 from mprm.data import Benchmark, StepScorer
 from mprm.errors import ConfigError, DataError
 from mprm.evaluation import FloatArray, IntArray, StepTable
@@ -58,19 +58,13 @@ def seed_mean(values: Sequence[float]) -> SeedMean:
 
 def scored_table(benchmark: Benchmark, scorer: StepScorer) -> StepTable:
     """The benchmark's steps with the model's scores."""
-    return StepTable.of(evaluation.score_benchmark(benchmark, scorer, name="the run's model").solutions)
-
-
-class _ZeroScorer:
-    """Gives every step the score 0."""
-
-    def score_many(self, chains: Sequence[Chain], **_: Any) -> list[list[float]]:
-        return [[0.0] * len(chain.steps) for chain in chains]
+    return StepTable.of(evaluation.score_benchmark(benchmark, scorer, model="the run's model").solutions)
 
 
 def unscored_table(benchmark: Benchmark) -> StepTable:
     """The benchmark's steps, all scored 0, for scores that were kept."""
-    return scored_table(benchmark, _ZeroScorer())
+    solutions = benchmark.solutions
+    return StepTable.of([evaluation.with_scores(each, "", [0.0] * len(each.steps)) for each in solutions])
 
 
 def step_metrics(table: StepTable) -> dict[str, dict[str, Any]]:
@@ -78,40 +72,38 @@ def step_metrics(table: StepTable) -> dict[str, dict[str, Any]]:
     metrics = {}
     for name, scheme in SCHEMES.items():
         thresholds = evaluation.choose_thresholds(table, scheme, folds=FOLDS, seed=SEED)  # type: ignore[arg-type]
-        values = evaluation.measured(table, thresholds, draws=0, seed=SEED).values
+        result = evaluation.bootstrap_metrics(table, thresholds)
         metrics[name] = {
-            **{metric: _rounded(values[None, metric][0]) for metric in ("overall", "macro_f1", "auc")},
-            "sources": {source: _rounded(values[source, "macro_f1"][0]) for source in table.sources},
+            **{metric: _rounded(result.value(metric)) for metric in ("overall", "macro_f1", "auc")},
+            "sources": {source: _rounded(result.value("macro_f1", source)) for source in table.sources},
         }
     return metrics
 
 
 def best_of_n_accuracies(graded: Path, scorer: StepScorer) -> dict[str, Any]:
     """Accuracy by method and N, and that of the model's choice at the largest N by source."""
-    reranking = mprm.rerank(str(graded), scorer, config=evaluation.RerankConfig(draws=VOTE_SUBSETS))
+    reranking = mprm.rerank(str(graded), scorer, draws=VOTE_SUBSETS)
     largest = max(reranking.ns)
     return {
         "accuracy": {
             method: {str(n): _rounded(estimate.value) for n, estimate in row.items()}
-            for method, row in reranking.measured.total.accuracy.items()
+            for method, row in reranking.best_of_n.total.accuracy.items()
         },
         "sources": {
             source: _rounded(group.accuracy["prm"][largest].value)
-            for source, group in reranking.measured.sources.items()
+            for source, group in reranking.best_of_n.sources.items()
         },
     }
 
 
-def _rounded(value: float) -> float | None:
-    """None for nan."""
-    return None if value != value else round(float(value), 6)
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
 
 
 def bootstrapped_overall(table: StepTable) -> FloatArray:
     """The overall value, then that of each bootstrap sample of problems, shape (1 + samples,)."""
     counts = evaluation.count_units(table, evaluation.choose_thresholds(table, "held-out", folds=FOLDS, seed=SEED))
-    whole = evaluation.overall_values(evaluation.drawn_confusion(counts, np.ones((1, counts.n_problems))))
-    return np.concatenate([whole, evaluation.bootstrap_overall(counts, draws=BOOTSTRAP_SAMPLES, seed=SEED)])
+    return evaluation.bootstrap_overall(counts, draws=BOOTSTRAP_SAMPLES, seed=SEED)
 
 
 def own_thresholds(table: StepTable) -> dict[str, float] | None:
@@ -129,10 +121,10 @@ def own_thresholds(table: StepTable) -> dict[str, float] | None:
             thresholds = evaluation.choose_thresholds(part, "held-out", folds=FOLDS, seed=SEED)
         except ConfigError:
             return None
-        of_part = evaluation.measured(part, thresholds, draws=0, seed=SEED).values
-        values.append([float(of_part[None, name][0]) for name in metrics.values()])
+        result = evaluation.bootstrap_metrics(part, thresholds)
+        values.append([result.value(name) for name in metrics.values()])
         weights.append(int(part.is_counted.sum()))
-    means = np.average(values, axis=0, weights=weights)
+    means = np.average(np.array(values, np.float64), axis=0, weights=weights)
     return None if np.isnan(means).any() else dict(zip(metrics, np.round(means, 6).tolist(), strict=True))
 
 
@@ -170,7 +162,7 @@ def auc_at_same_position(table: StepTable) -> float | None:
         is_correct = table.labels[is_kept] == 1
         n_fewer = min(int(is_correct.sum()), int((~is_correct).sum()))
         if n_fewer:
-            steps = evaluation.ranked(table.scores[is_kept], is_correct)
+            steps = evaluation.rank_steps(table.scores[is_kept], is_correct)
             values.append(evaluation.ranking_metrics(steps, np.ones((1, len(is_correct))))["auc"][0])
             weights.append(n_fewer)
     return float(np.average(values, weights=weights)) if values else None

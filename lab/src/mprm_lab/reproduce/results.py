@@ -87,7 +87,7 @@ def _corpus(lab: Path) -> dict[str, Any]:
 
 def _benchmark(benchmark: Benchmark) -> dict[str, Any]:
     table = measure.unscored_table(benchmark)
-    return {**asdict(step_counts(table, np.ones(len(table.source), np.bool_))), "n_sources": len(table.sources)}
+    return {**asdict(step_counts(table)), "n_sources": len(table.sources)}
 
 
 def _position_alone(lab: Path, benchmark: Benchmark) -> dict[str, Any]:

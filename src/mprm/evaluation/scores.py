@@ -1,0 +1,284 @@
+"""Step scores: made by a model, saved, and read back without it.
+
+``scores.jsonl`` has a line for each solution of a benchmark (`mprm evaluate`) or each candidate of a question
+(`mprm rerank`). Files of earlier versions are read as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import msgspec
+import xxhash
+
+from mprm.config import Force, ModelOptions, Option, Seed
+from mprm.data.benchmarks import Benchmark
+from mprm.data.corpus import MANIFEST_SUFFIX, write_with_manifest
+from mprm.data.output import atomic_write, check_outputs
+from mprm.data.types import Chain, Solution, StepScorer, first_error_of
+from mprm.errors import DataError, InputNotFoundError
+from mprm.progress import Advance, Progress, silent
+
+SCORES = "scores.jsonl"
+RESULTS = ("metrics.json", "metrics.json" + MANIFEST_SUFFIX, "metrics.md")
+NOT_RECORDED = {"model", "scores", "device", "dtype", "batch_tokens", "out", "force"}
+"""Options that metrics.json leaves out: they change no number."""
+Scores = tuple[float | None, ...]
+"""Probability that each step is correct; None for a step without a score, as truncation leaves it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringConfig(ModelOptions):
+    """The model that scores steps, and where the results go."""
+
+    seed: Seed = 0
+    out: Annotated[str | None, Option("Folder for scores, metrics and tables.", "DIR", "output")] = None
+    force: Force = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.image_root is not None:
+            object.__setattr__(self, "image_root", str(Path(self.image_root).expanduser()))
+
+    def load_model(self) -> StepScorer:
+        """The model itself, or the one of the folder."""
+        if not isinstance(self.model, str):
+            return cast("StepScorer", self.model)
+        from mprm.models.prm import PRM
+
+        options = {"device": self.device, "dtype": self.dtype, "tokens_per_batch": self.batch_tokens}
+        return PRM.from_pretrained(self.model, image_root=self.image_root, **options)  # type: ignore[arg-type]
+
+    def recorded(self) -> dict[str, Any]:
+        """The options that metrics.json holds."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_RECORDED}
+
+    def path(self, name: str) -> str:
+        """A file of the output folder, which may be a URL."""
+        return f"{str(self.out).rstrip('/')}/{name}"
+
+    def check_outputs(self, names: Sequence[str], inputs: Sequence[str | Path]) -> None:
+        """Stop when an output would replace an input, or another file without ``force``, or cannot be written."""
+        written = [*names, *RESULTS, *([] if self.model is None else [SCORES, SCORES + MANIFEST_SUFFIX])]
+        check_outputs(map(self.path, written), inputs=inputs, force=self.force)
+
+    def write_results(self, metrics: Mapping[str, Any], text: str, **manifest: Any) -> None:
+        """Write metrics.md, and metrics.json with its manifest."""
+        with atomic_write(self.path("metrics.md")) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        data = msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n"
+        write_with_manifest(self.path("metrics.json"), data, **manifest)
+
+
+class ScoredSolution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A solution with the scores of its steps: a line of a scores file."""
+
+    id: str
+    source: str
+    model: str = ""
+    """Files of earlier versions name it in their manifest."""
+    problem: str = ""
+    chain_xxh3: str = ""
+    """XXH3-64 of question, image paths and steps."""
+    labels: tuple[int, ...] = ()
+    """1 correct, -1 incorrect, 0 ignored; empty for a candidate."""
+    first_error: int | None = None
+    scores: Scores
+
+
+class _ScoredQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """All candidates of a question: a line of `mprm rerank` of earlier versions."""
+
+    id: str
+    source: str
+    model: str
+    candidates_xxh3: str
+    scores: tuple[Scores, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredSolutions:
+    """The solutions of a benchmark, or the candidates of some questions, with one model's scores."""
+
+    model: str
+    solutions: tuple[ScoredSolution, ...]
+    notes: tuple[str, ...] = ()
+    """What is odd about some lines of a scores file."""
+
+
+def name_of(scorer: StepScorer) -> str:
+    """The attribute ``name`` of a model, or else its class."""
+    return str(getattr(scorer, "name", type(scorer).__name__))
+
+
+def with_scores(solution: Solution, model: str, scores: Sequence[float]) -> ScoredSolution:
+    """The solution with its scores, nan for a step without one; stops where they are no probabilities."""
+    saved = tuple(None if math.isnan(score) else float(score) for score in scores)
+    _check_scores(saved, len(solution.steps), f"{solution.place}: the scores of {model}")
+    return ScoredSolution(
+        id=solution.id,
+        source=solution.source,
+        model=model,
+        problem=solution.problem,
+        chain_xxh3=hash_chain(solution.chain),
+        labels=solution.labels,
+        first_error=solution.first_error,
+        scores=saved,
+    )
+
+
+def hash_chain(chain: Chain) -> str:
+    """XXH3-64 of question, image paths and steps: scores of one chain must not serve for another."""
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode([chain.question, chain.images, chain.steps]))
+
+
+def _check_scores(scores: Scores, n_steps: int, where: str) -> None:
+    if len(scores) != n_steps:
+        raise DataError(f"{where}: {len(scores)} scores for {n_steps} steps; expected one a step")
+    for index, score in enumerate(scores):
+        if score is not None and not 0 <= score <= 1:
+            raise DataError(f"{where}: step {index} has score {score}; expected a probability from 0 to 1, or null")
+
+
+def score_solutions(
+    solutions: Sequence[Solution], scorer: StepScorer, model: str, advance: Advance
+) -> tuple[ScoredSolution, ...]:
+    """The solutions with the model's scores; those that are alike are scored once."""
+    chains = list(dict.fromkeys(solution.chain for solution in solutions if solution.steps))
+    scores = scorer.score_many(chains, on_scored=advance)
+    if len(scores) != len(chains):
+        raise DataError(f"{model} scored {len(scores)} chains; expected {len(chains)}")
+    by_chain = dict(zip(chains, scores, strict=True))
+    return tuple(with_scores(solution, model, by_chain.get(solution.chain, ())) for solution in solutions)
+
+
+def score_benchmark(
+    benchmark: Benchmark, scorer: StepScorer, *, model: str | None = None, progress: Progress = silent
+) -> ScoredSolutions:
+    """The benchmark's solutions with the model's scores."""
+    model = model or name_of(scorer)
+    with progress("scoring", len(benchmark.chains)) as advance:
+        return ScoredSolutions(model=model, solutions=score_solutions(benchmark.solutions, scorer, model, advance))
+
+
+def write_scores(
+    path: str,
+    solutions: Sequence[ScoredSolution],
+    *,
+    command: str = "evaluate",
+    config: Mapping[str, Any],
+    inputs: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Write the scores and their manifest."""
+    write_with_manifest(
+        path,
+        b"".join(msgspec.json.encode(solution) + b"\n" for solution in solutions),
+        command=command,
+        config=config,
+        inputs=list(inputs),
+        sources=Counter(solution.source for solution in solutions),
+        output={
+            "n_solutions": len(solutions),
+            "n_steps": sum(len(solution.scores) for solution in solutions),
+            "n_unscored": sum(solution.scores.count(None) for solution in solutions),
+        },
+    )
+
+
+def read_scores(path: str | Path) -> ScoredSolutions:
+    """The saved scores of a benchmark. A line that occurs twice is noted: a benchmark may hold a solution twice."""
+    solutions: list[ScoredSolution] = []
+    seen, doubles = set[ScoredSolution](), []
+    for where, line in read_lines(path):
+        _check_labels(line, where)
+        if line in seen:
+            doubles.append(where)
+        seen.add(line)
+        solutions.append(line)
+    if not solutions:
+        raise DataError(f"{path}: the file holds no scores; expected one line a solution")
+    text = "the line is the same in every field as an earlier one of its file; both count"
+    notes = (f"{len(doubles):,} records: {text} (the first {doubles[0]})",) if doubles else ()
+    model = solutions[0].model or _model_of_manifest(path) or str(path)
+    return ScoredSolutions(model=model, solutions=tuple(solutions), notes=notes)
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[str, ScoredSolution]]:
+    """(FILE:LINE, line) of each line of a scores file; stops at scores of a second model."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise InputNotFoundError(f"{path}: no such file; expected the scores.jsonl of mprm evaluate or mprm rerank")
+    model: str | None = None
+    with file.open("rb") as texts:
+        for number, text in enumerate(texts, 1):
+            where = f"{path}:{number}"
+            for line in _decoded(text, where) if text.strip() else ():
+                model = line.model if model is None else model
+                if line.model != model:
+                    raise DataError(
+                        f"{where}: the scores are of the model {line.model!r}, those before of {model!r}; expected"
+                        " one model. Keep the scores of each in a file of its own"
+                    )
+                _check_scores(line.scores, len(line.labels or line.scores), where)
+                yield where, line
+
+
+def _decoded(text: bytes, where: str) -> list[ScoredSolution]:
+    try:
+        if b'"candidates_xxh3"' not in text:
+            return [msgspec.json.decode(text, type=ScoredSolution)]
+        old = msgspec.json.decode(text, type=_ScoredQuestion)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise DataError(
+            f"{where}: is no line of a scores file: {error}. Expected the fields"
+            f" {', '.join(ScoredSolution.__struct_fields__)}; make the file with mprm evaluate or mprm rerank."
+        ) from error
+    return [
+        ScoredSolution(
+            id=f"{old.id}#{n}", source=old.source, model=old.model, chain_xxh3=old.candidates_xxh3, scores=scores
+        )
+        for n, scores in enumerate(old.scores)
+    ]
+
+
+def _check_labels(line: ScoredSolution, where: str) -> None:
+    if not line.labels:
+        raise DataError(f"{where}: there are no labels; expected scores of a benchmark, as mprm evaluate --out saves")
+    for index, label in enumerate(line.labels):
+        if label not in (-1, 0, 1):
+            raise DataError(f"{where}: step {index} has label {label}; expected 1, 0 or -1")
+    expected = first_error_of(line.labels)
+    if line.first_error != expected:
+        given, right = ("null, for none" if step is None else f"step {step}" for step in (line.first_error, expected))
+        raise DataError(f"{where}: the first error is {given}; by the labels {list(line.labels)} it is {right}")
+
+
+def _model_of_manifest(path: str | Path) -> str | None:
+    try:
+        return str(msgspec.json.decode(Path(f"{path}{MANIFEST_SUFFIX}").expanduser().read_bytes())["config"]["model"])
+    except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError):
+        return None
+
+
+def check_same_steps(first: ScoredSolutions, other: ScoredSolutions) -> None:
+    """Stop when the two do not hold the same solutions with the same labels, in the same order."""
+    remedy = "models are compared on the same benchmark, so score it again with both"
+    for number, (a, b) in enumerate(zip(first.solutions, other.solutions, strict=False), 1):
+        for field in ("id", "source", "problem", "labels", "first_error", "chain_xxh3"):
+            value, other_value = getattr(a, field), getattr(b, field)
+            # files of earlier versions have no hash of the chain
+            if value != other_value and (field != "chain_xxh3" or (value and other_value)):
+                raise DataError(
+                    f"solution {number} has {field} {value!r} in {first.model} and {other_value!r} in {other.model};"
+                    f" {remedy}"
+                )
+    if len(first.solutions) != len(other.solutions):
+        raise DataError(
+            f"{first.model} has {len(first.solutions):,} solutions and {other.model} {len(other.solutions):,};"
+            f" {remedy}"
+        )
