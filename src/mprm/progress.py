@@ -6,6 +6,7 @@ the command line passes `progress_bar`, and a script can do the same.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
@@ -48,30 +49,27 @@ def progress_bar(title: str, total: int | None, unit: Unit = "items") -> Iterato
 
     The bar is drawn by the caller's own thread: workers are forked while it runs.
     """
-    from rich.console import Console
-
-    console = Console(stderr=True)
     bar: Any = None
+    is_terminal = sys.stderr.isatty()
     done, started = 0, monotonic()
-    shown = started if console.is_terminal else started - LOG_EVERY_S + 2  # a log gets its first line early
+    shown = started if is_terminal else started - LOG_EVERY_S + 2  # a log gets its first line early
 
     def advance(n: int, note: str = "") -> None:
         nonlocal bar, done, shown
         done += n
         now = monotonic()
         is_last = total is not None and done >= total
-        if not console.is_terminal:
+        if not is_terminal:
             if now - shown > LOG_EVERY_S and unit == "items":
                 shown = now
-                console.print(
-                    f"{title}: {done:,}" + (f" of {total:,}" if total else "") + (f", {note}" if note else "")
-                )
+                of_total, ending = f" of {total:,}" if total else "", f", {note}" if note else ""
+                print(f"{title}: {done:,}{of_total}{ending}", file=sys.stderr, flush=True)
             return
         if now - started < SHOW_AFTER_S or (now - shown < REFRESH_S and not (is_last and bar is not None)):
             return
         shown = now
         if bar is None:
-            bar = _bar(console, title, total, unit)
+            bar = _bar(title, total, unit)
         bar.start()  # does nothing while it runs
         bar.update(bar.task_ids[0], completed=done, note=note, refresh=True)
         if is_last:
@@ -84,8 +82,10 @@ def progress_bar(title: str, total: int | None, unit: Unit = "items") -> Iterato
             bar.stop()
 
 
-def _bar(console: Any, title: str, total: int | None, unit: Unit) -> Any:
+def _bar(title: str, total: int | None, unit: Unit) -> Any:
+    # here and not above: rich takes longer to load than most work takes
     from rich import progress as rich_progress
+    from rich.console import Console
 
     counts = (
         (rich_progress.DownloadColumn(), rich_progress.TransferSpeedColumn())
@@ -98,7 +98,7 @@ def _bar(console: Any, title: str, total: int | None, unit: Unit) -> Any:
         *counts,
         rich_progress.TimeRemainingColumn(),
         rich_progress.TextColumn("{task.fields[note]}"),
-        console=console,
+        console=Console(stderr=True),
         auto_refresh=False,
         transient=True,
     )

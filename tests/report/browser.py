@@ -23,14 +23,14 @@ PATIENCE_S = 60
 
 def chromium() -> str:
     """Where a Chromium is; skips the test where there is none."""
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if program is None:
         pytest.skip(f"no Chromium on this machine (looked for {', '.join(NAMES)}): apt-get install chromium")
-    return found
+    return program
 
 
 class Browser:
-    """One page in one browser; whatever it logs as an error or asks of a network is kept."""
+    """A page in a browser; its errors and requests are recorded."""
 
     def __init__(self, profile: Path, *, width: int = 1280, height: int = 900) -> None:
         program = chromium()
@@ -53,14 +53,16 @@ class Browser:
             (os.POSIX_SPAWN_DUP2, high[1], 4),
             (os.POSIX_SPAWN_DUP2, quiet, 2),
         ]
-        self._pid = os.posix_spawn(command[0], command, os.environ, file_actions=actions, setpgroup=0)
+        profile.mkdir(exist_ok=True)
+        environment = {**os.environ, "TMPDIR": str(profile)}  # nothing of it is left behind elsewhere
+        self._pid = os.posix_spawn(command[0], command, environment, file_actions=actions, setpgroup=0)
         for fd in (reads, writes, *high, quiet):
             os.close(fd)
         self._number, self._buffer = 0, b""
         self.errors: list[str] = []
         """Exceptions, errors that were logged, and what the page's policy refused."""
         self.requests: list[str] = []
-        """Every address that was asked for."""
+        """Every address that was requested."""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -105,17 +107,17 @@ class Browser:
         return json.loads(message)
 
     def _note(self, event: dict[str, Any]) -> None:
-        method, found = event.get("method"), event.get("params", {})
+        method, params = event.get("method"), event.get("params", {})
         if method == "Runtime.exceptionThrown":
-            self.errors.append(json.dumps(found["exceptionDetails"]))
-        elif method == "Runtime.consoleAPICalled" and found["type"] in ("error", "warning", "assert"):
-            self.errors.append(json.dumps(found["args"]))
-        elif method == "Log.entryAdded" and found["entry"]["level"] in ("error", "warning"):
-            self.errors.append(json.dumps(found["entry"]))
+            self.errors.append(json.dumps(params["exceptionDetails"]))
+        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+            self.errors.append(json.dumps(params["args"]))
+        elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.errors.append(json.dumps(params["entry"]))
         elif method == "Network.requestWillBeSent":
-            self.requests.append(found["request"]["url"])
+            self.requests.append(params["request"]["url"])
         elif method == "Page.javascriptDialogOpening":
-            self.errors.append(f"a dialog: {found['message']}")
+            self.errors.append(f"a dialog: {params['message']}")
 
     def run(self, code: str) -> Any:
         """The value of an expression in the page; a promise is waited for."""

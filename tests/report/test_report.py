@@ -6,16 +6,22 @@ import subprocess
 import sys
 from html import unescape
 from html.parser import HTMLParser
+from inspect import signature
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mprm.cli.main import run as run_mprm
 from mprm.cli.report import run
+from mprm.data import charts
+from mprm.data.tables import Table
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError, OutputExistsError
-from mprm.report import corpus_view as label_cells
-from mprm.report import figures
-from mprm.report.corpus_view import ReportConfig
-from mprm.report.report import page_path, report
+from mprm.report import ReportConfig, report
+from mprm.report import corpus as report_corpus
+from mprm.report import page as report_page
+from mprm.report.page import Best, csp_hash, render
 from tests.conftest import raw_record, write_jsonl
 
 
@@ -24,24 +30,24 @@ class Elements(HTMLParser):
 
     def __init__(self, markup: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.feed(markup)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
 
 
 def data_of(page: Path) -> dict:
-    (found,) = re.findall('<script type="application/json" id="data">(.*?)</script>', page.read_text())
-    return json.loads(found)
+    (encoded,) = re.findall('<script type="application/json" id="data">(.*?)</script>', page.read_text())
+    return json.loads(encoded)
 
 
 def test_the_page_holds_everything_and_names_nothing_outside(random_corpus: Path, tmp_path: Path) -> None:
-    found = report(random_corpus, out=tmp_path / "r.html")
+    result = report(random_corpus, out=tmp_path / "r.html")
     page = tmp_path / "r.html"
-    assert found.n_rollouts == 138
-    assert found.n_bytes == page.stat().st_size
-    for tag, attributes in Elements(page.read_text()).found:
+    assert result.n_rollouts == 138
+    assert result.n_bytes == page.stat().st_size
+    for tag, attributes in Elements(page.read_text()).elements:
         assert tag not in ("link", "iframe", "object", "embed", "base"), tag
         for name in ("src", "href", "srcset", "action", "data"):
             assert (attributes.get(name) or "#").startswith(("#", "data:image/")), (tag, attributes)
@@ -55,14 +61,14 @@ def test_the_same_corpus_gives_the_same_bytes(random_corpus: Path, tmp_path: Pat
 
 
 def test_a_folder_gets_report_html_and_a_manifest(random_corpus: Path, tmp_path: Path) -> None:
-    found = report(random_corpus, out=tmp_path / "out", config=ReportConfig(rho=0.25))
-    assert found.page == str(tmp_path / "out" / "report.html")
+    result = report(random_corpus, out=tmp_path / "out", rho=0.25)
+    assert result.page == str(tmp_path / "out" / "report.html")
     manifest = json.loads((tmp_path / "out" / "report.html.manifest.json").read_text())
     assert manifest["command"] == "report"
     assert manifest["config"]["rho"] == 0.25
     assert manifest["sources"] == {"ai2d": 97, "geos": 1, "vqav2": 40}
     assert [entry["source"] for entry in manifest["inputs"]] == ["ai2d", "geos", "vqav2"]
-    assert page_path("x/Y.HTML") == "x/Y.HTML"
+    assert ReportConfig(out="x/Y.HTML").page == "x/Y.HTML"
 
 
 def test_the_statistics_are_those_of_mprm_stats(
@@ -76,10 +82,10 @@ def test_the_statistics_are_those_of_mprm_stats(
     rows = re.findall('<th scope="row">(.*?)</th>(.*?)</tr>', (tmp_path / "r.html").read_text())
     for name, cells in rows:
         expected = stats["all"] if name == "all" else stats["sources"][name]
-        found = re.findall("<td>(.*?)</td>", cells)
-        assert found[0] == f"{expected['n_rollouts']:,}"
-        assert found[4] == f"{expected['error_step_ratio']:.2%}"
-        assert found[5] == f"{expected['mean_mc']:.4f}"
+        values = re.findall("<td>(.*?)</td>", cells)
+        assert values[0] == f"{expected['n_rollouts']:,}"
+        assert values[4] == f"{expected['error_step_ratio']:.2%}"
+        assert values[5] == f"{expected['mean_mc']:.4f}"
     assert [name for name, _ in rows] == ["ai2d", "geos", "vqav2", "all"]
 
 
@@ -91,9 +97,9 @@ def test_hostile_text_is_only_text(tmp_path: Path) -> None:
     record["steps_with_score"][0]["step"] = HOSTILE
     # a source can be named as badly as the file system lets it
     write_jsonl(tmp_path / "in" / "<img src=x onerror=hack()>'\".jsonl", [record])
-    report(tmp_path / "in", out=tmp_path / "r.html", config=ReportConfig(image_root=str(tmp_path)))
+    report(tmp_path / "in", out=tmp_path / "r.html", image_root=tmp_path)
     markup = (tmp_path / "r.html").read_text()
-    tags = [tag for tag, _ in Elements(markup).found]
+    tags = [tag for tag, _ in Elements(markup).elements]
     assert tags.count("script") == 2
     assert "img" not in tags
     assert unescape(markup).count("window.hacked = 1</script>") >= 3  # question, answer, step and image, as text
@@ -114,9 +120,8 @@ def test_images_are_shown_small_and_broken_ones_as_words(tmp_path: Path) -> None
     names = ["good.png", "broken.png", "missing.png", "../secret.png"]
     records = [raw_record([1.0, 0.0, 0.0][: 3 - n // 2], number=n, image=name) for n, name in enumerate(names)]
     write_jsonl(tmp_path / "in" / "a.jsonl", records)
-    config = ReportConfig(image_root=str(tmp_path / "images"), cards=2)
-    report(tmp_path / "in", out=tmp_path / "r.html", config=config)
-    images = [attributes for tag, attributes in Elements((tmp_path / "r.html").read_text()).found if tag == "img"]
+    report(tmp_path / "in", out=tmp_path / "r.html", image_root=tmp_path / "images", cases=2)
+    images = [attributes for tag, attributes in Elements((tmp_path / "r.html").read_text()).elements if tag == "img"]
     assert [(image["alt"], image["width"], image["height"]) for image in images] == [("good.png", "360", "120")]
     assert images[0]["src"].startswith("data:image/png;base64,")
     words = unescape((tmp_path / "r.html").read_text())
@@ -130,21 +135,19 @@ def test_no_image_is_opened_without_a_root_nor_outside_it(tmp_path: Path) -> Non
     write_jsonl(tmp_path / "in" / "a.jsonl", [raw_record([1.0], image=str(tmp_path / "good.png"))])
     report(tmp_path / "in", out=tmp_path / "r.html")
     assert "images are shown with --image-root DIR" in (tmp_path / "r.html").read_text()
-    report(tmp_path / "in", out=tmp_path / "r.html", config=ReportConfig(image_root=str(tmp_path)), force=True)
+    report(tmp_path / "in", out=tmp_path / "r.html", image_root=tmp_path, force=True)
     assert "leaves the image root" in (tmp_path / "r.html").read_text()
     assert "<img" not in (tmp_path / "r.html").read_text()
 
 
 def test_pictures_stop_where_the_page_would_grow_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mprm.report import page as card_images
-
-    monkeypatch.setattr(card_images, "MOST_BYTES", 1)
+    monkeypatch.setattr(report_page, "MAX_IMAGE_BYTES", 1)
     records = []
     for number in range(3):
         picture(tmp_path / f"{number}.png", (40 + number, 40))
         records.append(raw_record([1.0] * (number + 1) + [0.0], number=number, image=f"{number}.png"))
     write_jsonl(tmp_path / "in" / "a.jsonl", records)
-    report(tmp_path / "in", out=tmp_path / "r.html", config=ReportConfig(image_root=str(tmp_path)))
+    report(tmp_path / "in", out=tmp_path / "r.html", image_root=tmp_path)
     markup = (tmp_path / "r.html").read_text()
     assert markup.count("<img ") == 1
     assert "left out, to keep the page small" in markup
@@ -153,12 +156,11 @@ def test_pictures_stop_where_the_page_would_grow_too_large(tmp_path: Path, monke
 def test_scores_of_too_many_values_turn_the_live_part_off(
     random_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(label_cells, "MOST_CELLS", 3)
+    monkeypatch.setattr(report_corpus, "MAX_UNIQUE", 3)
     report(random_corpus, out=tmp_path / "r.html")
-    found = data_of(tmp_path / "r.html")["corpus"]
-    assert found["cells"] is None
-    assert "nothing can be moved" in found["why_not_live"]
-    overall = next(h for h in found["histograms"] if h["quantity"] == "bis" and h["source"] is None)
+    data = data_of(tmp_path / "r.html")["corpus"]
+    assert data["label_counts"] is None
+    overall = next(h for h in data["histograms"] if h["quantity"] == "bis" and h["source"] is None)
     assert sum(overall["n_all"]) == 138
     assert sum(overall["n_kept"]) == 9 + 1 + 4  # int(9.7), max(1, int(0.1)), int(4.0)
 
@@ -176,11 +178,13 @@ def test_what_cannot_be_done_is_refused_before_anything_is_read(random_corpus: P
     with pytest.raises(ConfigError, match="nothing to report on"):
         report(out=tmp_path / "r.html")
     with pytest.raises(ConfigError, match="the image root no-such-folder is not a folder"):
-        report("a.jsonl", out=tmp_path / "r.html", config=ReportConfig(image_root="no-such-folder"))
-    with pytest.raises(ConfigError, match="rho must be in"):
-        ReportConfig(rho=0.0)
-    with pytest.raises(ConfigError, match="cards must be 0 or more"):
-        ReportConfig(cards=-1)
+        report("a.jsonl", out=tmp_path / "r.html", image_root="no-such-folder")
+    with pytest.raises(ConfigError, match="rho must be above 0 and at most 1"):
+        report(random_corpus, out=tmp_path / "r.html", rho=0.0)
+    with pytest.raises(ConfigError, match="cases must be at least 0"):
+        report(random_corpus, out=tmp_path / "r.html", cases=-1)
+    with pytest.raises(ConfigError, match="out must be given"):
+        report(random_corpus)
     with pytest.raises(InputNotFoundError, match="no such folder"):
         report(random_corpus, out=tmp_path / "r.html", runs=tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"neither train\.json nor metrics\.json"):
@@ -203,7 +207,7 @@ def test_the_command_writes_the_page_and_says_where(
 
 
 def test_figures_need_their_libraries(random_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mprm.data.charts.find_spec", lambda _name: None)
+    monkeypatch.setattr(charts, "find_spec", lambda _name: None)
     with pytest.raises(MissingDependencyError, match=r"extra \[report\]"):
         report(random_corpus, out=tmp_path / "r.html", figures=tmp_path / "figures")
     assert not (tmp_path / "r.html").exists()
@@ -214,9 +218,11 @@ def test_a_figure_shows_all_kept_and_coverage_of_every_source(
 ) -> None:
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
-    monkeypatch.setattr(figures, "KINDS", ("svg",))
-    found = report(random_corpus, out=tmp_path / "r.html", figures=tmp_path / "figures")
-    assert [Path(path).stem for path in found.figures] == [
+    from mprm.report import figures
+
+    monkeypatch.setattr(figures, "SUFFIXES", ("svg",))
+    result = report(random_corpus, out=tmp_path / "r.html", figures=tmp_path / "figures")
+    assert [Path(path).stem for path in result.figures] == [
         *("bis", "bis_by_source", "r", "r_by_source", "mixture", "mixture_by_source", "step_scores")
     ]
     drawn = (tmp_path / "figures" / "bis_by_source.svg").read_text()
@@ -247,3 +253,84 @@ def test_the_page_needs_the_core_alone(random_corpus: Path, tmp_path: Path) -> N
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "images need Pillow" in (tmp_path / "r.html").read_text()
+
+
+@pytest.fixture
+def annotations(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "in" / "ai2d.jsonl", [raw_record([1.0, 0.0])])
+
+
+def test_an_output_without_a_name_is_not_the_root_of_the_disk() -> None:
+    with pytest.raises(ConfigError, match="no name"):
+        report(out="")
+
+
+def test_a_file_beside_the_page_is_not_replaced_without_force(annotations: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "r.html.manifest.json"
+    notes.write_text("mine")
+    with pytest.raises(OutputExistsError, match="manifest"):
+        report(annotations, out=tmp_path / "r.html")
+    assert notes.read_text() == "mine"
+    report(annotations, out=tmp_path / "r.html", force=True)
+
+
+@pytest.mark.parametrize("option", ["--out", "--figures"])
+def test_a_file_is_no_folder_for_a_report(option: str, annotations: Path, tmp_path: Path, capsys) -> None:
+    pytest.importorskip("altair")
+    (tmp_path / "file").touch()
+    options = {"--out": str(tmp_path / "r.html"), option: str(tmp_path / "file")}
+    words = [word for pair in options.items() for word in pair]
+    assert run_mprm(["report", str(annotations), *words]) == 2
+    assert "is a file" in capsys.readouterr().err
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_an_image_root_in_the_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "images").mkdir()
+    image.new("RGB", (8, 8)).save(tmp_path / "images" / "0.png")
+    path = write_jsonl(tmp_path / "in" / "ai2d.jsonl", [raw_record([1.0, 0.0], image="0.png")])
+    report(path, out=tmp_path / "r.html", image_root="~/images")
+    assert "data:image/png" in (tmp_path / "r.html").read_text()
+
+
+@given(st.text())
+def test_json_inside_html_reads_back_and_closes_nothing(words: str) -> None:
+    encoded = report_page._environment().from_string("{{ data | tojson }}").render(data={"words": words})
+    assert json.loads(encoded) == {"words": words}
+    assert not re.search("[<>&\u2028\u2029]", encoded)
+
+
+@given(st.text())
+def test_text_in_a_template_is_escaped_whatever_it_holds(words: str) -> None:
+    table = Table(title=words, heads=(words, words), rows=[(words,), (words, Best(words))], notes=(words,))
+    tags = [tag for tag, _ in Elements(render("table.html", table=table)).elements]
+    assert set(tags) == {"div", "table", "caption", "thead", "tbody", "tr", "th", "td", "strong", "p"}
+    assert len(tags) == 4 + 3 + 2 + 5 + 1
+
+
+def test_text_shows_markup_quotes_and_control_characters_as_they_are_written() -> None:
+    table = Table(title="", heads=(), rows=(), notes=("<script>\"'&\x1b\u202e\nline",))
+    assert "&lt;script&gt;&#34;&#39;&amp;\\x1b\\u202e\nline" in render("table.html", table=table)
+
+
+def test_cells_of_tables_are_escaped_and_the_best_is_marked() -> None:
+    rows = [("<i>",), ("<b>", Best("1.00"), "–"), ("c", "0.50", Best("2.00"))]
+    markup = render("table.html", table=Table(title="<u>", heads=("<s>", "x", "y"), rows=rows, notes=("<em>",)))
+    assert not re.search("<(i|b|u|s|em)>", markup)
+    assert re.findall("<strong>(.*?)</strong>", markup) == ["1.00", "2.00"]
+
+
+def test_the_hash_is_what_a_browser_computes() -> None:
+    # printf 'alert(1)' | openssl dgst -sha256 -binary | base64
+    assert csp_hash("alert(1)") == "'sha256-bhHHL3z2vDgxUt0W3dWQOrprscmda2Y5pLsLg4GF+pI='"
+
+
+def test_the_package_is_the_function_too_whatever_was_imported_before(tmp_path: Path) -> None:
+    import mprm.report.corpus
+
+    record = {"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}
+    assert mprm.report([record], out=tmp_path / "r.html").n_rollouts == 1  # type: ignore[operator]
+    assert mprm.report.report is report
+    assert list(signature(mprm.report).parameters)[:2] == ["paths", "config"]  # type: ignore[arg-type]

@@ -1,20 +1,24 @@
-"""Runs on the page: what real training, evaluation and reranking folders turn into."""
+"""Runs on the page: what training, evaluation and reranking folders turn into, and which are refused."""
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mprm.data.tables import Table
 from mprm.errors import DataError
-from mprm.report.report import report
-from mprm.report.run_views import RunsView, Table, view_runs
-from mprm.report.runs import TrainedOn, read_runs
+from mprm.report import report
+from mprm.report.page import Best
+from mprm.report.runs import RunsView, TrainedOn, best_marked, read_runs, view_runs
+from tests.conftest import write_jsonl
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    for needed in ("torch", "transformers", "sklearn", "math_verify"):
+    for needed in ("torch", "transformers", "math_verify"):
         pytest.importorskip(needed)
     from tests.report.made_runs import make_runs
 
@@ -34,26 +38,30 @@ def metrics(runs: Path, name: str) -> dict:
     return json.loads((runs / name / "metrics.json").read_text())
 
 
-def table(view: RunsView, caption: str) -> Table:
-    return next(found for found in view.tables if found.caption == caption)
+def table(view: RunsView, title: str) -> Table:
+    return next(table for table in view.tables if table.title == title)
 
 
-def test_every_kind_of_run_is_found_and_told_apart(runs: Path) -> None:
-    found = read_runs([runs])
-    assert {run.folder.name: (run.trained_on.name, run.seed) for run in found.training} == {
+def headings(table: Table) -> list[str]:
+    return [row[0] for row in table.rows if len(row) == 1]
+
+
+def test_every_kind_of_run_is_recognised(runs: Path) -> None:
+    all_runs = read_runs([runs])
+    assert {run.folder.name: (run.trained_on.name, run.seed) for run in all_runs.training} == {
         "bis_0": ("bis 50%", 0),
         "bis_1": ("bis 50%", 1),
         "random_0": ("random 50%", 0),
         "all_0": ("all data", 0),
     }
-    assert {run.folder.name: run.is_assumed for run in found.training if run.is_assumed} == {"all_0": True}
-    trained = {run.folder.name: run.trained_on for run in found.evaluations}
+    assert [run.folder.name for run in all_runs.training if run.trained_on.is_assumed] == ["all_0"]
+    trained = {run.folder.name: run.trained_on for run in all_runs.evaluations}
     assert trained == {
         "eval_bis_0": TrainedOn(strategy="bis", rho=0.5),
-        "eval_all_0": TrainedOn(strategy="all", rho=1.0),
+        "eval_all_0": TrainedOn(strategy="all", rho=1.0, is_assumed=True),
         "compared": None,
     }
-    assert [run.folder.name for run in found.rerankings] == ["reranked"]
+    assert [metrics.model for metrics in all_runs.rerankings] == ["short steps"]
 
 
 def test_a_subset_that_select_wrote_is_known_by_its_manifest(runs: Path, tmp_path: Path) -> None:
@@ -65,13 +73,12 @@ def test_a_subset_that_select_wrote_is_known_by_its_manifest(runs: Path, tmp_pat
     summary = json.loads((folder / "data" / "summary.json").read_text())
     (folder / "data" / "summary.json").write_text(json.dumps({**summary, "inputs": [{"path": str(subset)}]}))
     (run,) = read_runs([folder]).training
-    assert run.trained_on == TrainedOn(strategy="mixed", rho=0.25)
-    assert not run.is_assumed
+    assert run.trained_on == TrainedOn(strategy="mixed", rho=0.25, is_assumed=False)
 
 
-def test_seeds_are_drawn_as_their_mean_within_their_range(runs: Path, view: RunsView) -> None:
-    chart = next(found for found in view.charts if found.name == "curve_overall")
-    series = {one.name: one.points for one in chart.series}
+def test_seeds_are_shown_as_their_mean_within_their_range(runs: Path, view: RunsView) -> None:
+    chart = next(chart for chart in view.charts if chart.name == "curve_overall")
+    series = {line.name: line.points for line in chart.series}
     assert set(series) == {"bis 50%", "random 50%", "all data"}
     last = series["bis 50%"][-1]
     both = [curve(runs, name)[-1]["overall"] for name in ("bis_0", "bis_1")]
@@ -79,29 +86,29 @@ def test_seeds_are_drawn_as_their_mean_within_their_range(runs: Path, view: Runs
     assert last.y == pytest.approx(sum(both) / 2)
     assert [point.x for point in series["all data"]] == [point["update"] for point in curve(runs, "all_0")]
     assert series["all data"][0].low is None
-    assert [found.title for found in view.charts[1:3]] == [
+    assert [chart.title for chart in view.charts[1:3]] == [
         "Macro-F1 during training: bars",
         "Macro-F1 during training: lines",
     ]
 
 
 def test_the_table_after_training_groups_by_rho_and_marks_the_best_of_each_group(runs: Path, view: RunsView) -> None:
-    found = table(view, "After training")
-    assert found.heads == ("model", "overall", "bars", "lines")
-    assert [group.head for group in found.groups] == ["Full data", "50% subsets"]
-    full, half = found.groups
-    assert full.rows[0].cells[1] == f"{100 * curve(runs, 'all_0')[-1]['overall']:.2f}"
-    assert full.rows[0].best == frozenset()
-    assert [row.cells[0] for row in half.rows] == ["bis 50% (2 seeds)", "random 50%"]
-    overall = [float(row.cells[1]) for row in half.rows]
-    assert [1 in row.best for row in half.rows] == [value == max(overall) for value in overall]
-    assert "all data: all_0" in found.below[1]
+    trained = table(view, "After training")
+    assert trained.heads == ["model", "overall", "bars", "lines"]
+    full_head, full, half_head, *half = trained.rows
+    assert (full_head, half_head) == (("Full data",), ("50% subsets",))
+    assert full[1] == f"{100 * curve(runs, 'all_0')[-1]['overall']:.2f}"
+    assert not any(isinstance(cell, Best) for cell in full)
+    assert [row[0] for row in half] == ["bis 50% (2 seeds)", "random 50%"]
+    overall = [float(row[1]) for row in half]
+    assert [isinstance(row[1], Best) for row in half] == [value == max(overall) for value in overall]
+    assert "all data: all_0" in trained.notes[1]
 
 
 def test_the_table_of_evaluations_has_the_paper_s_layout(runs: Path, view: RunsView) -> None:
-    found = table(view, "Evaluation")
-    rows = {row.cells[0]: row.cells[1:] for group in found.groups for row in group.rows}
-    assert [group.head for group in found.groups] == ["Full data", "50% subsets"]
+    evaluated = table(view, "Evaluation")
+    rows = {row[0]: row[1:] for row in evaluated.rows}
+    assert headings(evaluated) == ["Full data", "50% subsets"]
     for name in ("all_0", "bis_0"):
         (model,) = metrics(runs, f"eval_{name}")["models"]
         values = [model["metrics"]["all"]["overall"]["value"]]
@@ -111,15 +118,15 @@ def test_the_table_of_evaluations_has_the_paper_s_layout(runs: Path, view: RunsV
 
 def test_f1_against_rho_ends_in_the_full_data(runs: Path, view: RunsView) -> None:
     for name in ("scaling_curves", "scaling_evaluations"):
-        chart = next(found for found in view.charts if found.name == name)
-        bis = next(one for one in chart.series if one.name == "bis")
+        chart = next(chart for chart in view.charts if chart.name == name)
+        bis = next(line for line in chart.series if line.name == "bis")
         assert [point.x for point in bis.points] == [50.0, 100.0]
     (model,) = metrics(runs, "eval_all_0")["models"]
     assert bis.points[-1].y == model["metrics"]["all"]["overall"]["value"]
 
 
 def test_best_of_n_has_every_method_with_its_interval(runs: Path, view: RunsView) -> None:
-    chart = next(found for found in view.charts if found.name == "best_of_n_1")
+    chart = next(chart for chart in view.charts if chart.name == "best_of_n_1")
     written = metrics(runs, "reranked")["total"]["accuracy"]
     assert len(chart.series) == len(written)
     first = chart.series[list(written).index("prm")].points[-1]
@@ -127,10 +134,10 @@ def test_best_of_n_has_every_method_with_its_interval(runs: Path, view: RunsView
 
 
 def test_calibration_is_the_share_of_correct_steps_in_each_bin(runs: Path, view: RunsView) -> None:
-    chart = next(found for found in view.charts if found.name == "calibration")
+    chart = next(chart for chart in view.charts if chart.name == "calibration")
     lines = [json.loads(line) for line in (runs / "eval_bis_0" / "scores.jsonl").read_text().splitlines()]
     steps = [pair for line in lines for pair in zip(line["scores"], line["labels"], strict=True)]
-    series = next(one for one in chart.series if one.name.endswith("bis_0"))
+    series = next(line for line in chart.series if line.name.endswith("bis_0"))
     for point in series.points:
         here = [(s, y) for s, y in steps if int(s * 15) == int(point.x * 15)]
         assert point.x == pytest.approx(sum(s for s, _ in here) / len(here))
@@ -139,16 +146,16 @@ def test_calibration_is_the_share_of_correct_steps_in_each_bin(runs: Path, view:
 
 def test_paired_comparisons_are_those_of_the_evaluation(runs: Path, view: RunsView) -> None:
     (pair,) = metrics(runs, "compared")["comparisons"]
-    found = table(view, f"{pair['model']} less {pair['baseline']}")
+    compared = table(view, f"{pair['model']} less {pair['baseline']}")
     overall = pair["differences"]["all"]["overall"]
-    assert found.groups[0].rows[0].cells[1] == f"{100 * overall['estimate']['value']:+.2f}"
-    assert found.groups[0].rows[0].cells[3] == f"{overall['p_value']:.4f}"
-    assert f"p = {pair['permutation_p']:.4f}" in found.below[1]
+    assert compared.rows[0][1] == f"{100 * overall['estimate']['value']:+.2f}"
+    assert compared.rows[0][3] == f"{overall['p_value']:.4f}"
+    assert f"p = {pair['permutation_p']:.4f}" in compared.notes[1]
 
 
 def test_a_page_can_show_runs_alone(runs: Path, tmp_path: Path) -> None:
-    found = report(out=tmp_path / "r.html", runs=runs)
-    assert found.n_rollouts == 0
+    result = report(out=tmp_path / "r.html", runs=runs)
+    assert result.n_rollouts == 0
     markup = (tmp_path / "r.html").read_text()
     assert 'id="runs"' in markup
     assert 'id="select"' not in markup
@@ -158,7 +165,7 @@ def test_a_damaged_run_is_named(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "bis_0", tmp_path / "run")
     with (tmp_path / "run" / "curve.jsonl").open("a") as lines:
         lines.write('{"update": 9}\n')
-    with pytest.raises(DataError, match=r"curve\.jsonl:5: .*expected a line that mprm train writes"):
+    with pytest.raises(DataError, match=r"curve\.jsonl:5: .*expected what mprm wrote there"):
         read_runs([tmp_path / "run"])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "metrics.json").write_text("{}")
@@ -166,13 +173,13 @@ def test_a_damaged_run_is_named(runs: Path, tmp_path: Path) -> None:
         read_runs([tmp_path / "other"])
 
 
-def test_runs_that_differ_by_more_than_their_seed_are_told_apart(runs: Path, tmp_path: Path) -> None:
+def test_runs_that_differ_by_more_than_their_seed_are_lines_of_their_own(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "bis_0", tmp_path / "a")
     shutil.copytree(runs / "bis_1", tmp_path / "b")
     options = json.loads((tmp_path / "b" / "train.json").read_text())
     (tmp_path / "b" / "train.json").write_text(json.dumps({**options, "learning_rate": 0.5}))
     chart = view_runs(read_runs([tmp_path])).charts[0]
-    assert [one.name for one in chart.series] == ["bis 50%, learning_rate 0.001", "bis 50%, learning_rate 0.5"]
+    assert [line.name for line in chart.series] == ["bis 50%, learning_rate 0.001", "bis 50%, learning_rate 0.5"]
 
 
 def test_two_models_of_one_name_are_both_shown(runs: Path, tmp_path: Path) -> None:
@@ -182,6 +189,167 @@ def test_two_models_of_one_name_are_both_shown(runs: Path, tmp_path: Path) -> No
     content = json.loads(path.read_text())
     content["models"][0]["metrics"]["all"]["overall"]["value"] = 0.125
     path.write_text(json.dumps(content))
-    found = table(view_runs(read_runs([tmp_path])), "Evaluation")
-    assert [row.cells[0] for row in found.groups[0].rows] == ["bis_0", f"bis_0 ({tmp_path / 'b'})"]
-    assert found.groups[0].rows[1].cells[1] == "12.50"
+    _, first, second = table(view_runs(read_runs([tmp_path])), "Evaluation").rows
+    assert (first[0], second[0]) == ("bis_0", f"bis_0 ({tmp_path / 'b'})")
+    assert second[1] == "12.50"
+
+
+def train(folder: Path, overall: float | None, *, select: dict[str, Any] | None = None, **options: Any) -> None:
+    made = {"seed": 0, "model": "/a/base", "base_fingerprint": "1", "rollouts_xxh3_128": ["1"], **options}
+    source = made.pop("source", "bars")
+    points = [] if overall is None else [{"update": 1, "overall": overall, "macro_f1": {source: overall}}]
+    write_jsonl(folder / "curve.jsonl", points)
+    (folder / "train.json").write_text(json.dumps(made))
+    (folder / "data").mkdir()
+    (folder / "data" / "summary.json").write_text(json.dumps({"select": select, "inputs": []}))
+
+
+def evaluate(folder: Path, name: str, value: float, source: str = "bars", select: Any = None) -> None:
+    folder.mkdir(parents=True)
+    metrics = {"all": {"overall": {"value": value}}, "sources": {source: {"macro_f1": {"value": value}}}}
+    content = {"threshold": "held out", "models": [{"name": name, "metrics": metrics}]}
+    (folder / "metrics.json").write_text(json.dumps(content))
+    card = {"config": {"model_info": {"mprm.json": {"data": {"select": select}}}}}
+    (folder / "metrics.json.manifest.json").write_text(json.dumps(card))
+
+
+def viewed(*folders: Path) -> RunsView:
+    return view_runs(read_runs(folders))
+
+
+def names(view: RunsView, title: str) -> list[str]:
+    return [row[0] for row in table(view, title).rows if len(row) > 1]
+
+
+def lines(view: RunsView, name: str) -> list[list[float]]:
+    charts = [chart for chart in view.charts if chart.name == name]
+    return [[point.y for point in series.points] for chart in charts for series in chart.series]
+
+
+def test_a_run_that_is_named_twice_is_one(tmp_path: Path) -> None:
+    train(tmp_path / "a", 0.2)
+    train(tmp_path / "b", 0.4, seed=1)
+    assert names(viewed(tmp_path, tmp_path / "a"), "After training") == ["all data (2 seeds)"]
+
+
+def test_other_models_rollouts_and_benchmarks_are_no_seeds(tmp_path: Path) -> None:
+    others: list[dict[str, Any]] = [
+        {"base_fingerprint": "2", "model": "/b/base"},
+        {"rollouts_xxh3_128": ["2"]},
+        {"source": "lines"},
+        {"seed": 0},
+    ]
+    for number, other in enumerate(others):
+        train(tmp_path / str(number) / "a", 0.2)
+        train(tmp_path / str(number) / "b", 0.4, **{"seed": 1, **other})
+        view = viewed(tmp_path / str(number))
+        assert len(names(view, "After training")) == 2, other
+        assert sorted(lines(view, "curve_overall")) == [[0.2], [0.4]], other
+
+
+def test_f1_against_rho_does_not_mix_settings(tmp_path: Path) -> None:
+    for rate, value in ((0.1, 0.2), (0.2, 0.6)):
+        train(tmp_path / f"all{rate}", value, learning_rate=rate)
+        train(tmp_path / f"bis{rate}", value + 0.25, learning_rate=rate, select={"strategy": "bis", "rho": 0.5})
+    view = viewed(tmp_path)
+    assert lines(view, "scaling_curves") + lines(view, "scaling_curves_2") == [[0.45, 0.2], [0.85, 0.6]]
+
+
+def test_f1_against_rho_does_not_mix_benchmarks(tmp_path: Path) -> None:
+    evaluate(tmp_path / "a", "all", 0.9)
+    evaluate(tmp_path / "b", "bis", 0.3, source="lines", select={"strategy": "bis", "rho": 0.5})
+    assert viewed(tmp_path).charts == []
+
+
+def test_a_model_whose_name_begins_another_s_is_shown(tmp_path: Path) -> None:
+    evaluate(tmp_path / "a", "run10", 0.5)
+    evaluate(tmp_path / "b", "run1", 0.5)
+    view = viewed(tmp_path)
+    assert sorted(names(view, "Evaluation")) == ["run1", "run10"]
+    assert "count as all data: run10, run1" in view.tables[0].notes[1]
+
+
+def test_a_run_without_a_curve_is_named(tmp_path: Path) -> None:
+    train(tmp_path / "bare", None)
+    assert str(tmp_path / "bare") in viewed(tmp_path).tables[0].notes[-1]
+    train(tmp_path / "measured", 0.5)
+    view = viewed(tmp_path)
+    assert names(view, "After training") == ["all data"]
+    assert str(tmp_path / "bare") in view.tables[0].notes[-1]
+
+
+ESTIMATE = {"value": 0.5}
+
+
+def evaluation_metrics() -> dict[str, Any]:
+    metrics = {"all": {"overall": ESTIMATE}, "sources": {"bars": {"macro_f1": ESTIMATE}}}
+    return {"threshold": "held out", "models": [{"name": "m", "metrics": metrics}]}
+
+
+def reranking_metrics(n: str) -> dict[str, Any]:
+    return {"model": "m", "aggregate": "min", "total": {"n_questions": 1, "accuracy": {"prm": {n: ESTIMATE}}}}
+
+
+def without(*path: Any) -> bytes:
+    made = inner = evaluation_metrics()
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+    return json.dumps(made).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        without("models", 0, "metrics", "all", "overall"),
+        without("models", 0, "metrics", "sources", "bars", "macro_f1"),
+        json.dumps(evaluation_metrics()).encode().replace(b'"m"', b'"\xff"'),
+        b'{"models":' + b"[" * 100_000,
+        *(json.dumps(reranking_metrics(n)).encode() for n in ("abc", "0", "-1", "9" * 5000)),
+    ],
+    ids=["no overall", "no macro_f1", "not UTF-8", "deep", "abc", "0", "-1", "long"],
+)
+def test_metrics_that_are_none(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"metrics\.json: .*expected what mprm"):
+        read_runs([tmp_path])
+
+
+@pytest.mark.parametrize("info", [[1], "x", {"mprm.json": "x"}, {"mprm.json": {"data": [1]}}])
+def test_a_manifest_whose_card_is_none(info: Any, tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").write_text(json.dumps(evaluation_metrics()))
+    (tmp_path / "metrics.json.manifest.json").write_text(json.dumps({"config": {"model_info": info}}))
+    with pytest.raises(DataError, match=r"manifest\.json: .*expected what mprm"):
+        read_runs([tmp_path])
+
+
+def _bad_curve(folder: Path) -> None:
+    (folder / "curve.jsonl").write_bytes(b'{"update": 0, "overall": 0.5, "macro_f1": {"\xff": 0.5}}\n')
+
+
+def _bad_options(folder: Path) -> None:
+    (folder / "train.json").write_bytes(b'{"seed": 0, "model": "\xff"}')
+
+
+@pytest.mark.parametrize(("spoil", "where"), [(_bad_curve, "curve.jsonl:1: "), (_bad_options, "train.json: ")])
+def test_training_files_that_are_not_utf_8(spoil: Callable[[Path], None], where: str, tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_text('{"seed": 0, "model": "base"}')
+    spoil(tmp_path)
+    with pytest.raises(DataError) as error:
+        read_runs([tmp_path])
+    assert where in str(error.value)
+
+
+def test_the_best_of_each_column_is_marked_as_it_is_shown() -> None:
+    # 0.50004 and 0.5 are shown alike, so that both are the best
+    rows = best_marked([("bis", [0.50004, None]), ("random", [0.5, 0.25]), ("mixed", [0.4, None])])
+    assert rows == [("bis", "50.00", "–"), ("random", "50.00", "25.00"), ("mixed", "40.00", "–")]
+    assert [[isinstance(cell, Best) for cell in row[1:]] for row in rows] == [
+        [True, False],
+        [True, True],
+        [False, False],
+    ]
+
+
+def test_a_single_row_has_no_best() -> None:
+    assert not isinstance(best_marked([("a", [1.0])])[0][1], Best)

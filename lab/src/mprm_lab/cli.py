@@ -151,8 +151,7 @@ def run_reproduce(arguments: list[str]) -> int:
     """Parse, reproduce, print."""
     example = "mprm-lab reproduce LAB --out results"
     options = parsed(ReproduceCommand, arguments, command="mprm-lab reproduce", example=example)
-    from mprm.data import check_overwrite
-    from mprm.report import need_altair
+    from mprm.data import check_overwrite, need_altair
     from mprm_lab.folder import LabFolder
     from mprm_lab.make import make_lab
     from mprm_lab.reproduce.page import write_page
@@ -201,9 +200,9 @@ class TheoryCommand(Config):
 def run_theory(arguments: list[str]) -> int:
     """Parse, verify, write, print."""
     options = parsed(TheoryCommand, arguments, command="mprm-lab theory", example="mprm-lab theory --out theory")
-    from mprm.data import atomic_write, check_overwrite
+    from mprm.data import atomic_write, can_draw, check_overwrite
     from mprm_lab.theory.statements import CRITERION, STATEMENTS
-    from mprm_lab.theory.verify import FIGURES, can_draw, verify, write_figures
+    from mprm_lab.theory.verify import FIGURES, verify, write_figures
 
     folder = Path(options.out or "").expanduser()
     if options.out is not None:

@@ -1,29 +1,21 @@
-"""One HTML page on a corpus, its selection and its runs."""
+"""One HTML page on a corpus, its selection and its runs.
 
-from typing import TYPE_CHECKING
+The package is callable: ``mprm.report(paths, out=…)`` is ``mprm.report.report(paths, out=…)``, whether or not
+``mprm.report`` has been imported as a package before.
+"""
 
-from mprm._lazy import lazy_exports
+import sys
+from inspect import signature
+from types import ModuleType
 
-if TYPE_CHECKING:
-    from mprm.report.figures import line_figure as line_figure
-    from mprm.report.figures import need_altair as need_altair
-    from mprm.report.figures import save_figure as save_figure
-    from mprm.report.run_views import Chart as Chart
-    from mprm.report.run_views import Point as Point
-    from mprm.report.run_views import Series as Series
+from mprm.report.report import ReportConfig as ReportConfig
+from mprm.report.report import ReportResult as ReportResult
+from mprm.report.report import report as report
 
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "mprm.report.figures": [
-            "line_figure",
-            "need_altair",
-            "save_figure",
-        ],
-        "mprm.report.run_views": [
-            "Chart",
-            "Point",
-            "Series",
-        ],
-    },
-)
+
+class _CallablePackage(ModuleType):
+    __call__ = staticmethod(report)
+    __signature__ = signature(report)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

@@ -9,7 +9,7 @@ const percent = (x) => (Number.isFinite(x) ? `${(100 * x).toFixed(2)}%` : "–")
 const short = (x) => String(Number(x.toPrecision(4)));
 const brief = (n) => (n >= 1e6 ? `${short(n / 1e6)}M` : n >= 1e4 ? `${short(n / 1e3)}k` : whole(n));
 
-// Text from data with whatever could steer what stands around it written as an escape, as printable.py does.
+// Text from data with whatever could steer what stands around it written as an escape, as mprm.errors.printable does.
 const shown = (text) =>
   String(text).replace(/(?! )[\p{C}\p{Z}]/gu, (sign) => {
     const code = sign.codePointAt(0).toString(16);
@@ -37,13 +37,13 @@ function ticks(low, high, n) {
   const span = high - low || 1;
   const power = 10 ** Math.floor(Math.log10(span / n));
   const step = [1, 2, 5, 10].map((times) => times * power).find((size) => span / size <= n);
-  const found = new Set();
+  const marks = new Set();
   // counted from the first: beyond 2^53 a number plus 1 is itself, and would never get to the end
   const first = Math.ceil(low / step - 1e-9);
   for (let i = 0; i <= n && (first + i) * step <= high + step * 1e-9; i++) {
-    found.add(Number(((first + i) * step).toPrecision(12)));
+    marks.add(Number(((first + i) * step).toPrecision(12)));
   }
-  return [...found];
+  return [...marks];
 }
 
 // Where counts from 0 to the most stand, and which of them to name.
@@ -63,8 +63,8 @@ function coverage({ all, kept }, bar, height) {
 const lineThrough = (points) => (points.length ? `M${points.map((point) => point.join(" ")).join("L")}` : "");
 
 // Counts of all and of kept as bars, their ratio as a curve.
-function histogramChart(title, found, isLog) {
-  const { end, all, kept } = found;
+function histogramChart(title, histogram, isLog) {
+  const { end, all, kept } = histogram;
   const [W, H, left, right, top, bottom] = [380, 216, 42, 36, 8, 20];
   const [width, height] = [W - left - right, H - top - bottom];
   const bar = width / all.length;
@@ -82,7 +82,7 @@ function histogramChart(title, found, isLog) {
     }
     plot.append(both);
   });
-  const points = coverage(found, bar, height);
+  const points = coverage(histogram, bar, height);
   plot.append(path("curve", lineThrough(points)), path("axis", `M0 ${height}H${width}`));
   plot.append(...points.map(([cx, cy]) => shape("circle", { class: "dot", cx, cy, r: 2 })));
   for (const share of [0, 0.5, 1]) {
@@ -94,13 +94,13 @@ function histogramChart(title, found, isLog) {
 }
 
 // The same without axes, for many side by side.
-function smallHistogram(found, isLog, label) {
-  const { end, all, kept } = found;
+function smallHistogram(histogram, isLog, label) {
+  const { end, all, kept } = histogram;
   const [W, H, top] = [180, 90, 5];
   const [bar, base] = [W / all.length, H - 14];
   const y = countScale(Math.max(1, ...all), isLog, base - top);
   const column = (n, b) => (n > 0 ? `M${b * bar + 0.3} ${base}V${top + y.at(n)}h${bar - 0.6}V${base}z` : "");
-  const points = coverage(found, bar, base - top).map(([x, at]) => [x, top + at]);
+  const points = coverage(histogram, bar, base - top).map(([x, at]) => [x, top + at]);
   return drawing(W, H, label,
     path("bar-all", all.map(column).join("")), path("bar-kept", kept.map(column).join("")),
     path("curve", lineThrough(points)), path("axis", `M0 ${base}H${W}`),
@@ -136,7 +136,7 @@ function stepScoreChart(counts, tau, scope, room) {
 // The ends of both axes of a line chart.
 function limits(chart) {
   if (chart.is_unit) return [0, 1, 0, 1];
-  const points = chart.series.flatMap((one) => one.points);
+  const points = chart.series.flatMap((series) => series.points);
   const xs = points.map((p) => p.x);
   const ys = points.flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]);
   const [low, high] = [Math.min(...ys), Math.max(...ys)];
@@ -159,32 +159,33 @@ function lineChart(chart) {
   for (const y of ticks(100 * y0, 100 * y1, 5)) {
     plot.append(path("grid", `M0 ${Y(y / 100)}H${width}`), words(-6, Y(y / 100) + 4, short(y), "end"));
   }
-  const seen = new Set(chart.series.flatMap((one) => one.points.map((p) => p.x)));
+  const seen = new Set(chart.series.flatMap((series) => series.points.map((p) => p.x)));
   const marks = chart.is_log ? [...seen] : ticks(x0, x1, 6);
   plot.append(...marks.map((x) => words(X(x), height + 15, short(x))), path("axis", `M0 ${height}H${width}`));
   plot.append(words(width / 2, height + 33, chart.x), words(-left, -9, `${chart.y} (%)`, "start"));
   if (chart.is_unit) plot.append(path("grid", `M0 ${height}L${width} 0`));
   const legend = element("ul", { class: "lines" });
-  chart.series.forEach((one, i) => {
+  chart.series.forEach((series, i) => {
     const look = { class: `series c${i % N_COLOURS}`, "stroke-dasharray": DASHES[i % DASHES.length] };
-    plot.append(...seriesShapes(one, look, `c${i % N_COLOURS}`, X, Y));
+    plot.append(...seriesShapes(series, look, `c${i % N_COLOURS}`, X, Y));
     const dot = shape("circle", { class: `mark c${i % N_COLOURS}`, cx: 13, cy: 4, r: 3 });
     const line = shape("path", { ...look, d: "M0 4H26" });
-    legend.append(element("li", {}, shape("svg", { viewBox: "0 0 26 8", "aria-hidden": "true" }, line, dot), one.name));
+    const sample = shape("svg", { viewBox: "0 0 26 8", "aria-hidden": "true" }, line, dot);
+    legend.append(element("li", {}, sample, series.name));
   });
   const figure = drawing(W, H, chart.title, plot);
   return element("figure", { class: "chart" }, element("figcaption", {}, chart.title), figure, legend);
 }
 
-function seriesShapes(one, look, colour, X, Y) {
-  const banded = one.points.filter((p) => p.low !== null && p.high !== null);
+function seriesShapes(series, look, colour, X, Y) {
+  const banded = series.points.filter((p) => p.low !== null && p.high !== null);
   const [above, below] = ["high", "low"].map((end) => banded.map((p) => [X(p.x), Y(p[end])]));
-  const found = banded.length > 1 ? [path(`band ${colour}`, `${lineThrough([...above, ...below.reverse()])}z`)] : [];
-  found.push(shape("path", { ...look, d: lineThrough(one.points.map((p) => [X(p.x), Y(p.y)])) }));
-  for (const p of one.points) {
+  const shapes = banded.length > 1 ? [path(`band ${colour}`, `${lineThrough([...above, ...below.reverse()])}z`)] : [];
+  shapes.push(shape("path", { ...look, d: lineThrough(series.points.map((p) => [X(p.x), Y(p.y)])) }));
+  for (const p of series.points) {
     const band = p.low === null ? "" : ` (${(100 * p.low).toFixed(2)} to ${(100 * p.high).toFixed(2)})`;
-    const text = `${one.name}, ${short(p.x)}: ${(100 * p.y).toFixed(2)}${band}`;
-    found.push(shape("circle", { class: `mark ${colour}`, cx: X(p.x), cy: Y(p.y), r: 3 }, hint(text)));
+    const text = `${series.name}, ${short(p.x)}: ${(100 * p.y).toFixed(2)}${band}`;
+    shapes.push(shape("circle", { class: `mark ${colour}`, cx: X(p.x), cy: Y(p.y), r: 3 }, hint(text)));
   }
-  return found;
+  return shapes;
 }

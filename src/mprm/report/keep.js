@@ -1,10 +1,10 @@
 "use strict";
-// What a selection keeps, worked out anew in the page. The ranks are those of mprm.scores.rank, in the same order
-// of operations on the same float64 numbers, so that ties are ties here as there.
+// What a selection keeps, recomputed in the page. The ranks are those of mprm.selection.strategies, by the same
+// operations in the same order on the same float64 numbers, so that ties are ties here as there.
 
 const BINS = 30;
 
-// The numbers that label_cells.py packed: all their first bytes, then all their second ones, and so on.
+// The numbers that corpus.py packed: all their first bytes, then all their second ones, and so on.
 async function unpacked(text, Numbers) {
   const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -18,9 +18,10 @@ async function unpacked(text, Numbers) {
   return new Numbers(bytes.buffer);
 }
 
-async function readCells(corpus) {
-  const { columns, n_cells, order } = corpus.cells;
-  const [nSteps, nPos, count, sumPos, sumAll, everyOrder] = await Promise.all([
+// The distinct label counts of each source, and which of them each rollout has, in random order.
+async function readLabelCounts(corpus) {
+  const { columns, n_unique, order } = corpus.label_counts;
+  const [nSteps, nPos, nRollouts, sumPos, sumAll, allOrder] = await Promise.all([
     unpacked(columns.n_steps, Uint32Array),
     unpacked(columns.n_pos, Uint32Array),
     unpacked(columns.n_rollouts, Uint32Array),
@@ -28,66 +29,66 @@ async function readCells(corpus) {
     unpacked(columns.sum_all, Float64Array),
     order === null ? null : unpacked(order, Uint32Array),
   ]);
-  let [cell, rollout] = [0, 0];
+  let [first, rollout] = [0, 0];
   return corpus.sources.map((source, i) => {
-    const [a, b, from] = [cell, cell + n_cells[i], rollout];
-    cell = b;
+    const [start, end, from] = [first, first + n_unique[i], rollout];
+    first = end;
     rollout += source.n;
-    const cut = (numbers) => numbers.subarray(a, b);
-    const cells = {
+    const part = (numbers) => numbers.subarray(start, end);
+    const counts = {
       n: source.n,
-      nSteps: cut(nSteps),
-      nPos: cut(nPos),
-      sumPos: cut(sumPos),
-      sumAll: cut(sumAll),
-      count: cut(count),
-      order: everyOrder && everyOrder.subarray(from, rollout),
+      nSteps: part(nSteps),
+      nPos: part(nPos),
+      sumPos: part(sumPos),
+      sumAll: part(sumAll),
+      nRollouts: part(nRollouts),
+      order: allOrder && allOrder.subarray(from, rollout),
     };
-    cells.p = Float64Array.from(cells.nSteps, (n, c) => cells.nPos[c] / n);
-    cells.R = Float64Array.from(cells.nPos, (n, c) => (n > 0 ? cells.sumPos[c] / n : 1));
-    cells.mixture = cells.p.map((p) => p * (1 - p));
-    return cells;
+    counts.p = Float64Array.from(counts.nSteps, (n, c) => counts.nPos[c] / n);
+    counts.R = Float64Array.from(counts.nPos, (n, c) => (n > 0 ? counts.sumPos[c] / n : 1));
+    counts.mixture = counts.p.map((p) => p * (1 - p));
+    return counts;
   });
 }
 
-const bisOf = (cells, alpha) => cells.mixture.map((mixture, c) => (mixture + alpha) * cells.R[c]);
-const isMixed = (cells, c) => cells.nPos[c] > 0 && cells.nPos[c] < cells.nSteps[c];
+const bisOf = (counts, alpha) => counts.mixture.map((mixture, c) => (mixture + alpha) * counts.R[c]);
+const isMixed = (counts, c) => counts.nPos[c] > 0 && counts.nPos[c] < counts.nSteps[c];
 const RANKS = {
   bis: bisOf,
-  random: (cells) => new Float64Array(cells.p.length),
-  "low-mc": (cells) => cells.sumAll.map((sum, c) => -(sum / cells.nSteps[c])),
-  mixed: (cells) => Float64Array.from(cells.p, (_, c) => (isMixed(cells, c) ? 1 : 0)),
-  reliable: (cells) => cells.R,
+  random: (counts) => new Float64Array(counts.p.length),
+  "low-mc": (counts) => counts.sumAll.map((sum, c) => -(sum / counts.nSteps[c])),
+  mixed: (counts) => Float64Array.from(counts.p, (_, c) => (isMixed(counts, c) ? 1 : 0)),
+  reliable: (counts) => counts.R,
 };
 
-// How many of each cell's rollouts are kept; where more share the last rank to be kept than fit, the random order
-// takes the first of them, or, where the page does not hold it, each cell keeps its share.
-function keep(cells, { strategy, alpha, rho }) {
-  const rank = RANKS[strategy](cells, alpha);
+// How many rollouts of each label count are kept. Where more share the last rank to be kept than fit, the random
+// order takes the first of them, or, where the page does not hold it, each label count keeps its share.
+function keep(counts, { strategy, alpha, rho }) {
+  const rank = RANKS[strategy](counts, alpha);
   const best = Uint32Array.from(rank, (_, c) => c).sort((a, b) => rank[b] - rank[a]);
   const kept = new Float64Array(rank.length);
-  let left = Math.max(1, Math.floor(cells.n * rho));
-  for (let place = 0, end = 0; left > 0; place = end) {
-    const cut = rank[best[place]];
+  let left = Math.max(1, Math.floor(counts.n * rho));
+  for (let start = 0, end = 0; left > 0; start = end) {
+    const cut = rank[best[start]];
     let nTied = 0;
-    while (end < best.length && rank[best[end]] === cut) nTied += cells.count[best[end++]];
+    while (end < best.length && rank[best[end]] === cut) nTied += counts.nRollouts[best[end++]];
     if (nTied > left) {
-      keepSome(cells, kept, rank, cut, left / nTied, left);
+      keepSome(counts, kept, rank, cut, left / nTied, left);
       return { kept, tie: { kept: left, of: nTied } };
     }
-    for (const c of best.subarray(place, end)) kept[c] = cells.count[c];
+    for (const c of best.subarray(start, end)) kept[c] = counts.nRollouts[c];
     left -= nTied;
   }
   return { kept, tie: { kept: 0, of: 0 } };
 }
 
-function keepSome(cells, kept, rank, cut, share, n) {
-  if (cells.order === null) {
-    for (let c = 0; c < rank.length; c++) if (rank[c] === cut) kept[c] = cells.count[c] * share;
+function keepSome(counts, kept, rank, cut, share, n) {
+  if (counts.order === null) {
+    for (let c = 0; c < rank.length; c++) if (rank[c] === cut) kept[c] = counts.nRollouts[c] * share;
     return;
   }
   for (let i = 0; n > 0; i++) {
-    const c = cells.order[i];
+    const c = counts.order[i];
     if (rank[c] === cut) {
       kept[c]++;
       n--;
@@ -96,37 +97,37 @@ function keepSome(cells, kept, rank, cut, share, n) {
 }
 
 // Sums over some rollouts of a source, as mprm stats has them.
-function sums(cells, n, alpha) {
-  const bis = bisOf(cells, alpha);
-  const found = { n: 0, steps: 0, positive: 0, mc: 0, mixed: 0, tied: 0 };
+function totals(counts, n, alpha) {
+  const bis = bisOf(counts, alpha);
+  const total = { n: 0, steps: 0, positive: 0, mc: 0, mixed: 0, tied: 0 };
   for (let c = 0; c < n.length; c++) {
-    found.n += n[c];
-    found.steps += n[c] * cells.nSteps[c];
-    found.positive += n[c] * cells.nPos[c];
-    found.mc += n[c] * cells.sumAll[c];
-    if (isMixed(cells, c)) found.mixed += n[c];
-    if (bis[c] === alpha) found.tied += n[c];
+    total.n += n[c];
+    total.steps += n[c] * counts.nSteps[c];
+    total.positive += n[c] * counts.nPos[c];
+    total.mc += n[c] * counts.sumAll[c];
+    if (isMixed(counts, c)) total.mixed += n[c];
+    if (bis[c] === alpha) total.tied += n[c];
   }
-  return found;
+  return total;
 }
 function added(list) {
   const total = { n: 0, steps: 0, positive: 0, mc: 0, mixed: 0, tied: 0 };
-  for (const one of list) for (const key of Object.keys(total)) total[key] += one[key];
+  for (const part of list) for (const key of Object.keys(total)) total[key] += part[key];
   return total;
 }
 
-function histogram(cells, kept, quantity, alpha) {
-  const values = quantity === "bis" ? bisOf(cells, alpha) : cells[quantity];
+function histogram(counts, kept, quantity, alpha) {
+  const values = quantity === "bis" ? bisOf(counts, alpha) : counts[quantity];
   const end = { bis: 0.25 + alpha, R: 1, mixture: 0.25 }[quantity];
   const made = { end, all: new Array(BINS).fill(0), kept: new Array(BINS).fill(0) };
   for (let c = 0; c < values.length; c++) {
     const bin = Math.min(BINS - 1, Math.floor(values[c] / (end / BINS)));
-    made.all[bin] += cells.count[c];
+    made.all[bin] += counts.nRollouts[c];
     made.kept[bin] += kept[c];
   }
   return made;
 }
 function summed(histograms) {
-  const add = (key) => histograms[0][key].map((_, b) => histograms.reduce((total, one) => total + one[key][b], 0));
+  const add = (key) => histograms[0][key].map((_, b) => histograms.reduce((total, part) => total + part[key][b], 0));
   return { end: histograms[0].end, all: add("all"), kept: add("kept") };
 }

@@ -1,34 +1,52 @@
 // The page itself: what it shows of its data, and what happens when something is moved.
 
+// Groups of sources by their mean MC score: title and explanation.
+const LEVELS = {
+  high: [
+    "High mean MC: easy for the policy",
+    "Most rollouts are positive throughout, so a low BIS means little mixture, and the tail of high BIS is thin.",
+  ],
+  medium: ["Medium mean MC", "Most mixed rollouts with reliable positives, and so most for BIS to choose from."],
+  low: ["Low mean MC: hard for the policy", "A low BIS means few and unreliable positive steps."],
+};
+const STRATEGIES = {
+  bis: "highest Balanced-Information Score",
+  random: "at random",
+  "low-mc": "lowest mean MC score",
+  mixed: "mixed labels, filled up at random",
+  reliable: "highest reliability R",
+};
 const TITLES = { bis: "Balanced-Information Score", R: "Reliability R(x)", mixture: "Mixture p(1 − p)" };
+const TOO_MANY =
+  "The scores of this corpus take so many values that the page would grow too large: the figures show one selection," +
+  " and nothing can be moved.";
 const TOO_LARGE =
   "The corpus is too large for the page to hold its random order: the numbers kept are exact, but of rollouts that" +
   " share the last rank to be kept, each kind is shown kept in proportion.";
 const TOO_OLD = "This browser is too old to unpack the corpus: nothing can be moved or drawn here.";
 
-// Frames for the small histograms, by level; returns the place of each source's.
+// Frames for the small histograms, by level; returns the panel of each source.
 function buildSources(corpus) {
-  const places = [];
-  for (const level of ["high", "medium", "low"]) {
-    const here = [...corpus.sources.entries()].filter(([, source]) => source.level === level);
-    if (!here.length) continue;
-    here.sort(([, a], [, b]) => b.mean_mc - a.mean_mc);
+  const panels = [];
+  for (const [level, [title, text]] of Object.entries(LEVELS)) {
+    const sources = [...corpus.sources.entries()].filter(([, source]) => source.level === level);
+    if (!sources.length) continue;
+    sources.sort(([, a], [, b]) => b.mean_mc - a.mean_mc);
     const grid = element("div", { class: "panels" });
-    for (const [i, source] of here) {
-      places[i] = element("div");
+    for (const [i, source] of sources) {
+      panels[i] = element("div");
       const name = element("b", { title: source.name }, source.name);
       const mean = element("span", {}, `s̄ ${source.mean_mc.toFixed(3)}`);
-      grid.append(element("figure", { class: "small" }, element("figcaption", {}, name, mean), places[i]));
+      grid.append(element("figure", { class: "small" }, element("figcaption", {}, name, mean), panels[i]));
     }
-    const [title, text] = corpus.levels[level];
-    const head = element("h3", {}, `${title} (${here.length} ${here.length === 1 ? "source" : "sources"})`);
+    const head = element("h3", {}, `${title} (${sources.length} ${sources.length === 1 ? "source" : "sources"})`);
     byId("levels").append(head, element("p", { class: "note" }, text), grid);
   }
-  return places;
+  return panels;
 }
 
 function buildControls(corpus, onChange) {
-  for (const [name, summary] of Object.entries(corpus.strategies)) {
+  for (const [name, summary] of Object.entries(STRATEGIES)) {
     const input = element("input", { type: "radio", name: "strategy", value: name });
     input.checked = name === "bis";
     byId("strategy").append(element("label", { title: summary }, input, element("span", {}, name)));
@@ -57,10 +75,10 @@ function settings() {
 }
 
 const RATIOS = {
-  errors: (one) => percent(1 - one.positive / one.steps),
-  mc: (one) => (one.mc / one.steps).toFixed(4),
-  mixed: (one) => percent(one.mixed / one.n),
-  tied: (one) => percent(one.tied / one.n),
+  errors: (total) => percent(1 - total.positive / total.steps),
+  mc: (total) => (total.mc / total.steps).toFixed(4),
+  mixed: (total) => percent(total.mixed / total.n),
+  tied: (total) => percent(total.tied / total.n),
 };
 
 function showTotals(all, kept) {
@@ -92,7 +110,7 @@ function showTies(ties) {
     : "Ties: no source has to choose between rollouts of equal rank.";
 }
 
-function showTable(corpus, every, kept, ties) {
+function showTable(corpus, all, kept, ties) {
   const heads = ["source", "rollouts", "kept", "steps kept", "error steps", "mean MC", "mixed", "tied at the cut"];
   const row = (name, before, now, tie, kind) => {
     const change = (ratio) => `${RATIOS[ratio](before)} → ${RATIOS[ratio](now)}`;
@@ -104,21 +122,21 @@ function showTable(corpus, every, kept, ties) {
     Object.assign(made.dataset, { source: name, kept: n, steps, positive, mixed, tied });
     return made;
   };
-  const rows = corpus.sources.map((source, i) => row(source.name, every[i], kept[i], ties[i], ""));
+  const rows = corpus.sources.map((source, i) => row(source.name, all[i], kept[i], ties[i], ""));
   byId("by-source").replaceChildren(
     element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)))),
-    element("tbody", {}, ...rows, row("all", added(every), added(kept), null, "total")),
+    element("tbody", {}, ...rows, row("all", added(all), added(kept), null, "total")),
   );
 }
 
-function showCharts(corpus, places, histogramOf) {
+function showCharts(corpus, panels, histogramOf) {
   const [scope, isLog, quantity] = [byId("scope").value, byId("log").checked, byId("quantity").value];
   const numbers = scope === "" ? [...corpus.sources.keys()] : [Number(scope)];
   const chart = (name) => histogramChart(TITLES[name], summed(numbers.map((i) => histogramOf(name, i))), isLog);
   byId("overall").replaceChildren(...Object.keys(TITLES).map(chart));
-  places.forEach((place, i) => {
+  panels.forEach((panel, i) => {
     const label = `${TITLES[quantity]} of ${corpus.sources[i].name}`;
-    place.replaceChildren(smallHistogram(histogramOf(quantity, i), isLog, label));
+    panel.replaceChildren(smallHistogram(histogramOf(quantity, i), isLog, label));
   });
   const rows = numbers.map((i) => corpus.step_scores[i]);
   const counts = rows[0].map((_, k) => rows.reduce((n, row) => n + row[k], 0));
@@ -141,31 +159,30 @@ function onChanges(show) {
   return soon;
 }
 
-async function showLive(corpus, places) {
-  const cells = await readCells(corpus);
+async function showLive(corpus, panels) {
+  const sources = await readLabelCounts(corpus);
   const show = () => {
     const chosen = settings();
     if (chosen === null) return;
-    const found = cells.map((one) => keep(one, chosen));
-    const every = cells.map((one) => sums(one, one.count, chosen.alpha));
-    const kept = cells.map((one, i) => sums(one, found[i].kept, chosen.alpha));
-    const ties = found.map((one) => one.tie);
-    showTotals(added(every), added(kept));
+    const selected = sources.map((counts) => keep(counts, chosen));
+    const all = sources.map((counts) => totals(counts, counts.nRollouts, chosen.alpha));
+    const kept = sources.map((counts, i) => totals(counts, selected[i].kept, chosen.alpha));
+    const ties = selected.map(({ tie }) => tie);
+    showTotals(added(all), added(kept));
     showCommand(corpus, chosen);
     showTies(ties);
-    showTable(corpus, every, kept, ties);
-    showCharts(corpus, places, (name, i) => histogram(cells[i], found[i].kept, name, chosen.alpha));
+    showTable(corpus, all, kept, ties);
+    showCharts(corpus, panels, (name, i) => histogram(sources[i], selected[i].kept, name, chosen.alpha));
   };
   buildControls(corpus, onChanges(show));
   show();
 }
 
-// One selection, worked out when the page was made.
-function showFixed(corpus, places) {
-  const find = (name, i) =>
-    corpus.histograms.find((one) => one.quantity === name && one.source === corpus.sources[i].name);
-  const show = () => showCharts(corpus, places, (name, i) => {
-    const { end, n_all, n_kept } = find(name, i);
+// One selection, computed when the page was made.
+function showFixed(corpus, panels) {
+  const show = () => showCharts(corpus, panels, (name, i) => {
+    const isWanted = ({ quantity, source }) => quantity === name && source === corpus.sources[i].name;
+    const { end, n_all, n_kept } = corpus.histograms.find(isWanted);
     return { end, all: n_all, kept: n_kept };
   });
   onChanges(show);
@@ -175,14 +192,15 @@ function showFixed(corpus, places) {
 async function showCorpus(corpus) {
   byId("scope").append(element("option", { value: "" }, "all sources together"));
   corpus.sources.forEach((source, i) => byId("scope").append(element("option", { value: i }, source.name)));
-  const places = buildSources(corpus);
-  const isLive = corpus.cells !== null && "DecompressionStream" in window;
-  const notice = corpus.why_not_live ?? (!isLive ? TOO_OLD : corpus.cells.order === null ? TOO_LARGE : null);
-  byId("notice").hidden = notice === null;
-  byId("notice").textContent = notice ?? "";
-  for (const one of document.querySelectorAll(".live")) one.hidden = !isLive;
-  if (isLive) await showLive(corpus, places);
-  else if (corpus.histograms !== null) showFixed(corpus, places);
+  const panels = buildSources(corpus);
+  const counts = corpus.label_counts;
+  const isLive = counts !== null && "DecompressionStream" in window;
+  const notice = counts === null ? TOO_MANY : !isLive ? TOO_OLD : counts.order === null ? TOO_LARGE : "";
+  byId("notice").hidden = notice === "";
+  byId("notice").textContent = notice;
+  for (const control of document.querySelectorAll(".live")) control.hidden = !isLive;
+  if (isLive) await showLive(corpus, panels);
+  else if (corpus.histograms !== null) showFixed(corpus, panels);
 }
 
 async function start() {
@@ -191,7 +209,7 @@ async function start() {
     document.documentElement.dataset.theme = event.target.value;
   });
   addEventListener("beforeprint", () => {
-    for (const one of document.querySelectorAll("details")) one.open = true;
+    for (const fold of document.querySelectorAll("details")) fold.open = true;
   });
   if (byId("charts")) byId("charts").append(...data.charts.map(lineChart));
   if (data.corpus) await showCorpus(data.corpus);

@@ -1,158 +1,179 @@
-"""Reading what `mprm train`, `mprm evaluate` and `mprm rerank` leave in their folders."""
+"""Runs of `mprm train`, `mprm evaluate` and `mprm rerank`: read from their folders, shown as charts and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
+from msgspec import Meta, Struct
 
+from mprm.data.charts import Chart, Point, Series
 from mprm.data.corpus import MANIFEST_SUFFIX
+from mprm.data.tables import Table
 from mprm.errors import DataError, InputNotFoundError
-from mprm.selection.strategies import DEFAULT_RHO
+from mprm.evaluation.best_of_n import METHODS
+from mprm.evaluation.bootstrap import METRICS, Estimate
+from mprm.evaluation.metrics import BINS, calibration_bin
+from mprm.evaluation.step_table import read_scores, step_table
+from mprm.report.page import Best
 
-FULL = "all"
+DEFAULT_RHO = 0.10
+"""Of `mprm select`."""
+ALL_DATA = "all"
 """The strategy of a run that was given no subset."""
-NO_DIFFERENCE = {
-    *(
-        "out",
-        "seed",
-        "select",
-        "strategy",
-        "rho",
-        "select_seed",
-        "rollouts_xxh3_128",
-        "benchmark",
-        "benchmark_root",
-        "image_root",
-    ),
-    *(
-        "per_device",
-        "workers",
-        "dataloader_workers",
-        "keep",
-        "save_total_limit",
-        "save_every",
-        "eval_every",
-        "report_to",
-        "device",
-        "format",
-        "base_fingerprint",
-    ),
-}
-"""Options of a training run by which it is not told from others: seeds, what it was trained on, where things lie."""
+NOT_COMPARED = frozenset(
+    (
+        *("out", "seed", "select", "strategy", "rho", "select_seed", "rollouts_xxh3_128", "base_fingerprint"),
+        *("benchmark", "benchmark_root", "image_root", "format", "per_device", "workers", "dataloader_workers"),
+        *("keep", "save_total_limit", "save_every", "eval_every", "report_to", "device"),
+    )
+)
+"""Training options that do not make two runs different: seeds, training data, paths, and what changes no result."""
 Decoded = TypeVar("Decoded")
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are no JSON of the kind: not all of it is its own."""
+
+
+F1 = dict[str | None, float | None]
+"""Macro-F1 by source, and overall F1 under None."""
+
+
+# What is read of the files that runs leave; fields that no chart or table needs are not declared
+
+
+class CurvePoint(Struct, frozen=True):
+    """A line of ``curve.jsonl``."""
+
+    update: int
+    overall: float
+    macro_f1: dict[str, float] = {}
+
+    @property
+    def f1(self) -> F1:
+        """All values of the point."""
+        return dict([(None, self.overall), *self.macro_f1.items()])
+
+
+class _Selected(Struct):
+    strategy: str
+    rho: float | None = None
+
+
+class _Input(Struct):
+    path: str
+
+
+class _TrainingData(Struct):  # data/summary.json of a training run, copied into the model's configuration
+    select: _Selected | None = None
+    inputs: list[_Input] = []
+
+
+class _PRMConfig(Struct):
+    data: _TrainingData | None = None
+
+
+class _ModelInfo(Struct):
+    prm_config: _PRMConfig | None = msgspec.field(default=None, name="prm_config.json")
+    mprm: _PRMConfig | None = msgspec.field(default=None, name="mprm.json")  # its name in earlier versions
+
+
+class _ManifestConfig(Struct):
+    model_info: _ModelInfo | None = None
+    strategy: Any = None
+    rho: Any = None
+
+
+class _Manifest(Struct):
+    command: str = ""
+    config: _ManifestConfig = msgspec.field(default_factory=_ManifestConfig)
+
+
+class _Overall(Struct):
+    overall: Estimate
+
+
+class _MacroF1(Struct):
+    macro_f1: Estimate
+
+
+class _Metrics(Struct):
+    all: _Overall
+    sources: dict[str, _MacroF1]
+
+
+class ModelMetrics(Struct):
+    """A model of an evaluation."""
+
+    name: str
+    metrics: _Metrics
+
+    @property
+    def f1(self) -> F1:
+        """Overall and by source."""
+        by_source = ((source, row.macro_f1.value) for source, row in self.metrics.sources.items())
+        return dict([(None, self.metrics.all.overall.value), *by_source])
+
+
+class _Difference(Struct):
+    estimate: Estimate
+    p_value: float | None = None
+
+
+class _Differences(Struct):
+    all: dict[str, _Difference]
+
+
+class _Comparison(Struct):
+    model: str
+    baseline: str
+    differences: _Differences
+    permutation_p: float | None = None
+
+
+class EvaluationMetrics(Struct):
+    """``metrics.json`` of an evaluation."""
+
+    models: Annotated[list[ModelMetrics], Meta(min_length=1)]
+    threshold: str
+    comparisons: list[_Comparison] = []
+
+
+class _BestOfN(Struct):
+    n_questions: int
+    accuracy: dict[str, dict[Annotated[int, Meta(ge=1)], Estimate]]  # by method and N
+
+
+class RerankingMetrics(Struct):
+    """``metrics.json`` of a reranking."""
+
+    model: str
+    total: _BestOfN
+
+
+# Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedOn:
     """What a model was trained on."""
 
-    strategy: str
-    rho: float
+    strategy: str = ALL_DATA
+    rho: float = 1.0
+    is_assumed: bool = False
+    """Whether nothing says that the data was a subset, so that it counts as all."""
 
     @property
     def name(self) -> str:
         """Strategy and share."""
-        return "all data" if self.strategy == FULL else f"{self.strategy} {100 * self.rho:g}%"
+        return "all data" if self.strategy == ALL_DATA else f"{self.strategy} {100 * self.rho:g}%"
 
 
-class CurvePoint(msgspec.Struct, frozen=True):
-    """A line of ``curve.jsonl``."""
-
-    update: int
-    overall: float
-    auc: float | None = None
-    macro_f1: dict[str, float] = {}
-
-
-class _Choice(msgspec.Struct):
-    strategy: str
-    rho: float | None = None
-
-
-class _Input(msgspec.Struct):
-    path: str
-
-
-class _DataSummary(msgspec.Struct):
-    """What is read of ``data/summary.json``, and of the card's copy of it."""
-
-    select: _Choice | None = None
-    inputs: list[_Input] = []
-
-
-class _Manifest(msgspec.Struct):
-    command: str = ""
-    config: dict[str, Any] = {}
-
-
-class Estimate(msgspec.Struct, frozen=True):
-    """A value and its interval, as both stages write it."""
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """How far a model is above another."""
-
-    estimate: Estimate
-    p_value: float | None = None
-
-
-class _BySource(msgspec.Struct):
-    all: dict[str, Estimate]
-    sources: dict[str, dict[str, Estimate]]
-
-
-class _DifferencesBySource(msgspec.Struct):
-    all: dict[str, Difference]
-
-
-class EvaluatedModel(msgspec.Struct):
-    """A model of an evaluation's ``metrics.json``."""
-
-    name: str
-    metrics: _BySource
-    warnings: list[str] = []
-
-
-class EvaluatedPair(msgspec.Struct):
-    """A comparison of an evaluation's ``metrics.json``."""
-
-    model: str
-    baseline: str
-    differences: _DifferencesBySource
-    permutation_p: float | None = None
-
-
-class EvaluationFile(msgspec.Struct):
-    """An evaluation's ``metrics.json``."""
-
-    models: list[EvaluatedModel]
-    threshold: str
-    comparisons: list[EvaluatedPair] = []
-
-
-class BestOfNGroup(msgspec.Struct):
-    """Accuracies by method and by N as text."""
-
-    n_questions: int
-    accuracy: dict[str, dict[str, Estimate]]
-
-
-class RerankingFile(msgspec.Struct):
-    """A reranking's ``metrics.json``."""
-
-    model: str
-    aggregate: str
-    total: BestOfNGroup
+UNKNOWN = TrainedOn(strategy="", rho=2.0)
+"""Of a model whose configuration is not known; sorted before all data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,53 +182,34 @@ class TrainingRun:
 
     folder: Path
     trained_on: TrainedOn
-    is_assumed: bool
-    """Whether nothing said that the data was a subset, so that it counts as all."""
     seed: int
     settings: dict[str, str]
-    """Every option by which it is told from other runs."""
+    """Every option by which it may differ from other runs."""
     identity: tuple[str, ...]
-    """Of the base model and the rollouts, where these are known: runs of different ones are no seeds of one."""
+    """Of the base model and the rollouts, where these are known: runs of different ones are not seeds of one."""
     curve: tuple[CurvePoint, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationRun:
+class EvaluationRun(NamedTuple):
     """A folder of `mprm evaluate`."""
 
     folder: Path
-    content: EvaluationFile
+    metrics: EvaluationMetrics
     trained_on: TrainedOn | None
-    """Of the one model that was scored, where its card tells."""
-    is_assumed: bool
-    """Whether the card did not say that the data was a subset, so that it counts as all."""
-    scores: Path | None
-    """Its step scores, where the folder holds them."""
+    """Of the one model that was scored, where its configuration is known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RerankingRun:
-    """A folder of `mprm rerank`."""
+class Runs(NamedTuple):
+    """The runs in some folders."""
 
-    folder: Path
-    content: RerankingFile
-
-
-@dataclass(slots=True)
-class Runs:
-    """All that was found."""
-
-    training: list[TrainingRun] = field(default_factory=list)
-    evaluations: list[EvaluationRun] = field(default_factory=list)
-    rerankings: list[RerankingRun] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.training or self.evaluations or self.rerankings)
+    training: list[TrainingRun]
+    evaluations: list[EvaluationRun]
+    rerankings: list[RerankingMetrics]
 
 
 def read_runs(folders: Iterable[str | Path]) -> Runs:
     """Every run in the folders and below them."""
-    runs = Runs()
+    runs = Runs([], [], [])
     seen: set[Path] = set()
     for name in folders:
         folder = Path(name).expanduser()
@@ -220,114 +222,318 @@ def read_runs(folders: Iterable[str | Path]) -> Runs:
                 " expected a folder that mprm train, evaluate or rerank wrote"
             )
         for path in files:
-            if path.resolve() not in seen:  # a folder may be named beside one above it
-                seen.add(path.resolve())
-                _add(path, runs)
+            if path.resolve() in seen:  # a folder may be named beside one above it
+                continue
+            seen.add(path.resolve())
+            content = _decode(dict[str, Any], path.read_bytes(), path)
+            if path.name == "train.json":
+                runs.training.append(_read_training(path.parent, content))
+            elif "models" in content:
+                runs.evaluations.append(_read_evaluation(path))
+            elif "total" in content:
+                runs.rerankings.append(_decode(RerankingMetrics, path.read_bytes(), path))
+            else:
+                raise DataError(
+                    f"{path}: holds neither models nor totals; expected what mprm evaluate or rerank writes"
+                )
     return runs
 
 
-def _add(path: Path, runs: Runs) -> None:
-    if path.name == "train.json":
-        runs.training.append(_training(path.parent))
-        return
-    content = _decoded(path, dict[str, Any])
-    if "models" in content:
-        runs.evaluations.append(_evaluation(path))
-    elif "total" in content:
-        runs.rerankings.append(_reranking(path))
-    else:
-        raise DataError(f"{path}: holds neither models nor totals; expected what mprm evaluate or rerank writes")
-
-
-def _training(folder: Path) -> TrainingRun:
-    options = _decoded(folder / "train.json", dict[str, Any])
+def _read_training(folder: Path, options: dict[str, Any]) -> TrainingRun:
     if not isinstance(options.get("seed"), int) or not isinstance(options.get("model"), str):
         raise DataError(f"{folder / 'train.json'}: names no model or no seed; expected what mprm train writes")
     identity = [str(options.get("base_fingerprint") or options["model"])]
     options["model"] = Path(options["model"]).name
-    path = folder / "data" / "summary.json"
-    summary = _decoded(path, _DataSummary) if path.is_file() else _DataSummary()
-    found = _trained_on(summary)
-    if summary.select is not None or found is None:
+    summary = folder / "data" / "summary.json"
+    data = _decode(_TrainingData, summary.read_bytes(), summary) if summary.is_file() else _TrainingData()
+    trained_on = _trained_on(data)
+    if data.select is not None or trained_on.is_assumed:
         # what mprm select wrote differs from seed to seed; a corpus does not
         identity.append(str(options.get("rollouts_xxh3_128")))
     lines = folder / "curve.jsonl"
-    curve = []
-    for number, line in enumerate(lines.read_bytes().splitlines() if lines.is_file() else [], 1):
-        try:
-            curve.append(msgspec.json.decode(line, type=CurvePoint))
-        except UNREADABLE as error:
-            raise DataError(f"{lines}:{number}: {error}; expected a line that mprm train writes") from error
+    curve = enumerate(lines.read_bytes().splitlines() if lines.is_file() else [], 1)
     return TrainingRun(
         folder=folder,
-        trained_on=found or TrainedOn(strategy=FULL, rho=1.0),
-        is_assumed=found is None,
-        seed=options["seed"],
-        settings={name: str(value) for name, value in options.items() if name not in NO_DIFFERENCE},
-        identity=tuple(identity),
-        curve=tuple(curve),
-    )
-
-
-def _evaluation(path: Path) -> EvaluationRun:
-    manifest = Path(str(path) + MANIFEST_SUFFIX)
-    config = _decoded(manifest, _Manifest).config if manifest.is_file() else {}
-    info = _converted(config.get("model_info") or {}, dict[str, Any], manifest)
-    card = info.get("prm_config.json", info.get("mprm.json"))
-    scores = path.parent / "scores.jsonl"
-    trained_on, is_assumed = None, False
-    if card is not None:
-        summary = _converted(_converted(card, dict[str, Any], manifest).get("data") or {}, _DataSummary, manifest)
-        found = _trained_on(summary)
-        trained_on, is_assumed = found or TrainedOn(strategy=FULL, rho=1.0), found is None
-    content = _decoded(path, EvaluationFile)
-    if not content.models:
-        raise DataError(f"{path}: holds no model; expected what mprm evaluate writes")
-    for model in content.models:
-        if "overall" not in model.metrics.all or any("macro_f1" not in row for row in model.metrics.sources.values()):
-            raise DataError(
-                f"{path}: {model.name} lacks its overall value or a source's macro_f1; expected what mprm evaluate"
-                " writes"
-            )
-    return EvaluationRun(
-        folder=path.parent,
-        content=content,
         trained_on=trained_on,
-        is_assumed=is_assumed,
-        scores=scores if scores.is_file() else None,
+        seed=options["seed"],
+        settings={name: str(value) for name, value in options.items() if name not in NOT_COMPARED},
+        identity=tuple(identity),
+        curve=tuple(_decode(CurvePoint, line, f"{lines}:{number}") for number, line in curve),
     )
 
 
-def _reranking(path: Path) -> RerankingRun:
-    content = _decoded(path, RerankingFile)
-    for n in (n for row in content.total.accuracy.values() for n in row):
-        if not (n.isascii() and n.isdecimal() and len(n) < 10 and int(n) > 0):
-            raise DataError(f"{path}: {n[:20]!r} is no number of candidates; expected what mprm rerank writes")
-    return RerankingRun(folder=path.parent, content=content)
+def _read_evaluation(path: Path) -> EvaluationRun:
+    beside = Path(f"{path}{MANIFEST_SUFFIX}")
+    manifest = _decode(_Manifest, beside.read_bytes(), beside) if beside.is_file() else _Manifest()
+    info = manifest.config.model_info or _ModelInfo()
+    prm_config = info.prm_config or info.mprm
+    trained_on = None if prm_config is None else _trained_on(prm_config.data or _TrainingData())
+    return EvaluationRun(path.parent, _decode(EvaluationMetrics, path.read_bytes(), path), trained_on)
 
 
-def _trained_on(summary: _DataSummary) -> TrainedOn | None:
-    """The subset that training chose, or that `mprm select` had chosen for it; None where nothing says so."""
-    if summary.select is not None:
-        return TrainedOn(strategy=summary.select.strategy, rho=summary.select.rho or DEFAULT_RHO)
-    manifests = [Path(entry.path + MANIFEST_SUFFIX) for entry in summary.inputs]
+def _trained_on(data: _TrainingData) -> TrainedOn:
+    """The subset that training selected, or that `mprm select` had written; all data where neither is known."""
+    if data.select is not None:
+        return TrainedOn(strategy=data.select.strategy, rho=data.select.rho or DEFAULT_RHO)
+    manifests = [Path(entry.path + MANIFEST_SUFFIX) for entry in data.inputs]
     if len(manifests) == 1 and manifests[0].is_file():
-        manifest = _decoded(manifests[0], _Manifest)
-        strategy, rho = manifest.config.get("strategy"), manifest.config.get("rho")
+        manifest = _decode(_Manifest, manifests[0].read_bytes(), manifests[0])
+        strategy, rho = manifest.config.strategy, manifest.config.rho
         if manifest.command == "select" and isinstance(strategy, str) and isinstance(rho, float):
             return TrainedOn(strategy=strategy, rho=rho)
-    return None
+    return TrainedOn(is_assumed=True)
 
 
-def _decoded(path: Path, kind: type[Decoded]) -> Decoded:
+def _decode(kind: type[Decoded], data: bytes, where: Path | str) -> Decoded:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except UNREADABLE as error:
-        raise DataError(f"{path}: {error}; expected what mprm wrote there") from error
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DataError(f"{where}: {error}; expected what mprm wrote there. Run that stage again.") from error
 
 
-def _converted(value: Any, kind: type[Decoded], path: Path) -> Decoded:
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.MsgspecError as error:
-        raise DataError(f"{path}: {error}; expected what mprm wrote there") from error
+# Charts
+
+
+Result = tuple[list[str], str, TrainedOn, F1]
+"""A model's settings, what else must be the same to compare it with others, its training data and its F1."""
+
+
+class RunsView(NamedTuple):
+    """What the page shows of runs."""
+
+    charts: list[Chart]
+    tables: list[Table]
+
+
+def view_runs(runs: Runs) -> RunsView:
+    """The charts and tables of all runs, learning curves first."""
+    measured = [run for run in runs.training if run.curve]
+    options = dict.fromkeys(name for run in measured for name in run.settings)
+    differing = [name for name in options if len({run.settings.get(name) for run in measured}) > 1]
+    settings = {run.folder: [f"{name} {run.settings.get(name)}" for name in differing] for run in measured}
+    groups = _seed_groups(measured, settings)
+    trained = [(settings[run.folder], run.identity[0], run.trained_on, run.curve[-1].f1) for run in measured]
+    evaluated: list[Result] = [
+        ([], run.metrics.threshold, run.trained_on, run.metrics.models[0].f1)
+        for run in runs.evaluations
+        if run.trained_on is not None and len(run.metrics.models) == 1
+    ]
+    charts = [
+        *_curve_charts(measured, groups),
+        *_scaling_charts("scaling_curves", "Overall F1 against ρ, at the end of training", trained),
+        *_scaling_charts("scaling_evaluations", "Overall F1 against ρ, as evaluated", evaluated),
+        *(_best_of_n_chart(metrics, number) for number, metrics in enumerate(runs.rerankings, 1)),
+        *_calibration_charts(runs.evaluations),
+    ]
+    tables = [
+        *_training_tables(runs.training, groups),
+        *_evaluation_tables(runs.evaluations),
+        *(_comparison_table(pair, run.metrics) for run in runs.evaluations for pair in run.metrics.comparisons),
+    ]
+    return RunsView(charts, tables)
+
+
+def _seed_groups(measured: Iterable[TrainingRun], settings: dict[Path, list[str]]) -> dict[str, list[TrainingRun]]:
+    """Runs that differ by their seed alone, by a name that no other group has."""
+    groups: dict[tuple[Any, ...], list[TrainingRun]] = defaultdict(list)
+    for run in sorted(measured, key=lambda run: (run.trained_on.rho, run.trained_on.strategy, run.seed)):
+        name = ", ".join([run.trained_on.name, *settings[run.folder]])
+        groups[name, run.identity, frozenset(s for point in run.curve for s in point.macro_f1)].append(run)
+    n_groups = Counter(name for name, *_ in groups)
+    named: dict[str, list[TrainingRun]] = {}
+    for (name, *_), members in groups.items():
+        if n_groups[name] == 1 and len({run.seed for run in members}) == len(members):
+            named[name] = members
+        else:  # other models, rollouts or benchmarks, or the same seed again
+            named |= {f"{name} ({run.folder})": [run] for run in members}
+    return named
+
+
+def _curve_charts(measured: Sequence[TrainingRun], groups: dict[str, list[TrainingRun]]) -> list[Chart]:
+    """A chart of the overall value and of each source, with a line for each group of seeds."""
+    charts = []
+    for number, source in enumerate(dict.fromkeys(s for run in measured for point in run.curve for s in point.f1)):
+        series = []
+        for name, runs in groups.items():
+            values: dict[int, list[float]] = defaultdict(list)
+            for point in (point for run in runs for point in run.curve):
+                if (value := point.f1.get(source)) is not None:
+                    values[point.update].append(value)
+            # only where every seed was measured: else the mean jumps as runs come and go
+            points = tuple(_mean_point(x, values[x]) for x in sorted(values) if len(values[x]) == len(runs))
+            if points:
+                series.append(Series(name=name, points=points))
+        stem = "curve_overall" if source is None else f"curve_source_{number}"
+        title = "Overall F1 during training" if source is None else f"Macro-F1 during training: {source}"
+        charts.append(Chart(name=stem, title=title, x="optimizer steps", y="F1", series=tuple(series)))
+    return charts
+
+
+def _mean_point(x: float, values: Sequence[float]) -> Point:
+    """The mean, in a band from the least to the largest of several values."""
+    if len(values) == 1:
+        return Point(x=x, y=values[0])
+    return Point(x=x, y=sum(values) / len(values), low=min(values), high=max(values))
+
+
+def _scaling_charts(stem: str, title: str, results: Iterable[Result]) -> Iterator[Chart]:
+    """F1 against rho, a line for each strategy; all lines end in the full data.
+
+    Only results of the same settings and sources share a chart, where they have two values of rho.
+    """
+    groups: dict[tuple[str, str], dict[str, dict[float, list[float]]]] = {}
+    for settings, identity, on, f1 in results:
+        name = ", ".join([*settings, *(source for source in f1 if source is not None)])
+        if (value := f1[None]) is not None:
+            lines = groups.setdefault((name, identity), {})
+            lines.setdefault(on.strategy, {}).setdefault(on.rho, []).append(value)
+    several = {key: lines for key, lines in groups.items() if len(set().union(*lines.values())) > 1}
+    for number, ((name, _), lines) in enumerate(several.items(), 1):
+        full = lines.pop(ALL_DATA, {})
+        series = []
+        for strategy, line in lines.items():
+            points = tuple(_mean_point(100 * rho, values) for rho, values in sorted((full | line).items()))
+            series.append(Series(name=strategy, points=points))
+        name_of_file = stem if number == 1 else f"{stem}_{number}"
+        full_title = f"{title}: {name}" if len(several) > 1 else title
+        yield Chart(name=name_of_file, title=full_title, x="ρ (%)", y="F1", series=tuple(series))
+
+
+def _best_of_n_chart(metrics: RerankingMetrics, number: int) -> Chart:
+    series = []
+    for method, by_n in metrics.total.accuracy.items():
+        points = tuple(
+            Point(x=n, y=estimate.value, low=estimate.low, high=estimate.high)
+            for n, estimate in sorted(by_n.items())
+            if estimate.value is not None
+        )
+        series.append(Series(name=METHODS.get(method, method), points=points))
+    return Chart(
+        name=f"best_of_n_{number}",
+        title=f"Best of N: {metrics.model}, {metrics.total.n_questions:,} questions",
+        x="candidates a question (N)",
+        y="accuracy",
+        series=tuple(series),
+        is_log=True,
+    )
+
+
+def _calibration_charts(evaluations: Sequence[EvaluationRun]) -> list[Chart]:
+    """Share of correct steps against their mean score, for every evaluation that holds its scores."""
+    series: dict[str, Series] = {}
+    for run in evaluations:
+        path = run.folder / "scores.jsonl"
+        if not path.is_file():
+            continue
+        scored = read_scores(path)
+        table = step_table(scored.solutions)
+        scores, is_correct = table.scores[table.is_counted], table.labels[table.is_counted] == 1
+        bins = calibration_bin(scores)
+        n, sums, n_correct = (np.bincount(bins, w, BINS) for w in (np.ones(len(bins)), scores, is_correct))
+        points = tuple(Point(x=float(sums[b] / n[b]), y=float(n_correct[b] / n[b])) for b in range(BINS) if n[b])
+        name = scored.name if scored.name not in series else f"{scored.name} ({run.folder})"
+        series[name] = Series(name=name, points=points)
+    title, x, y = "Calibration of step scores", "mean score of the bin", "share of correct steps"
+    chart = Chart(name="calibration", title=title, x=x, y=y, series=tuple(series.values()), is_unit=True)
+    return [chart] if series else []
+
+
+# Tables
+
+ModelRow = tuple[str, TrainedOn, F1]
+"""A model's name, what it was trained on, and its F1."""
+
+
+def _training_tables(training: Sequence[TrainingRun], groups: dict[str, list[TrainingRun]]) -> list[Table]:
+    """The last point of each learning curve."""
+    measured = [run for run in training if run.curve]
+    sources = list(dict.fromkeys(source for run in measured for source in run.curve[-1].f1))
+    rows: list[ModelRow] = []
+    for name, runs in groups.items():
+        seeds = f" ({len(runs)} seeds)" if len(runs) > 1 else ""
+        values = {source: [run.curve[-1].f1.get(source) for run in runs] for source in sources}
+        rows.append((name + seeds, runs[0].trained_on, {source: _mean(values[source]) for source in sources}))
+    last = "Last point of each learning curve; of several seeds the mean. The best of each group is marked."
+    assumed = [run.folder.name for run in measured if run.trained_on.is_assumed]
+    notes = [last, *_assumed_note(assumed)] if measured else []
+    unmeasured = ", ".join(str(run.folder) for run in training if not run.curve)
+    if unmeasured:
+        notes.append(f"Not shown, without a learning curve (mprm train --benchmark writes one): {unmeasured}.")
+    return [_model_table("After training", sources, rows, notes)] if training else []
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def _assumed_note(names: Sequence[str]) -> list[str]:
+    words = "Nothing says that these were trained on a subset, so they count as all data"
+    return [f"{words}: {', '.join(names)}."] if names else []
+
+
+def _evaluation_tables(evaluations: Sequence[EvaluationRun]) -> list[Table]:
+    """A table for each set of sources and way to choose thresholds: only those can be compared."""
+    known = {run.metrics.models[0].name: run.trained_on for run in evaluations if run.trained_on is not None}
+    tables: dict[tuple[str, tuple[str | None, ...]], dict[str, ModelRow]] = defaultdict(dict)
+    seen = set()
+    for run, model in ((evaluation, model) for evaluation in evaluations for model in evaluation.metrics.models):
+        key = (run.metrics.threshold, tuple(model.f1))
+        if (key, model.name, *model.f1.values()) in seen:
+            continue  # measured before, and compared here
+        seen.add((key, model.name, *model.f1.values()))
+        on = (run.trained_on if len(run.metrics.models) == 1 else known.get(model.name)) or UNKNOWN
+        name = model.name if model.name not in tables[key] else f"{model.name} ({run.folder})"
+        tables[key][name] = (name, on, model.f1)
+    result = []
+    for (threshold, sources), rows in tables.items():
+        assumed = [name for name, on, _ in rows.values() if on.is_assumed]
+        notes = [f"{threshold}. The best of each group is marked.", *_assumed_note(assumed)]
+        result.append(_model_table("Evaluation", sources, list(rows.values()), notes))
+    return result
+
+
+def _model_table(title: str, sources: Sequence[str | None], rows: Sequence[ModelRow], notes: Sequence[str]) -> Table:
+    """F1 in percent, grouped by how much the models were trained on, as in the paper."""
+
+    def heading(row: ModelRow) -> str:
+        headings = {UNKNOWN.strategy: "", ALL_DATA: "Full data"}
+        return headings.get(row[1].strategy, f"{100 * row[1].rho:g}% subsets")
+
+    cells: list[tuple[str, ...]] = []
+    by_rho = sorted(rows, key=lambda row: (-row[1].rho, row[1].strategy != ALL_DATA))
+    for head, group in groupby(by_rho, key=heading):
+        cells += [(head,)] if head else []
+        cells += best_marked([(name, [f1.get(source) for source in sources]) for name, _, f1 in group])
+    heads = ["model", *("overall" if source is None else source for source in sources)]
+    return Table(title=title, heads=heads, rows=cells, notes=notes)
+
+
+def best_marked(rows: Sequence[tuple[str, Sequence[float | None]]]) -> list[tuple[str, ...]]:
+    """Rows of fractions in percent; where there are several rows, the largest of each column is a `Best`."""
+
+    def column(values: Sequence[float | None]) -> list[str]:
+        cells = ["–" if value is None else f"{100 * value:.2f}" for value in values]
+        known = [value for value in values if value is not None]
+        best = f"{100 * max(known):.2f}" if known and len(values) > 1 else None  # equal when they are shown alike
+        return [Best(cell) if cell == best else cell for cell in cells]
+
+    names, values = zip(*rows, strict=True)
+    return list(zip(names, *map(column, zip(*values, strict=True)), strict=True))
+
+
+def _comparison_table(pair: _Comparison, metrics: EvaluationMetrics) -> Table:
+    """A paired comparison of an evaluation."""
+    rows = []
+    for metric, title in METRICS.items():
+        difference = pair.differences.all.get(metric)
+        if difference is not None and difference.estimate.value is not None:
+            value, low, high = difference.estimate.value, difference.estimate.low, difference.estimate.high
+            interval = "–" if low is None or high is None else f"{100 * low:+.2f} to {100 * high:+.2f}"
+            p = "–" if difference.p_value is None else f"{difference.p_value:.4f}"
+            rows.append((title, f"{100 * value:+.2f}", interval, p))
+    notes = [f"{metrics.threshold}. Differences in points, on the same problems."]
+    if pair.permutation_p is not None:
+        notes.append(f"Overall value, by swapping the models problem by problem: p = {pair.permutation_p:.4f}.")
+    heads = ("metric", "difference", "95% interval", "p")
+    return Table(title=f"{pair.model} less {pair.baseline}", heads=heads, rows=rows, notes=notes)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mprm.data import atomic_write
-from mprm.report import Chart, Point, Series, line_figure, need_altair, save_figure
+from mprm.data import Chart, Point, Series, atomic_write, line_figure, need_altair, save_figure
 from mprm_lab.reproduce.findings import BACKBONES
 
 Summary = dict[str, Any]

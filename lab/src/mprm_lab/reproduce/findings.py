@@ -94,7 +94,7 @@ class Claim:
 
         plus, minus = side(self.plus), side(self.minus)
         difference = f"{plus} − {minus}" if len(self.plus) == 1 else f"({plus}) − ({minus})"
-        return f"\\|{difference}\\| < {self.bound:g}" if self.is_near else f"{difference} > {self.bound:g}"
+        return f"|{difference}| < {self.bound:g}" if self.is_near else f"{difference} > {self.bound:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
-from mprm.data import atomic_write
+from mprm.data import atomic_write, markdown_table
 from mprm_lab.reproduce.figures import charts_of, write_figures
 from mprm_lab.reproduce.findings import (
     BACKBONES,
@@ -82,11 +82,8 @@ def _text(name: str, **values: Any) -> str:
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; the first column is text, the others numbers. Nothing where there are no rows."""
-    if not rows:
-        return ""
-    lines = [list(heads), ["---"] + ["---:"] * (len(heads) - 1), *map(list, rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    """A table; nothing where there are no rows."""
+    return markdown_table(heads, rows) if rows else ""
 
 
 # Cells of tables.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +126,6 @@ BLUE, GREEN, ORANGE = "#0072B2", "#009E73", "#D55E00"
 KINDS = ("svg", "png")
 FIGURES = tuple(f"{name}.{kind}" for name in ("scaling", "strategies", "pseudo_positives") for kind in KINDS)
 """All files that may be written."""
-
-
-def can_draw() -> bool:
-    """Whether Altair and vl-convert are installed."""
-    return find_spec("altair") is not None and find_spec("vl_convert") is not None
 
 
 def write_figures(verification: Verification, folder: Path) -> list[str]:
