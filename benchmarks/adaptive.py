@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mprm_lab.sample_corpus import sample_files
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import t as student
@@ -43,7 +44,6 @@ from mprm.cli.tables import rich_table, show
 from mprm.data.tables import markdown_table
 from mprm.selection.strategies import random_order, rank_bis
 from mprm.theory.beta_binomial import all_fail, fit_beta
-from mprm_lab.sample_corpus import sample_files
 
 N, RHO, ALPHA, TAU = 16, 0.10, 0.05, 0.5
 HARD_MEAN = 0.5

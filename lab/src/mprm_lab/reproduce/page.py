@@ -276,7 +276,7 @@ def _paired_table(runs: Runs, backbone: str, over_problems: dict[str, Any]) -> s
         by_problem = "" if None in ends else "{} [{}, {}]".format(*(signed(100 * end) for end in ends))
         rows.append([f"{rho}%", paper, points(runs.difference(backbone, condition, other)), by_problem])
     table = markdown(["ρ", "paper", "lab: over seeds", "lab: over problems"], rows)
-    note = "Over problems: the seeds' mean difference, its interval by bootstrap over the benchmark's problems, 1,000 samples."
+    note = "Over problems: the seeds' mean difference, its interval by bootstrap over problems, 1,000 samples."
     return f"{table}\n\n{note}" if rows else ""
 
 
