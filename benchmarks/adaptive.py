@@ -11,15 +11,12 @@ that the corpus says were never sampled count as 0 of 16, as the corpus labels t
 Each adaptive row is followed by the fixed budget of the same mean cost, the row to compare it with. "another 16"
 is a second annotation of the same steps: what agreement to expect of one that costs everything.
 
-Three corpora: the shipped sample, the files of --corpus if given, and a hard one: the sample with r ** power,
-which keeps the order of the steps, at a mean r of 0.5. Intervals are 95% over the seeds.
+Three corpora: a sample, of which benchmarks/data/sample_counts.json holds the counts, the files of --corpus if given,
+and a hard one: the sample with r ** power, which keeps the order of the steps, at a mean r of 0.5. Intervals are 95%
+over the seeds.
 """
 
 from __future__ import annotations
-
-import sys
-
-sys.path.pop(0)  # this folder: in it, "select" is a benchmark and not the standard library's
 
 import argparse
 import json
@@ -32,14 +29,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mprm_lab.sample_corpus import sample_files
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import t as student
 
 from mprm import open_corpus
-from mprm.annotation.adaptive import AdaptiveRule, replay
-from mprm.annotation.simulate import SuccessRates, fit_success_rates
+from mprm.annotation.adaptive import AdaptiveRule
 from mprm.cli.tables import rich_table, show
 from mprm.data.tables import markdown_table
 from mprm.selection.strategies import random_order, rank_bis
@@ -72,6 +67,16 @@ class Counted:
         return np.diff(self.first, append=len(self.k))
 
 
+def sample_counts() -> Counted:
+    """The counts of the sample; a step that was never sampled counts as 0 of 16."""
+    path = Path(__file__).parent / "data" / "sample_counts.json"
+    sources: dict[str, list[list[int]]] = json.loads(path.read_text(encoding="utf-8"))
+    rollouts = [(source, k) for source, of_source in sources.items() for k in of_source]
+    lengths = [len(k) for _, k in rollouts]
+    k = np.array([successes for _, steps in rollouts for successes in steps])
+    return Counted(k, np.cumsum([0, *lengths[:-1]]), np.array([source for source, _ in rollouts]))
+
+
 def count(paths: Any) -> Counted:
     """Read the counts of 16; a step that was never sampled counts as 0 of 16."""
     k: list[int] = []
@@ -84,6 +89,63 @@ def count(paths: Any) -> Counted:
                 raise SystemExit(f"{placed.file}:{placed.line}: {step.n_total} continuations; expected 0 or {N}")
             k.append(step.n_correct)
     return Counted(np.array(k), np.array(first), np.array(source))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuccessRates:
+    """How success rates are distributed: 0 with probability ``zero``, else Beta(a, b).
+
+    A wrong step never succeeds, and no Beta has both a lump at 0 and one near 1 with little between.
+    """
+
+    zero: float
+    a: float
+    b: float
+
+    def p_never(self, n: int) -> float:
+        """Probability that a step with n failures of n is one that never succeeds."""
+        by_chance = (1 - self.zero) * float(all_fail(0, n, a=self.a, b=self.b))
+        return self.zero / (self.zero + by_chance)
+
+    def sample(self, k: IntArray, n: int, rng: np.random.Generator) -> FloatArray:
+        """A success rate for each step from its posterior, given k successes of n; shape (S,)."""
+        r = rng.beta(self.a + k, self.b + n - k)
+        never: NDArray[np.bool_] = (k == 0) & (rng.random(len(k)) < self.p_never(n))
+        return np.where(never, 0.0, r)
+
+
+def fit_success_rates(k: IntArray, n: int, *, rounds: int = 100) -> SuccessRates:
+    """The distribution under which these counts of n are most likely, by expectation-maximization.
+
+    Each round estimates how many of the steps without a success never succeed, and fits the Beta to the others.
+    """
+    counts = np.bincount(k, minlength=n + 1).astype(np.float64)
+    values, n_steps = np.arange(n + 1), counts.sum()
+    rates = SuccessRates(zero=counts[0] / n_steps / 2, a=1.0, b=1.0)
+    for _ in range(rounds):
+        n_never = counts[0] * rates.p_never(n)
+        a, b = fit_beta(values, np.full_like(values, n), counts - np.where(values == 0, n_never, 0.0))
+        rates = SuccessRates(zero=n_never / n_steps, a=a, b=b)
+    return rates
+
+
+def replay(outcomes_S_N: NDArray[np.bool_], rule: AdaptiveRule) -> Counts:  # noqa: N803 - axes
+    """Successes and continuations of each step, had the rule sampled these outcomes in order; shapes (S,).
+
+    Parameters
+    ----------
+    outcomes_S_N : shape (steps, N)
+        Whether each continuation of each step succeeds.
+    """
+    k, n = np.zeros(len(outcomes_S_N), np.int64), np.zeros(len(outcomes_S_N), np.int64)
+    n_sampled = 0
+    while n_sampled < rule.continuations:
+        goes_on = np.array([rule.n_next(successes, n_sampled) > 0 for successes in range(n_sampled + 1)])
+        open_steps = np.flatnonzero((n == n_sampled) & goes_on[k])
+        end = min(n_sampled + rule.round, rule.continuations)
+        k[open_steps] += outcomes_S_N[open_steps, n_sampled:end].sum(axis=1)
+        n[open_steps] = n_sampled = end
+    return k, n
 
 
 def same(r: FloatArray) -> FloatArray:
@@ -157,7 +219,7 @@ class World:
 
 def make_world(counted: Counted, rates: SuccessRates, change: Callable[[FloatArray], FloatArray], seed: int) -> World:
     rng = np.random.default_rng(seed)
-    r = change(rates.draw(counted.k, N, rng))
+    r = change(rates.sample(counted.k, N, rng))
     outcomes, again = (rng.random((len(r), N)) < r[:, None] for _ in range(2))
     full = outcomes.mean(axis=1)
     kept = chosen(counted, full, seed)
@@ -196,10 +258,10 @@ def rules(world: World) -> dict[str, AdaptiveRule]:
     return {
         **{f"δ {delta:g}": AdaptiveRule(delta=delta) for delta in DELTAS},
         **{f"round {size}": AdaptiveRule(round=size) for size in ROUNDS},
-        "prior Beta(0.5, 0.5)": AdaptiveRule(a=0.5, b=0.5),
-        "prior Beta(0.1, 0.1)": AdaptiveRule(a=0.1, b=0.1),
-        "prior Beta(0.1, 0.1), δ 0.2": AdaptiveRule(a=0.1, b=0.1, delta=0.2),
-        "prior fitted": AdaptiveRule(a=a, b=b),
+        "prior Beta(0.5, 0.5)": AdaptiveRule(prior=(0.5, 0.5)),
+        "prior Beta(0.1, 0.1)": AdaptiveRule(prior=(0.1, 0.1)),
+        "prior Beta(0.1, 0.1), δ 0.2": AdaptiveRule(prior=(0.1, 0.1), delta=0.2),
+        "prior fitted": AdaptiveRule(prior=(a, b)),
     }
 
 
@@ -302,7 +364,7 @@ def main() -> None:
     parser.add_argument("--markdown", action="store_true", help="print Markdown, with intervals")
     options = parser.parse_args()
     started = time.perf_counter()
-    sample = count(list(map(str, sample_files())))
+    sample = sample_counts()
     jobs: dict[str, tuple[Counted, Callable[[FloatArray], FloatArray]]] = {"sample": (sample, same)}
     if options.corpus is not None:
         jobs["corpus"] = (count(options.corpus), same)

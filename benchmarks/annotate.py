@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from mprm.annotation.samplers.policy import TransformersSampler
+from mprm.annotation.samplers.generate import TransformersSampler
 from mprm.annotation.samplers.prefix_sampler import PrefixSampler
 from mprm.annotation.samplers.sampler import Request, SamplingParams, answers
 from mprm.models import FAMILIES, Backbone

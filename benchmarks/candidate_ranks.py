@@ -69,7 +69,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(words)
     sets = read_candidates(options.candidates)
-    is_wrong = np.array([[one.verdict != "correct" for one in row] for row in candidate_verdicts(sets)])
+    is_wrong = np.array([[one.grade != "correct" for one in row] for row in candidate_verdicts(sets)])
     found: dict[str, Any] = {"questions": len(sets), "candidates": is_wrong.shape[1], "wrong": float(is_wrong.mean())}
     for path in options.scores:
         saved = read_candidate_scores(path, sets)

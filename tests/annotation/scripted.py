@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
-from mprm.annotation.samplers.policy import OneByOne
-from mprm.annotation.samplers.sampler import Completion, Request, Session
+from mprm.annotation.samplers.sampler import Answered, Completion, Request
 from mprm.data.types import Question
 
 
@@ -35,9 +33,10 @@ class Scripted:
         self.requests: list[Request] = []
         self.settings: dict[str, Any] = {}
 
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        yield OneByOne(self.answer)
+    def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
+        for index, request in enumerate(requests):
+            assert request is not None, "all earlier requests are answered"
+            yield [(index, self.answer(request))]
 
     def answer(self, request: Request) -> list[Completion]:
         self.requests.append(request)
@@ -47,13 +46,13 @@ class Scripted:
         time.sleep(self.sleep_s)
         rates = json.loads(request.prompt.split("] ", 1)[1].splitlines()[0])
         draw = random.Random(f"{request.seed} {request.prompt}")
-        found = []
+        completions = []
         for number in range(request.n):
             if request.prefix:
                 rate = rates[min(len(rates), request.prefix.count("Step")) - 1]
                 text = f"so \\boxed{{{42 if draw.random() < rate else 7}}}"
             else:
-                text = "\n\n".join(f"Step {place}, take {number}." for place in range(len(rates)))
+                text = "\n\n".join(f"Step {index}, take {number}." for index in range(len(rates)))
             completion = Completion(text=text, finish_reason="stop", n_tokens=len(text.split()))
-            found.append(self.change(request, number, completion) if self.change else completion)
-        return found
+            completions.append(self.change(request, number, completion) if self.change else completion)
+        return completions

@@ -16,10 +16,9 @@ from scipy.stats import binom, chi2
 
 import mprm
 from mprm.annotation.adaptive import AdaptiveRule
-from mprm.annotation.annotate import AnnotateConfig, annotate, estimate
-from mprm.annotation.samplers.sampler import Completion, Request, SamplingParams
+from mprm.annotation.annotate import AnnotateConfig, annotate, estimate_cost
+from mprm.annotation.samplers.sampler import Completion, Request
 from mprm.annotation.samplers.server import HTTPSampler
-from mprm.annotation.task import Shard
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
 from tests.annotation.samplers.chat_server import ChatServer, chat_server
@@ -31,8 +30,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def run(path: Path, entries: Any, sampler: Scripted | None = None, **settings: Any) -> list[dict[str, Any]]:
-    config = AnnotateConfig(**{"rollouts": 2, "continuations": 16, **settings})
-    annotate(entries, sampler or Scripted(), str(path), config=config)
+    annotate(entries, sampler or Scripted(), path, **{"rollouts": 2, "continuations": 16, **settings})
     return read(path)
 
 
@@ -61,8 +59,8 @@ def test_every_rollout_has_a_record_that_check_passes_and_select_reads(tmp_path:
 def test_scores_follow_the_binomial_of_the_known_success_rate(tmp_path: Path) -> None:
     rates = (0.9, 0.5, 0.1, 0.0)
     records = run(tmp_path / "raw.jsonl", questions(150, rates=rates), rollouts=4)
-    for place, rate in enumerate(rates):
-        counts = Counter(record["steps_with_score"][place]["num_mc_correct"] for record in records)
+    for index, rate in enumerate(rates):
+        counts = Counter(record["steps_with_score"][index]["num_mc_correct"] for record in records)
         assert sum(counts.values()) == 600
         if rate == 0.0:
             assert counts == {0: 600}
@@ -107,19 +105,19 @@ def test_an_early_stop_leaves_later_steps_unsampled_and_says_so(tmp_path: Path) 
     assert "early_stop_at" not in whole[0]
 
 
-def test_cut_and_unjudged_continuations_are_recorded(tmp_path: Path) -> None:
-    def change(request: Request, number: int, found: Completion) -> Completion:
+def test_truncated_continuations_are_recorded(tmp_path: Path) -> None:
+    def change(request: Request, number: int, completion: Completion) -> Completion:
         if request.prefix and number < 3:
             return Completion(text="and so the answer is 4", finish_reason="length")  # of 42, perhaps
         if request.prefix and number == 3:
             return Completion(text=r"so \boxed{42} and", finish_reason="length")  # it had answered before it was cut
-        return found
+        return completion
 
     summary = annotate(
         questions(1, rates=(0.0,), n_steps=1),
         Scripted(change=change),
         str(tmp_path / "raw.jsonl"),
-        config=AnnotateConfig(rollouts=1),
+        rollouts=1,
     )
     step = read(tmp_path / "raw.jsonl")[0]["steps_with_score"][0]
     assert step == {
@@ -129,14 +127,15 @@ def test_cut_and_unjudged_continuations_are_recorded(tmp_path: Path) -> None:
         "num_mc_total": 16,
         "num_mc_cut": 3,
     }
-    assert summary.tally.n_cut == 3
+    assert summary.stats["n_truncated"] == 3
 
 
 def test_a_failure_of_the_checker_counts_neither_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mprm.annotation.checker import AnswerChecker, Judged
+    from mprm.annotation.checker import AnswerChecker
+    from mprm.answers.grade import GradedAnswer
 
     def failing(share: int) -> Any:
-        fates = [Judged("failed", None, "math-verify took longer than 5 s"), Judged("correct", "42")]
+        fates = [GradedAnswer("failed", None, "math-verify took longer than 5 s"), GradedAnswer("correct", "42")]
 
         def check_many(_self: AnswerChecker, pairs: Any, *, on_checked: Any) -> None:
             for number, _ in enumerate(pairs):
@@ -155,18 +154,18 @@ def test_a_failure_of_the_checker_counts_neither_way(tmp_path: Path, monkeypatch
     (failed,) = read(tmp_path / "other.jsonl.failed")
     assert failed["errors"][0] == "step 0 of rollout 0: the answer checker failed on all 16 continuations"
     monkeypatch.undo()
-    sampler = Scripted()  # what could not be judged is asked for again, and now it can
+    sampler = Scripted()  # what could not be graded is sampled again, and now it can
     assert len(run(tmp_path / "other.jsonl", questions(1), sampler, rollouts=1)) == 1
     assert len(sampler.requests) == 5
 
 
-def test_a_question_that_fails_is_listed_and_asked_again_for_what_is_missing(tmp_path: Path) -> None:
+def test_a_question_that_fails_is_listed_and_sampled_again_for_what_is_missing(tmp_path: Path) -> None:
     out = tmp_path / "raw.jsonl"
 
-    def broken(request: Request, number: int, found: Completion) -> Completion:
+    def broken(request: Request, number: int, completion: Completion) -> Completion:
         if request.prompt.startswith("[1]") and request.prefix.count("Step") == 2:
             return Completion(text="", finish_reason="error", error="HTTP 500: out of luck")
-        return found
+        return completion
 
     with pytest.raises(MprmError, match="1 of 3 questions failed"):
         run(out, questions(3), Scripted(change=broken))
@@ -188,12 +187,12 @@ def test_a_question_that_fails_is_listed_and_asked_again_for_what_is_missing(tmp
 
 
 def test_empty_rollouts_have_no_record_and_are_counted(tmp_path: Path) -> None:
-    def mute(request: Request, number: int, found: Completion) -> Completion:
-        return replace(found, text=" \n\n ") if not request.prefix and number == 0 else found
+    def mute(request: Request, number: int, completion: Completion) -> Completion:
+        return replace(completion, text=" \n\n ") if not request.prefix and number == 0 else completion
 
     config = AnnotateConfig(rollouts=2)
     summary = annotate(questions(2), Scripted(change=mute), str(tmp_path / "raw.jsonl"), config=config)
-    assert (summary.tally.n_rollouts, summary.tally.n_empty) == (2, 2)
+    assert (summary.stats["n_rollouts"], summary.stats["n_empty"]) == (2, 2)
     assert len(read(tmp_path / "raw.jsonl")) == 2
 
 
@@ -204,7 +203,7 @@ def test_long_rollouts_are_merged_down_to_the_most_steps(tmp_path: Path) -> None
 
 def test_shards_together_are_the_whole(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole.jsonl", questions(7))
-    parts = [run(tmp_path / f"{i}.jsonl", questions(7), shard=Shard(i, 3)) for i in (1, 2, 3)]
+    parts = [run(tmp_path / f"{i}.jsonl", questions(7), shard=f"{i}/3") for i in (1, 2, 3)]
     assert [len(part) for part in parts] == [6, 4, 4]
     together = [record for part in parts for record in part]
     assert sorted(together, key=lambda r: (r["id"], r["rollout"])) == whole
@@ -212,7 +211,7 @@ def test_shards_together_are_the_whole(tmp_path: Path) -> None:
     assert mprm.check(str(tmp_path / "cat.jsonl"), text_only=True).counts == {}
     for wrong in ("0/3", "4/3", "3", "a/b", "1/0"):
         with pytest.raises(ConfigError, match="shard"):
-            Shard.parse(wrong)
+            AnnotateConfig(shard=wrong)
 
 
 def test_a_corpus_with_eight_continuations_is_topped_up_to_sixteen(tmp_path: Path) -> None:
@@ -251,52 +250,51 @@ def test_candidates_can_be_annotated_and_rollouts_need_an_answer(tmp_path: Path)
         annotate(None, sampler, str(tmp_path / "x.jsonl"), rollouts_from=str(tmp_path / "bare.jsonl"))
 
 
-def test_an_adaptive_budget_spares_continuations_and_reports_the_audit(tmp_path: Path) -> None:
+def test_the_adaptive_rule_skips_continuations_and_reports_the_audit(tmp_path: Path) -> None:
     entries = questions(40, rates=(1.0, 0.5, 0.0, 0.0))
-    config = AnnotateConfig(rollouts=2, adaptive=AdaptiveRule(), audit=0.25)
-    summary = annotate(entries, Scripted(), str(tmp_path / "raw.jsonl"), config=config)
-    tally = summary.tally
-    assert tally.n_steps == 320
-    assert tally.n_continuations + tally.n_spared == 320 * 16
+    stats = annotate(entries, Scripted(), tmp_path / "raw.jsonl", rollouts=2, adaptive=True, audit=0.25).stats
+    assert stats["n_steps"] == 320
+    assert stats["n_continuations"] + stats["n_skipped"] == 320 * 16
     totals = Counter(read(tmp_path / "raw.jsonl")[i]["steps_with_score"][0]["num_mc_total"] for i in range(80))
     assert set(totals) == {4, 16}  # four of four decide, but for the audited quarter
     assert 8 <= totals[16] <= 32
-    assert tally.n_disagreed == 0  # a decided positive stays positive, and of rate 0 nothing comes
-    assert tally.n_audited >= totals[16]
+    assert stats["n_disagreed"] == 0  # a decided positive stays positive, and of rate 0 nothing comes
+    assert stats["n_audited"] >= totals[16]
     assert mprm.check(str(tmp_path / "raw.jsonl"), text_only=True).counts == {}
-    # without an audit, the same draws and fewer of them
-    bare = run(tmp_path / "bare.jsonl", entries, adaptive=AdaptiveRule(), audit=0.0)
+    # without an audit, the same samples and fewer of them
+    bare = run(tmp_path / "bare.jsonl", entries, adaptive=True, audit=0.0)
     assert all(record["steps_with_score"][0]["num_mc_total"] == 4 for record in bare)
-    with pytest.raises(ConfigError, match="the adaptive rule is made for 16 continuations, not for 8"):
-        AnnotateConfig(continuations=8, adaptive=AdaptiveRule())
+    with pytest.raises(ConfigError, match="prior takes two numbers, a and b, got 3"):
+        AnnotateConfig(adaptive=True, prior=(1.0, 1.0, 1.0))
 
 
 def test_an_audit_finds_labels_that_stopping_has_changed(tmp_path: Path) -> None:
     # a rule that gives up after one round of failures: of rate 0.1, many would have had a success later
-    rule = AdaptiveRule(delta=0.49, a=0.05, b=1.0)
-    assert rule.next(0, 4) == 0
+    rule = {"delta": 0.49, "prior": (0.05, 1.0)}
+    assert AdaptiveRule(**rule).n_next(0, 4) == 0  # type: ignore[arg-type]
     entries = questions(60, rates=(0.1,), n_steps=1)
-    config = AnnotateConfig(rollouts=2, adaptive=rule, audit=1.0)
-    tally = annotate(entries, Scripted(), str(tmp_path / "raw.jsonl"), config=config).tally
+    stats = annotate(entries, Scripted(), tmp_path / "raw.jsonl", rollouts=2, adaptive=True, audit=1.0, **rule).stats
     # P(none of 4) = 0.656, and then P(some of 12) = 0.718: about 56 of 120
-    assert 35 <= tally.n_disagreed <= 80
-    assert tally.n_spared == 0
+    assert 35 <= stats["n_disagreed"] <= 80
+    assert stats["n_skipped"] == 0
 
 
-def test_a_trial_tells_the_cost_and_keeps_nothing(tmp_path: Path) -> None:
-    found = estimate(questions(40), Scripted(), config=AnnotateConfig(rollouts=2), n_tried=4)
-    assert (found.n_questions, found.n_tried) == (40, 4)
-    assert (found.n_rollouts, found.n_steps, found.n_continuations) == (80, 320, 5120)
-    assert found.n_tokens > 5120
+def test_a_trial_gives_the_cost_and_keeps_nothing(tmp_path: Path) -> None:
+    cost = estimate_cost(questions(40), Scripted(), rollouts=2, n_tried=4)
+    assert (cost.n_questions, cost.n_tried) == (40, 4)
+    assert [cost.stats[name] for name in ("n_rollouts", "n_steps", "n_continuations")] == [80, 320, 5120]
+    assert cost.stats["n_tokens"] > 5120
     assert list(tmp_path.iterdir()) == []
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    for settings in ({"rollouts": 0}, {"continuations": 0}, {"max_steps": 0}, {"audit": 1.5}):
+    for settings in ({"rollouts": 0}, {"continuations": 0}, {"max_steps": 0}, {"audit": 1.5}, {"delta": 0.5}):
         with pytest.raises(ConfigError):
             AnnotateConfig(**settings)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="temperature 0"):
-        AnnotateConfig(sampling=SamplingParams(temperature=0))
+        AnnotateConfig(temperature=0)
+    with pytest.raises(ConfigError, match="unknown option 'rolouts'; did you mean rollouts"):
+        annotate(questions(1), Scripted(), "raw.jsonl", rolouts=2)
 
 
 def test_two_questions_with_one_id_and_outputs_over_inputs_are_refused(tmp_path: Path) -> None:
@@ -309,18 +307,20 @@ def test_two_questions_with_one_id_and_outputs_over_inputs_are_refused(tmp_path:
 
 
 def test_a_box_in_the_prefix_is_no_answer_of_a_continuation_that_was_cut(tmp_path: Path) -> None:
-    def change(request: Request, number: int, found: Completion) -> Completion:
+    def change(request: Request, number: int, completion: Completion) -> Completion:
         if not request.prefix:
-            return replace(found, text="So far \\boxed{42} Step\n\nStep two.")
+            return replace(completion, text="So far \\boxed{42} Step\n\nStep two.")
         return Completion(text="Now the second part. We compute and", finish_reason="length")
 
     (record,) = run(tmp_path / "raw.jsonl", questions(1), Scripted(change=change), rollouts=1)
     assert [(step["score"], step["num_mc_cut"]) for step in record["steps_with_score"]] == [(0.0, 16)] * 2
 
 
-def test_multiple_choice_is_judged_alike_from_questions_and_from_rollouts(tmp_path: Path) -> None:
-    def change(request: Request, number: int, found: Completion) -> Completion:
-        return replace(found, text=["\\boxed{4}", "\\boxed{(B) 4}"][number % 2]) if request.prefix else found
+def test_multiple_choice_is_graded_alike_from_questions_and_from_rollouts(tmp_path: Path) -> None:
+    def change(request: Request, number: int, completion: Completion) -> Completion:
+        return (
+            replace(completion, text=["\\boxed{4}", "\\boxed{(B) 4}"][number % 2]) if request.prefix else completion
+        )
 
     choice = Question(id="1", source="s", question="[1] [0.5]", answer="B", options=("3", "4", "5"))
     (first,) = run(tmp_path / "4.jsonl", [choice], Scripted(change=change), rollouts=1, continuations=4)
@@ -332,23 +332,23 @@ def test_multiple_choice_is_judged_alike_from_questions_and_from_rollouts(tmp_pa
         Scripted(change=change),
         str(again),
         rollouts_from=str(tmp_path / "4.jsonl"),
-        config=AnnotateConfig(continuations=8),
+        continuations=8,
     )
     assert read(again)[0]["steps_with_score"][0]["num_mc_correct"] == 8
-    # a corpus that does not tell the options: a letter with its text is a letter all the same
+    # a corpus that does not give the options: a letter with its text is a letter all the same
     del first["options"]
     (tmp_path / "bare.jsonl").write_text(json.dumps(first) + "\n")
     config = AnnotateConfig(continuations=8)
-    only_letters = Scripted(change=lambda _r, _n, found: replace(found, text="so \\boxed{(B) 4}"))
+    only_letters = Scripted(change=lambda _r, _n, completion: replace(completion, text="so \\boxed{(B) 4}"))
     annotate(None, only_letters, str(tmp_path / "x.jsonl"), rollouts_from=str(tmp_path / "bare.jsonl"), config=config)
     assert read(tmp_path / "x.jsonl")[0]["steps_with_score"][0]["num_mc_correct"] == 8
 
 
 def test_a_topped_up_corpus_keeps_its_ids_numbers_and_ends(tmp_path: Path) -> None:
-    def cut(request: Request, number: int, found: Completion) -> Completion:
+    def cut(request: Request, number: int, completion: Completion) -> Completion:
         if request.prefix:
-            return Completion(text="and", finish_reason="length") if number < 2 else found
-        return replace(found, finish_reason="length")
+            return Completion(text="and", finish_reason="length") if number < 2 else completion
+        return replace(completion, finish_reason="length")
 
     eight = run(tmp_path / "8.jsonl", questions(2), Scripted(change=cut), continuations=8)
     (tmp_path / "part.jsonl").write_text("".join(json.dumps(eight[i]) + "\n" for i in (3, 0, 1)))
@@ -363,7 +363,7 @@ def test_a_topped_up_corpus_keeps_its_ids_numbers_and_ends(tmp_path: Path) -> No
         ("0", 1, "length"),
     ]
     assert {step["num_mc_cut"] for record in sixteen for step in record["steps_with_score"]} == {4}
-    # drawn anew, they are other draws, though the seed is the same
+    # sampled anew, they are other samples, though the seed is the same
     fresh = Scripted()
     annotate(None, fresh, str(tmp_path / "f.jsonl"), rollouts_from=str(tmp_path / "8.jsonl"), fresh=True)
     first = Scripted()
@@ -379,8 +379,8 @@ def test_an_id_that_stands_for_several_questions_becomes_the_number_of_the_recor
     lines = [line("x", "[0] [1.0]"), line("x", "[1] [1.0]"), line(None, "[2] [1.0]"), line("x", "[0] [1.0]")]
     (tmp_path / "odd.jsonl").write_text("".join(lines))
     annotate(None, Scripted(), str(tmp_path / "raw.jsonl"), rollouts_from=str(tmp_path / "odd.jsonl"))
-    found = [(r["id"], r["rollout"], r["question"][:3]) for r in read(tmp_path / "raw.jsonl")]
-    assert found == [("x", 0, "[0]"), ("x", 1, "[0]"), ("#1", 0, "[1]"), ("#2", 0, "[2]")]
+    names = [(r["id"], r["rollout"], r["question"][:3]) for r in read(tmp_path / "raw.jsonl")]
+    assert names == [("x", 0, "[0]"), ("x", 1, "[0]"), ("#1", 0, "[1]"), ("#2", 0, "[2]")]
 
 
 def test_a_total_without_the_number_of_successes_is_no_count(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_a_total_without_the_number_of_successes_is_no_count(tmp_path: Path) -> 
         Scripted(),
         str(tmp_path / "raw.jsonl"),
         rollouts_from=str(tmp_path / "odd.jsonl"),
-        config=AnnotateConfig(continuations=8),
+        continuations=8,
     )
     step = read(tmp_path / "raw.jsonl")[0]["steps_with_score"][0]
     assert (step["num_mc_correct"], step["num_mc_total"]) == (8, 8)
@@ -409,18 +409,20 @@ def test_given_rollouts_without_a_word_are_counted_and_never_replaced(tmp_path: 
     summary = annotate(
         None, Scripted(), str(tmp_path / "y.jsonl"), rollouts_from=str(tmp_path / "c.jsonl"), allow_failures=True
     )
-    assert summary.tally.n_empty == 1
+    assert summary.stats["n_empty"] == 1
     assert [(r["id"], r["rollout"]) for r in read(tmp_path / "y.jsonl")] == [("a", 1)]
 
 
 def test_samplers_that_give_too_few_too_many_or_other_answers_are_found_out(tmp_path: Path) -> None:
     class Odd(Scripted):
         def answer(self, request: Request) -> list[Completion]:
-            found = super().answer(request)
-            return found if not request.prefix else [*found, found[0]] if self.sleep_s else found[1:]
+            completions = super().answer(request)
+            if not request.prefix:
+                return completions
+            return [*completions, completions[0]] if self.sleep_s else completions[1:]
 
     for sampler in (Odd(), Odd(sleep_s=1e-9)):
-        with pytest.raises(MprmError, match=r"scripted gave 1[57] answers to request \d, of which 16 were asked for"):
+        with pytest.raises(MprmError, match=r"scripted gave 1[57] answers to request \d, of which 16 were requested"):
             run(tmp_path / "raw.jsonl", questions(2), sampler)
 
 
@@ -435,18 +437,18 @@ def test_when_all_fail_for_one_reason_the_run_stops_and_says_it(tmp_path: Path) 
 
 
 def test_an_empty_shard_is_an_empty_file(tmp_path: Path) -> None:
-    assert run(tmp_path / "raw.jsonl", questions(2), shard=Shard(3, 3)) == []
+    assert run(tmp_path / "raw.jsonl", questions(2), shard="3/3") == []
     (tmp_path / "two.jsonl").write_text(
         "".join(json.dumps(r) + "\n" for r in run(tmp_path / "a.jsonl", questions(2)))
     )
-    config = AnnotateConfig(shard=Shard(3, 3))
+    config = AnnotateConfig(shard="3/3")
     assert (
         annotate(
             None, Scripted(), str(tmp_path / "b.jsonl"), rollouts_from=str(tmp_path / "two.jsonl"), config=config
         ).n_questions
         == 0
     )
-    assert estimate(questions(2), Scripted(), config=config).n_continuations == 0
+    assert estimate_cost(questions(2), Scripted(), config).stats["n_continuations"] == 0
 
 
 @pytest.mark.parametrize("name", ["raw.jsonl.gz", "raw.parquet", "new/", "n" * 230 + ".jsonl"])
@@ -458,8 +460,8 @@ def test_outputs_that_could_not_be_finished_are_refused_at_once(tmp_path: Path, 
 
 
 def test_texts_that_are_no_utf8_do_not_end_a_run(tmp_path: Path) -> None:
-    def half(request: Request, number: int, found: Completion) -> Completion:
-        return replace(found, text="Step \ud83d.")
+    def half(request: Request, number: int, completion: Completion) -> Completion:
+        return replace(completion, text="Step \ud83d.")
 
     records = run(tmp_path / "raw.jsonl", questions(1), Scripted(change=half), rollouts=1)
     assert records[0]["response"] == "Step ?."
@@ -468,9 +470,9 @@ def test_texts_that_are_no_utf8_do_not_end_a_run(tmp_path: Path) -> None:
 def test_an_output_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     out = tmp_path / "raw.jsonl"
 
-    def write(request: Request, number: int, found: Completion) -> Completion:
+    def write(request: Request, number: int, completion: Completion) -> Completion:
         out.write_text("somebody else's")
-        return found
+        return completion
 
     with pytest.raises(OutputExistsError):
         run(out, questions(1), Scripted(change=write))
@@ -480,11 +482,10 @@ def test_an_output_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> Non
 PROGRAM = """
 import sys
 from pathlib import Path
-from mprm.annotation.annotate import AnnotateConfig, annotate
-from tests.annotation.samplers.chat_server import ChatServer, chat_server
+from mprm.annotation.annotate import annotate
 from tests.annotation.scripted import Scripted, questions
 out, log = sys.argv[1:]
-annotate(questions(8), Scripted(log=Path(log), sleep_s=0.004), out, config=AnnotateConfig(rollouts=3))
+annotate(questions(8), Scripted(log=Path(log), sleep_s=0.004), out, rollouts=3)
 """
 
 
@@ -508,12 +509,12 @@ def test_twenty_kills_at_random_moments_lose_only_what_is_in_flight(tmp_path: Pa
         assert process.wait() == -signal.SIGKILL, "the work was done too soon for twenty kills"
         n_kills += 1
     assert started(out, log).wait() == 0
-    asked = Counter(log.read_text().splitlines())
+    requests = Counter(log.read_text().splitlines())
     # 8 questions, 3 rollouts of 4 steps: 8 + 96 requests, of which only those that a kill caught come again
-    assert len(asked) == 104
-    assert sum(asked.values()) - 104 <= 20
+    assert len(requests) == 104
+    assert sum(requests.values()) - 104 <= 20
     whole = tmp_path / "whole.jsonl"
-    annotate(questions(8), Scripted(), str(whole), config=AnnotateConfig(rollouts=3))
+    annotate(questions(8), Scripted(), whole, rollouts=3)
     assert out.read_bytes() == whole.read_bytes()
     assert len({(r["id"], r["rollout"]) for r in read(out)}) == 24
 
@@ -525,7 +526,7 @@ def test_two_processes_on_one_output_refuse_each_other(tmp_path: Path) -> None:
         while not log.exists():
             time.sleep(0.005)
         with pytest.raises(ConfigError, match=r"another process is working on .*raw\.jsonl\.partial"):
-            annotate(questions(8), Scripted(), str(out), config=AnnotateConfig(rollouts=3))
+            annotate(questions(8), Scripted(), out, rollouts=3)
     finally:
         process.kill()
         process.wait()
@@ -534,21 +535,23 @@ def test_two_processes_on_one_output_refuse_each_other(tmp_path: Path) -> None:
 def test_other_questions_or_settings_do_not_continue_a_run(tmp_path: Path) -> None:
     out = tmp_path / "raw.jsonl"
 
-    def broken(request: Request, number: int, found: Completion) -> Completion:
-        return Completion(text="", finish_reason="error", error="no") if request.prefix else found
+    def broken(request: Request, number: int, completion: Completion) -> Completion:
+        return Completion(text="", finish_reason="error", error="no") if request.prefix else completion
 
     with pytest.raises(MprmError, match="2 of 2 questions failed"):
         run(out, questions(2), Scripted(change=broken))
     with pytest.raises(ConfigError, match="begun with other settings: continuations was 16, now 8"):
         run(out, questions(2), continuations=8)
-    with pytest.raises(ConfigError, match="begun with other settings: tasks was"):
+    with pytest.raises(ConfigError, match="begun with other settings: questions was"):
         run(out, questions(3))
     other = Question(id="0", question="[0] [0.5]", answer="43", source="s0")
-    with pytest.raises(ConfigError, match="begun with other settings: tasks was"):
+    with pytest.raises(ConfigError, match="begun with other settings: questions was"):
         run(out, [other])
 
 
-def test_a_server_that_dies_twenty_times_changes_nothing(tmp_path: Path) -> None:
+def test_a_server_that_dies_twenty_times_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setattr("mprm.annotation.samplers.server.HEALTH_CHECK_S", 0.01)
     script = Scripted()
 
     def answer(body: dict[str, Any], number: int) -> dict[str, Any]:
@@ -556,8 +559,8 @@ def test_a_server_that_dies_twenty_times_changes_nothing(tmp_path: Path) -> None
         if not said.startswith("["):  # the sampler gets to know the server
             text = "so"
         else:
-            asked = Request(prompt=said, prefix="".join(begun), n=body.get("n", 1), seed=body["seed"])
-            text = script.answer(asked)[number].text
+            request = Request(prompt=said, prefix="".join(begun), n=body.get("n", 1), seed=body["seed"])
+            text = script.answer(request)[number].text
         return {"index": number, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
 
     config, out = AnnotateConfig(rollouts=3), tmp_path / "raw.jsonl"
@@ -575,7 +578,7 @@ def test_a_server_that_dies_twenty_times_changes_nothing(tmp_path: Path) -> None
             deaths += 1
 
     with chat_server(answer=answer, delay_s=0.03) as server:
-        sampler = HTTPSampler(server.url, "policy", concurrency=4, backoff_s=0.01, retries=0)
+        sampler = HTTPSampler(server.url, "policy", concurrency=4)
         killer = threading.Thread(target=kill, args=(server,))
         killer.start()
         try:
@@ -589,13 +592,13 @@ def test_a_server_that_dies_twenty_times_changes_nothing(tmp_path: Path) -> None
 
 
 def test_other_weights_do_not_continue_a_run_and_another_name_does(tmp_path: Path) -> None:
-    def broken(request: Request, number: int, found: Completion) -> Completion:
-        return Completion(text="", finish_reason="error", error="no") if request.prefix else found
+    def broken(request: Request, number: int, completion: Completion) -> Completion:
+        return Completion(text="", finish_reason="error", error="no") if request.prefix else completion
 
     def policy(name: str, weights: str, change: Any = None) -> Scripted:
-        found = Scripted(change=change)
-        found.name, found.settings = name, {"weights": weights}
-        return found
+        sampler = Scripted(change=change)
+        sampler.name, sampler.settings = name, {"weights": weights}
+        return sampler
 
     out = tmp_path / "raw.jsonl"
     with pytest.raises(MprmError, match="2 of 2 questions failed"):
@@ -614,6 +617,6 @@ def test_records_that_cannot_be_used_stop_the_run_or_are_left_out_with_their_rea
     summary = annotate(
         None, Scripted(), str(tmp_path / "x.jsonl"), rollouts_from=str(tmp_path / "in.jsonl"), skip_bad=True
     )
-    assert (summary.tally.n_rollouts, summary.n_dropped) == (4, 1)
+    assert (summary.stats["n_rollouts"], summary.n_dropped) == (4, 1)
     [dropped] = read(Path(str(summary.dropped_to)))
     assert dropped["line"] == 5

@@ -1,17 +1,20 @@
+import itertools
 import json
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from mprm.annotation.sample import SampleConfig, sample
-from mprm.annotation.samplers.sampler import Answered, Completion, Request, SamplingParams, Session
+from mprm.annotation.samplers.sampler import Answered, Completion, Request, numbered
 from mprm.cli.sample import run
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
@@ -21,47 +24,36 @@ from tests.conftest import write_jsonl
 
 
 class Echo:
-    """Answers with the question and the seed, last question first; fails on some."""
+    """Answers with the question and the seed, the last request first; fails on some."""
 
     name = "echo"
 
     def __init__(self, *, fails: Sequence[str] = (), stops_after: int | None = None, voice: str = "low") -> None:
         self.fails, self.stops_after = fails, stops_after
         self.settings = {"voice": voice}
-        self.asked: list[str] = []
+        self.names: list[str] = []
 
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        yield LastFirst(self)
+    def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
+        waiting: list[tuple[int, Request]] = []
+        for request in numbered(requests):
+            if request is not None:
+                waiting.append(request)
+            else:
+                index, last = waiting.pop()
+                yield [(index, self.answer(last))]
 
     def answer(self, request: Request) -> list[Completion]:
         name = request.prompt.split("?")[0]
-        self.asked.append(name)
-        if self.stops_after is not None and len(self.asked) > self.stops_after:
+        self.names.append(name)
+        if self.stops_after is not None and len(self.names) > self.stops_after:
             raise KeyboardInterrupt
-        found = [
-            Completion(text=f"{name}\n\nseed {request.seed}\n\n{place}", finish_reason="stop" if place else "length")
-            for place in range(request.n)
+        completions = [
+            Completion(text=f"{name}\n\nseed {request.seed}\n\n{index}", finish_reason="stop" if index else "length")
+            for index in range(request.n)
         ]
         if name in self.fails:
-            found[1] = Completion(text="", finish_reason="error", error="HTTP 500")
-        return found
-
-
-class LastFirst:
-    """A session that takes in whatever there is, and answers what came last."""
-
-    room = 1
-
-    def __init__(self, echo: Echo) -> None:
-        self.echo, self.under_way = echo, list[tuple[int, Request]]()
-
-    def submit(self, number: int, request: Request) -> None:
-        self.under_way.append((number, request))
-
-    def wait(self) -> list[Answered]:
-        number, request = self.under_way.pop()
-        return [(number, self.echo.answer(request))]
+            completions[1] = Completion(text="", finish_reason="error", error="HTTP 500")
+        return completions
 
 
 QUESTIONS = [Question(id=str(i), source="s", question=f"q{i}?", answer="4") for i in range(5)]
@@ -86,13 +78,14 @@ def test_each_question_is_written_with_its_candidates_in_order(tmp_path: Path) -
         candidates[0]["text"].split("\n\n")[0],
         "\n\n".join(candidates[0]["text"].split("\n\n")[1:]),
     ]
-    assert (summary.n_done, summary.n_failed, summary.n_candidates, summary.n_cut) == (5, 0, 10, 5)
-    assert not (tmp_path / "c.jsonl.partial").exists()
+    assert (summary.n_done, summary.n_failed, summary.stats) == (5, 0, {"n_candidates": 10, "n_truncated": 5})
+    assert not list(tmp_path.glob("c.jsonl.partial*"))
     manifest = json.loads((tmp_path / "c.jsonl.manifest.json").read_text())
     assert manifest["config"]["policy"] == "echo"
     assert manifest["config"]["temperature"] == 0.7
     assert manifest["config"]["top_k"] == 30
-    assert manifest["sources"] == {"s": {"read": 5, "done": 5, "failed": 0, "cut": 5}}
+    counts = {"read": 5, "done": 5, "failed": 0, "n_candidates": 10, "n_truncated": 5}
+    assert manifest["sources"] == {"s": counts}
 
 
 def test_every_question_has_a_seed_of_its_own_that_the_run_seed_changes(tmp_path: Path) -> None:
@@ -112,8 +105,8 @@ def test_a_run_that_was_stopped_continues_and_gives_the_same_file(tmp_path: Path
     assert not out.exists()
     echo = Echo()
     summary = sample(QUESTIONS, echo, str(out), config=CONFIG)
-    assert echo.asked == ["q2", "q1", "q0"]
-    assert summary.n_continued == 2
+    assert echo.names == ["q2", "q1", "q0"]
+    assert summary.n_resumed == 2
     assert out.read_bytes() == whole.read_bytes()
 
 
@@ -122,17 +115,17 @@ def test_other_settings_do_not_continue_a_run(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         sample(QUESTIONS, Echo(stops_after=2), out, config=CONFIG)
     with pytest.raises(ConfigError, match=r"temperature was 0\.7, now 1\.0"):
-        sample(QUESTIONS, Echo(), out, config=SampleConfig(n=2, sampling=SamplingParams(temperature=1.0)))
+        sample(QUESTIONS, Echo(), out, config=SampleConfig(n=2, temperature=1.0))
     with pytest.raises(ConfigError, match="voice was 'low', now 'high'"):
         sample(QUESTIONS, Echo(voice="high"), out, config=CONFIG)
     with pytest.raises(ConfigError, match="questions was"):
         sample(QUESTIONS[:3], Echo(), out, config=CONFIG)
     echo = Echo()
     sample(QUESTIONS[:3], echo, out, config=CONFIG, force=True)
-    assert len(echo.asked) == 3
+    assert len(echo.names) == 3
 
 
-def test_failures_are_recorded_and_asked_again(tmp_path: Path) -> None:
+def test_failures_are_recorded_and_sampled_again(tmp_path: Path) -> None:
     out = tmp_path / "c.jsonl"
     with pytest.raises(MprmError, match=r"2 of 5 questions failed, .* reason in .*c\.jsonl\.failed"):
         sample(QUESTIONS, Echo(fails=["q1", "q3"]), str(out), config=CONFIG)
@@ -142,9 +135,9 @@ def test_failures_are_recorded_and_asked_again(tmp_path: Path) -> None:
     assert failed[0]["errors"] == ["HTTP 500"]
     echo = Echo()
     summary = sample(QUESTIONS, echo, str(out), config=CONFIG)
-    assert echo.asked == ["q3", "q1"]
+    assert echo.names == ["q3", "q1"]
     assert ids(out) == ["0", "1", "2", "3", "4"]
-    assert summary.n_continued == 3
+    assert summary.n_resumed == 3
     assert not (tmp_path / "c.jsonl.failed").exists()
 
 
@@ -155,7 +148,7 @@ def test_failures_can_be_allowed_and_stay_accounted_for(tmp_path: Path) -> None:
     assert (summary.n_done, summary.n_failed) == (4, 1)
     assert summary.failed_to == str(tmp_path / "c.jsonl.failed")
     manifest = json.loads(Path(summary.manifest).read_text())
-    assert manifest["sources"]["s"] == {"read": 5, "done": 4, "failed": 1, "cut": 4}
+    assert manifest["sources"]["s"] == {"read": 5, "done": 4, "failed": 1, "n_candidates": 8, "n_truncated": 4}
 
 
 def test_an_output_of_nothing_is_never_written(tmp_path: Path) -> None:
@@ -188,7 +181,15 @@ def test_the_questions_are_never_replaced(tmp_path: Path, name: str, force: bool
     (tmp_path / "folder").mkdir()
     with pytest.raises(ConfigError, match="is one of the inputs; choose another output"):
         sample(questions, Echo(), out, config=CONFIG, format="plain", force=force)
-    arguments = ["--server", "http://localhost:1", "--model", "m", "--out", out, *(["--force"] if force else [])]
+    arguments = [
+        "--server",
+        "http://localhost:1",
+        "--served-model",
+        "m",
+        "--out",
+        out,
+        *(["--force"] if force else []),
+    ]
     with pytest.raises(ConfigError, match="is one of the inputs"):
         run([str(questions), *arguments])
     assert questions.read_bytes() == before
@@ -204,10 +205,10 @@ def test_a_file_of_others_where_the_work_would_be_saved_is_kept(tmp_path: Path, 
     assert mine.read_text() == '{"run": 5}'
 
 
-def test_a_full_disk_is_told_with_the_file_that_was_written(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_the_file_that_was_written(tmp_path: Path) -> None:
     out = tmp_path / "c.jsonl"
-    # the journal holds the output and a line more: it fails first, unless it is whole already
-    with pytest.raises(OSError, match=r"File too large: .*c\.jsonl\.partial'"), files_of_at_most(500):
+    # the journal is larger than the output: it fails first, unless it is whole already
+    with pytest.raises(OSError, match=r"c\.jsonl\.partial'"), files_of_at_most(20_000):
         sample(QUESTIONS, Echo(), str(out), config=CONFIG)
     with pytest.raises(MprmError, match="questions failed"):
         sample(QUESTIONS, Echo(fails=["q0"]), str(out), config=CONFIG)
@@ -218,19 +219,22 @@ def test_a_full_disk_is_told_with_the_file_that_was_written(tmp_path: Path) -> N
     assert (tmp_path / "c.jsonl.partial").stat().st_size == n_journal
 
 
-def test_a_sampler_that_leaves_requests_unanswered_is_found_out(tmp_path: Path) -> None:
-    class Confused(LastFirst):
-        def wait(self) -> list[Answered]:
-            [(number, completions)] = super().wait()
-            return [(3 if number == 2 else number, completions)]
+def test_a_sampler_that_leaves_requests_unanswered_is_caught(tmp_path: Path) -> None:
+    class Confused(Echo):
+        def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
+            for [(index, completions)] in super().sample(requests):
+                yield [(3 if index == 2 else index, completions)]
 
     class Lazy(Echo):
-        @contextmanager
-        def session(self) -> Iterator[Session]:
-            yield Confused(self)
+        def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
+            yield from itertools.islice(super().sample(requests), 3)
 
-    with pytest.raises(MprmError, match="left requests unanswered"):
-        sample(QUESTIONS, Lazy(), str(tmp_path / "c.jsonl"), config=CONFIG)
+    with pytest.raises(MprmError, match="echo gave 2 answers to request 3, of which 0 were requested"):
+        sample(QUESTIONS, Confused(), tmp_path / "c.jsonl", CONFIG)
+    with pytest.raises(
+        MprmError, match=r"echo left 2 requests unanswered; what is done is kept in .*d\.jsonl\.partial"
+    ):
+        sample(QUESTIONS, Lazy(), tmp_path / "d.jsonl", CONFIG)
 
 
 def test_ids_that_come_twice_are_refused(tmp_path: Path) -> None:
@@ -240,7 +244,7 @@ def test_ids_that_come_twice_are_refused(tmp_path: Path) -> None:
 
 def test_images_are_looked_up_under_the_root_and_must_be_there(tmp_path: Path) -> None:
     question = Question(id="1", source="s", question="q?", answer="4", images=("a.png",))
-    with pytest.raises(DataError, match=r"question '1' of 's': image .*a\.png is not there; .*--image-root"):
+    with pytest.raises(DataError, match=r"question '1' of 's': image .*a\.png .*--image-root"):
         sample([question], Echo(), str(tmp_path / "c.jsonl"), config=CONFIG, image_root=tmp_path)
     climbing = Question(id="1", source="s", question="q?", answer="4", images=("../a.png",))
     with pytest.raises(DataError, match="leaves the image root"):
@@ -251,17 +255,17 @@ def test_images_are_looked_up_under_the_root_and_must_be_there(tmp_path: Path) -
     "arguments",
     [
         ["--out", "c.jsonl"],
-        ["--out", "c.jsonl", "--policy", "p", "--server", "http://h", "--model", "m"],
+        ["--out", "c.jsonl", "--policy", "p", "--server", "http://h", "--served-model", "m"],
         ["--out", "c.jsonl", "--server", "http://h"],
-        ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--extra-body", "[1]"],
-        ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--api-key-env", "NO_SUCH_KEY"],
-        ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--n", "0"],
+        ["--out", "c.jsonl", "--server", "http://h", "--served-model", "m", "--extra-body", "[1]"],
+        ["--out", "c.jsonl", "--server", "http://h", "--served-model", "m", "--api-key-env", "NO_SUCH_KEY"],
+        ["--out", "c.jsonl", "--server", "http://h", "--served-model", "m", "--n", "0"],
         ["--out", "c.jsonl", "--policy", "p", "--concurrency", "0"],
         ["--out", "c.jsonl", "--policy", "p", "--timeout-s", "-1"],
         ["--out", "c.jsonl", "--policy", "p", "--timeout-s", "nan"],
         ["--out", "c.jsonl", "--policy", "p", "--retries", "-1"],
-        ["--out", "c.jsonl", "--server", "http://h", "--model", "m", "--rows-per-batch", "0"],
-        ["--out", "s3://bucket/c.jsonl", "--server", "http://h", "--model", "m", "--force"],
+        ["--out", "c.jsonl", "--server", "http://h", "--served-model", "m", "--rows-per-batch", "0"],
+        ["--out", "s3://bucket/c.jsonl", "--server", "http://h", "--served-model", "m", "--force"],
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
@@ -288,7 +292,7 @@ def test_the_command_samples_from_a_server(
                 str(questions),
                 "--server",
                 server.url,
-                "--model",
+                "--served-model",
                 "policy",
                 "--out",
                 str(out),
@@ -320,28 +324,37 @@ def test_a_run_that_was_killed_continues_with_every_question_once(tmp_path: Path
     with chat_server(delay_s=0.1) as server:
         command = [
             *(sys.executable, "-c", "import sys; from mprm.cli.sample import run; sys.exit(run(sys.argv[1:]))"),
-            *(str(questions), "--server", server.url, "--model", "policy", "--out", str(out)),
+            *(str(questions), "--server", server.url, "--served-model", "policy", "--out", str(out)),
             *("--n", "2", "--concurrency", "4"),
         ]
         process = subprocess.Popen(command, stdout=subprocess.PIPE)
         deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and not (partial.exists() and partial.read_bytes().count(b"\n") > 8):
+        while time.monotonic() < deadline and len(server.bodies) < 16:
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         process.stdout.close()  # type: ignore[union-attr]
         assert not out.exists()
-        n_saved = partial.read_bytes().count(b"\n") - 1
-        assert 8 <= n_saved < 60
-        with partial.open("ab") as torn:
-            torn.write(b'{"id": "59", "source": "q", "candid')  # as a kill in the middle of a write leaves it
+        n_saved = n_records(partial, tmp_path / "copy")
+        assert 4 <= n_saved < 60
+        with (tmp_path / "c.jsonl.partial-wal").open("ab") as torn:
+            torn.write(b"\x00\x00\x00\x05" * 300)  # as a kill in the middle of a write leaves it
         server.delay_s = 0.0
-        n_asked = len(server.bodies)
+        n_before = len(server.bodies)
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert f"{n_saved} of them were done by an earlier run" in done.stdout
-    assert len(server.bodies) - n_asked == 60 - n_saved
+    assert f"{n_saved} of the questions were done by an earlier run" in done.stdout
+    assert len(server.bodies) - n_before == 60 - n_saved
     records = [json.loads(line) for line in out.read_text().splitlines()]
     assert [record["id"] for record in records] == [str(i) for i in range(60)]
     assert all(len(record["candidates"]) == 2 for record in records)
     assert all(record["candidates"][0]["text"].startswith(f"q{i}?") for i, record in enumerate(records))
-    assert not partial.exists()
+    assert not list(tmp_path.glob("c.jsonl.partial*"))
+
+
+def n_records(journal: Path, folder: Path) -> int:
+    """Questions that a copy of the journal holds."""
+    folder.mkdir()
+    for path in journal.parent.glob(journal.name + "*"):
+        shutil.copy(path, folder)
+    with closing(sqlite3.connect(folder / journal.name)) as database:
+        return int(database.execute("SELECT count(*) FROM records WHERE part = ''").fetchone()[0])

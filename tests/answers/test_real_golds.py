@@ -1,4 +1,7 @@
-"""The gold answers of public benchmarks, judged against themselves and against each other."""
+"""The gold answers of public benchmarks, graded against themselves and against each other.
+
+The whole files where they lie in ../shared beside the checkout, else the excerpts in tests/data/public.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from mprm.annotation.checker import AnswerChecker
-from mprm.annotation.checker_pool import Job
-from mprm.answers.compare import read_answer, same_answer
+from mprm.answers.compare import ParsedAnswer, read_answer, same_answer
+from mprm.answers.grade import Comparison, grade_by_algebra
 from mprm.answers.options import are_letters
 from mprm.data.questions import read_questions
 from mprm.data.types import Question
@@ -26,21 +29,27 @@ def math500(path: Path) -> list[Question]:
     return [Question(id=r["unique_id"], question=r["problem"], answer=r["answer"]) for r in records]
 
 
+EXCERPTS = Path(__file__).parents[1] / "data" / "public"
+WHOLE = SHARED / "data"
 FILES = {
-    "mathvision": (SHARED / "data/mathvision/test.jsonl", read_questions, 3040),
-    "dynamath": (SHARED / "data/dynamath/dataset.json", read_questions, 501),
-    "math500": (SHARED / "data/math500/test500.jsonl", math500, 500),
+    "mathvision/test.jsonl": (read_questions, 3040, 145),
+    "dynamath/dataset.json": (read_questions, 501, 120),
+    "math500/test500.jsonl": (math500, 500, 120),
 }
+"""How each is read, and the number of questions of the whole file and of the excerpt."""
+
+
+def public(name: str) -> Path:
+    return WHOLE / name if (WHOLE / name).exists() else EXCERPTS / name
 
 
 @pytest.fixture(scope="module", params=FILES)
 def questions(request: pytest.FixtureRequest) -> list[Question]:
-    path, read, n_questions = FILES[request.param]
-    if not path.exists():
-        pytest.skip(f"{request.param} is not in shared/data")
-    found = read(path)
-    assert len(found) == n_questions
-    return found
+    read, n_whole, n_excerpt = FILES[request.param]
+    path = public(request.param)
+    questions = read(path)
+    assert len(questions) == (n_whole if path.is_relative_to(WHOLE) else n_excerpt)
+    return questions
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +63,19 @@ def response(answer: str) -> str:
 
 
 def test_every_gold_answer_is_right_for_its_own_question(checker: AnswerChecker, questions: list[Question]) -> None:
-    found = checker.check_many([(response(q.answer), q) for q in questions])
-    assert [(q.id, q.answer, j) for q, j in zip(questions, found, strict=True) if j.verdict != "correct"] == []
+    grades = checker.check_many([(response(q.answer), q) for q in questions])
+    assert [(q.id, q.answer, g) for q, g in zip(questions, grades, strict=True) if g.grade != "correct"] == []
 
 
-def test_algebra_alone_finds_every_mathematical_gold_answer_equal_to_itself(
-    checker: AnswerChecker, questions: list[Question]
-) -> None:
-    readings = [read_answer(question.answer) for question in questions if not question.options]
-    jobs = [Job(r.latex, (r.latex,)) for r in dict.fromkeys(readings) if r.kind != "words"]
-    outcomes = dict(checker._pool.run(jobs))
-    not_equal = [jobs[place].answer for place, outcome in outcomes.items() if outcome.equal != 0]
+def comparison(answer: ParsedAnswer, gold: ParsedAnswer) -> Comparison:
+    return Comparison(answer.latex, (gold.latex,), answer.key, (answer.key,))
+
+
+def test_algebra_alone_finds_every_mathematical_gold_answer_equal_to_itself(questions: list[Question]) -> None:
+    answers = dict.fromkeys(read_answer(question.answer) for question in questions if not question.options)
+    mathematical = [answer for answer in answers if answer.kind != "words"]
+    assert len(mathematical) > 40
+    not_equal = [a.latex for a in mathematical if grade_by_algebra(comparison(a, a)).grade != "correct"]
     # DynaMath has the time 5:0, which is 5/0 to math-verify
     assert [answer for answer in not_equal if answer != "5:0"] == []
 
@@ -78,47 +89,44 @@ def test_the_text_of_the_right_option_is_right(checker: AnswerChecker, questions
         and (are_letters(q.options) or not any(re.fullmatch(r"\W*(?:text)?\W*[A-Za-z]\W*", o) for o in q.options))
     ]
     texts = [q.options["ABCDEFGHIJ".index(q.answer)] for q in choices]
-    found = checker.check_many([(response(text), q) for text, q in zip(texts, choices, strict=True)])
-    assert [(q.id, text, j) for q, text, j in zip(choices, texts, found, strict=True) if j.verdict != "correct"] == []
+    grades = checker.check_many([(response(text), q) for text, q in zip(texts, choices, strict=True)])
+    assert [(q.id, text, g) for q, text, g in zip(choices, texts, grades, strict=True) if g.grade != "correct"] == []
 
 
-def test_the_gold_answer_of_another_question_is_wrong(checker: AnswerChecker, questions: list[Question]) -> None:
+def test_the_gold_answer_of_another_question_is_incorrect(checker: AnswerChecker, questions: list[Question]) -> None:
     rng = random.Random(0)
     pairs = []
     while len(pairs) < 200:
-        one, other = rng.sample(questions, 2)
-        numbers = read_answer(one.answer).number, read_answer(other.answer).number
-        if one.options or other.options or None in numbers:
+        question, other = rng.sample(questions, 2)
+        numbers = read_answer(question.answer).number, read_answer(other.answer).number
+        if question.options or other.options or None in numbers:
             continue
         if abs(float(numbers[0].value) - float(numbers[1].value)) > 0.1:
-            pairs.append((response(other.answer), one))
+            pairs.append((response(other.answer), question))
     # 50% of one question may be 0.5 of another: no such pair is among these golds
-    assert {judged.verdict for judged in checker.check_many(pairs)} == {"wrong"}
+    assert {graded.grade for graded in checker.check_many(pairs)} == {"incorrect"}
 
 
-def test_algebra_alone_finds_other_gold_answers_different(checker: AnswerChecker, questions: list[Question]) -> None:
+def test_algebra_alone_finds_other_gold_answers_different(questions: list[Question]) -> None:
     rng = random.Random(1)
-    readings = [r for q in questions if not q.options and (r := read_answer(q.answer)).kind == "mathematics"]
-    jobs = []
-    while len(jobs) < 60:
-        one, other = rng.sample(readings, 2)
-        if same_answer(one, other) is None:
-            jobs.append(Job(one.latex, (other.latex,)))
-    equal = [jobs[place] for place, outcome in checker._pool.run(jobs) if outcome.equal is not None]
-    assert equal == []
+    answers = [a for q in questions if not q.options and (a := read_answer(q.answer)).kind == "mathematics"]
+    comparisons = []
+    while len(comparisons) < 60:
+        answer, gold = rng.sample(answers, 2)
+        if same_answer(answer, gold) is None:
+            comparisons.append(comparison(answer, gold))
+    assert [c for c in comparisons if grade_by_algebra(c).grade == "correct"] == []
 
 
-def test_another_letter_is_wrong(checker: AnswerChecker, questions: list[Question]) -> None:
+def test_another_letter_is_incorrect(checker: AnswerChecker, questions: list[Question]) -> None:
     choices = [q for q in questions if q.options]
     others = ["B" if q.answer == "A" else "A" for q in choices]
-    found = checker.check_many([(response(letter), q) for letter, q in zip(others, choices, strict=True)])
-    assert {judged.verdict for judged in found} <= {"wrong"}
+    grades = checker.check_many([(response(letter), q) for letter, q in zip(others, choices, strict=True)])
+    assert {graded.grade for graded in grades} <= {"incorrect"}
 
 
-def test_verdicts_on_real_responses_are_those_that_were_published(checker: AnswerChecker) -> None:
-    path = SHARED / "data/gsm8k/example_model_solutions.jsonl"
-    if not path.exists():
-        pytest.skip("GSM8K is not in shared/data")
+def test_grades_of_real_responses_are_those_that_were_published(checker: AnswerChecker) -> None:
+    path = public("gsm8k/example_model_solutions.jsonl")
     pairs, labels = [], []
     for line in path.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
@@ -126,15 +134,13 @@ def test_verdicts_on_real_responses_are_those_that_were_published(checker: Answe
         for solution in (value for value in record.values() if isinstance(value, dict)):
             # the file's own mark for the answer is the name of an option elsewhere
             pairs.append((solution["solution"].replace("\nA: ", "\nAnswer: "), question))
-            labels.append("correct" if solution["is_correct"] else "wrong")
-    assert (len(labels), labels.count("correct")) == (5276, 2001)
-    assert [judged.verdict for judged in checker.check_many(pairs)] == labels
+            labels.append("correct" if solution["is_correct"] else "incorrect")
+    assert (len(labels), labels.count("correct")) == ((5276, 2001) if path.is_relative_to(WHOLE) else (400, 147))
+    assert [graded.grade for graded in checker.check_many(pairs)] == labels
 
 
 def test_the_written_solutions_of_math500_are_right(checker: AnswerChecker) -> None:
-    path = SHARED / "data/math500/test500.jsonl"
-    if not path.exists():
-        pytest.skip("MATH-500 is not in shared/data")
+    path = public("math500/test500.jsonl")
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    found = checker.check_many([(r["solution"], q) for r, q in zip(records, math500(path), strict=True)])
-    assert [(r["answer"], j) for r, j in zip(records, found, strict=True) if j.verdict != "correct"] == []
+    grades = checker.check_many([(r["solution"], q) for r, q in zip(records, math500(path), strict=True)])
+    assert [(r["answer"], g) for r, g in zip(records, grades, strict=True) if g.grade != "correct"] == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import mprm
-from mprm.annotation.checker import Judged
+from mprm.answers.grade import GradedAnswer
 from mprm.cli.rerank import run
 from mprm.data.candidate_formats import read_candidates
 from mprm.data.types import Chain
@@ -78,7 +78,7 @@ def test_the_best_candidate_of_each_question_is_chosen_and_measured(files: Path)
     reranking = rerank(files, scorer)
     assert [(chosen.source, chosen.candidate, chosen.verdict, chosen.answer) for chosen in reranking.chosen] == [
         ("sums", 2, "correct", "7"),
-        ("more", 0, "wrong", "8"),
+        ("more", 0, "incorrect", "8"),
     ]
     assert reranking.chosen[0].score == pytest.approx(0.9)
     assert reranking.ns == (1, 2, 4)
@@ -222,9 +222,9 @@ def test_checked_answers_of_real_models_agree_with_the_labels_they_were_publishe
 def test_verdicts_that_failed_are_reported_with_their_bound(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judged(sets: Any, **options: Any) -> list[list[Judged]]:
+    def judged(sets: Any, **options: Any) -> list[list[GradedAnswer]]:
         verdicts = candidate_verdicts(sets, **options)
-        verdicts[1][0] = Judged("failed", "8", "math-verify took longer than 5 s")
+        verdicts[1][0] = GradedAnswer("failed", "8", "math-verify took longer than 5 s")
         return verdicts
 
     monkeypatch.setattr("mprm.evaluation.rerank.candidate_verdicts", judged)

@@ -244,7 +244,7 @@ def test_figures_come_as_svg_png_and_pdf(random_corpus: Path, tmp_path: Path) ->
 
 def test_the_page_needs_the_core_alone(random_corpus: Path, tmp_path: Path) -> None:
     """With every extra out of reach, as after a plain install."""
-    extras = ("torch", "transformers", "sklearn", "scipy", "PIL", "altair", "vl_convert", "pandas", "httpx", "ray")
+    extras = ("torch", "transformers", "sklearn", "scipy", "PIL", "altair", "vl_convert", "pandas", "openai", "ray")
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({extras!r}))\n"
         "from mprm.cli.main import run\n"

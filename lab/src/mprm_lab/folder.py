@@ -112,7 +112,7 @@ class LabFolder:
             log(f"{len(missing):,} pictures were not in {self.images} and have been drawn")
 
     def grade_candidates(self, log: Log) -> None:
-        """Check every candidate's answer once, and keep the verdicts as labels for all runs.
+        """Check every candidate's answer once, and keep the grades as labels for all runs.
 
         A candidate that the checker cannot decide on counts as not correct; their number is logged.
         """
@@ -123,11 +123,11 @@ class LabFolder:
         answers = [(candidate.text, entry.question) for entry in sets for candidate in entry.candidates]
         log(f"checking the answers of {len(answers):,} candidates")
         with mprm.AnswerChecker() as checker:
-            verdicts = [checked.verdict for checked in checker.check_many(answers)]
+            grades = [checked.grade for checked in checker.check_many(answers)]
         source.unlink(missing_ok=True)
-        if n_failed := verdicts.count("failed"):
+        if n_failed := grades.count("failed"):
             log(f"{n_failed:,} answers could not be checked and count as not correct")
-        labels = iter(int(verdict == "correct") for verdict in verdicts)
+        labels = iter(int(grade == "correct") for grade in grades)
         with atomic_write(str(self.graded)) as temporary, temporary.open("wb") as lines:
             for entry in sets:
                 question = entry.question

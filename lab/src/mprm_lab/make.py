@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -402,5 +402,5 @@ def _sample(folder: Path, plan: LabPlan, policy: str, questions: Path, out: Path
         return
     out.parent.mkdir(exist_ok=True)
     sampler = load_policy(folder / "policies" / policy, device=plan.device, rows=plan.rows)
-    config = SampleConfig(n=n, sampling=plan.sampling)
+    config = SampleConfig(n=n, **asdict(plan.sampling))
     mprm.sample(str(questions), sampler, str(out), config=config, image_root=folder / "images")

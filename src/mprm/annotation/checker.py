@@ -1,115 +1,44 @@
-"""The outcome of comparing a response with the gold answer.
+"""Grading responses by their final answers, thousands at a time, in worker processes that can be killed.
 
-Judging responses by their final answers, thousands at a time.
+Workers are subprocesses, one a thread, and not a `pebble.ProcessPool`, which is as fast (450 against 470 checks/s on
+two cores, 0.45 s to start either) but whose spawn and forkserver contexts run a script without a ``__main__`` guard
+again, whose fork context gives workers the threads, locks and address space of a parent that may use a GPU, so that
+no memory limit holds, and which breaks when an idle worker dies.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import astuple
 from importlib.util import find_spec
-from types import TracebackType
-from typing import Any, Literal
+from multiprocessing.connection import wait
+from queue import LifoQueue
+from typing import Any
 
-from mprm.annotation.checker_pool import Job, WorkerPool
-from mprm.answers.compare import Outcome, read_answer, same_answer
-from mprm.answers.extract import final_answer
-from mprm.answers.options import LETTERS, choice_in, chosen_letter, letter_of, undecided
+from mprm.answers.grade import READY, Comparison, GradedAnswer, grade
 from mprm.data.engine import n_cores
 from mprm.data.format import shown
 from mprm.data.types import Question
-from mprm.errors import ConfigError, DataError, MissingDependencyError
+from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError
 
-Verdict = Literal["correct", "wrong", "failed"]
-"""``failed``: the checker itself could not decide (time-out, crash); never counted as wrong in silence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One response, judged."""
-
-    verdict: Verdict
-    answer: str | None
-    """The final answer of the response, normalised so that equal answers vote together; None if none was found."""
-    reason: str | None = None
-    """Why the checker failed, or that no answer was found."""
-
-
-NO_ANSWER = "no answer found"
-
-
-@dataclass(frozen=True, slots=True)
-class Undecided:
-    """A response whose verdict takes algebra."""
-
-    job: Job
-    key: str
-    """The answer, as it votes when it is equal to nothing."""
-    names: tuple[str, ...]
-    """The answer, as it votes when it is equal to the candidate at that place."""
-
-    def judged(self, outcome: Outcome) -> Judged:
-        """The verdict, now that algebra has spoken."""
-        if outcome.failed:
-            return Judged("failed", self.key, outcome.reason)
-        if outcome.equal is None:
-            return Judged("wrong", self.key, outcome.reason)
-        return Judged("correct" if outcome.equal == 0 else "wrong", self.names[outcome.equal])
-
-
-def judge(response: str, question: Question) -> Judged | Undecided:
-    """The verdict on a response, as far as it can be told without algebra."""
-    gold = letter_of(question.answer, question.options) if question.options else None
-    if gold is not None:
-        return _judge_choice(response, question.options, gold)
-    found = final_answer(response)
-    answer = read_answer(found) if found is not None else None
-    if answer is None or not answer.latex:
-        return Judged("wrong", None, NO_ANSWER)
-    golden = read_answer(question.answer)
-    is_same = same_answer(answer, golden)
-    if is_same is None:
-        # the key stays the response's own: the gold answer must not decide what votes together
-        return Undecided(Job(answer.latex, (golden.latex,)), answer.key, (answer.key,))
-    return Judged("correct" if is_same else "wrong", answer.key)
-
-
-def _judge_choice(response: str, options: Sequence[str], gold: str) -> Judged | Undecided:
-    found = choice_in(response, len(options))
-    if found is None:
-        return Judged("wrong", None, NO_ANSWER)
-    letter = chosen_letter(found, options)
-    if letter is not None:
-        return Judged("correct" if letter == gold else "wrong", letter)
-    answer = read_answer(found)
-    if not answer.latex:
-        return Judged("wrong", None, NO_ANSWER)
-    letters = undecided(answer, options)
-    if gold not in letters:
-        return Judged("wrong", answer.key)
-    letters = [gold, *(letter for letter in letters if letter != gold)]
-    candidates = tuple(read_answer(options[LETTERS.index(letter)]).latex for letter in letters)
-    return Undecided(Job(answer.latex, candidates), answer.key, tuple(letters))
-
-
-def _check_no_text(place: int, response: Any, question: Question) -> None:
-    """Stop at what cannot be compared, before anything is."""
-    if not isinstance(response, str):
-        raise DataError(f"pair {place}: the response is {shown(response)}; expected text")
-    if not isinstance(question.answer, str):
-        raise DataError(
-            f"pair {place}: question {question.id!r} has the gold answer {shown(question.answer)}; expected text"
-        )
+START_S = 120.0
+"""How long a worker may take to start: it loads an algebra system, perhaps from a slow disk."""
 
 
 class AnswerChecker:
-    r"""Judges responses; owns the worker processes in which math-verify runs.
+    r"""Grades responses; owns the worker processes in which math-verify runs.
 
-    Most verdicts need no algebra: equal or different numbers, letters and words. The rest go to the workers,
-    each pair of answer and gold answer once. A comparison that takes too long is killed; its verdict, and that
+    Most grades need no algebra: equal or different numbers, letters and words. The rest go to the workers,
+    each pair of answer and gold answer once. A comparison that takes too long is killed; its grade, and that
     of one whose worker crashed, is ``failed``.
 
     Parameters
@@ -124,7 +53,7 @@ class AnswerChecker:
     >>> with AnswerChecker() as checker:
     ...     question = Question(id="1", question="Half of one?", answer=r"\frac{1}{2}")
     ...     checker.check(r"It is \boxed{0.5}.", question)
-    Judged(verdict='correct', answer='0.5', reason=None)
+    GradedAnswer(grade='correct', answer='0.5', reason=None)
     """
 
     def __init__(self, timeout_s: float = 5.0, processes: int | None = None) -> None:
@@ -137,67 +66,154 @@ class AnswerChecker:
                 "checking answers needs math-verify: pip install math-verify,"
                 " or install mprm with its extra [annotate]"
             )
-        self._pool = WorkerPool(processes or n_cores(), timeout_s)
-        self._known: dict[Job, Outcome] = {}
+        n_workers = processes or n_cores()
+        self._known: dict[Comparison, GradedAnswer] = {}
         self._lock = threading.Lock()
-        self._finalizer = weakref.finalize(self, self._pool.close)
+        self._workers = [_Worker(timeout_s) for _ in range(n_workers)]
+        self._idle: LifoQueue[_Worker] = LifoQueue()  # processes start when there is work for them
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._threads = ThreadPoolExecutor(n_workers)
+        self.close = weakref.finalize(self, _stop, self._threads, self._workers)
+        """End the workers."""
 
     def __enter__(self) -> AnswerChecker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """End the workers; they start again when there is more to check."""
-        with self._lock:
-            self._pool.close()
-
-    def check(self, response: str, question: Question) -> Judged:
-        """The verdict on one response."""
+    def check(self, response: str, question: Question) -> GradedAnswer:
+        """The grade of one response."""
         return self.check_many([(response, question)])[0]
 
     def check_many(
         self,
         pairs: Sequence[tuple[str, Question]],
         *,
-        on_checked: Callable[[int, Judged], Any] | None = None,
-    ) -> list[Judged]:
-        """The verdicts on many responses, in their order.
+        on_checked: Callable[[int, GradedAnswer], Any] | None = None,
+    ) -> list[GradedAnswer]:
+        """The grades of many responses, in their order.
 
-        Parameters
-        ----------
-        pairs
-            Responses, each with its question; a place in an error counts them from 0.
-        on_checked
-            Called with the place of a response and its verdict, as soon as it is known.
+        ``on_checked`` is called with the index of a response and its grade, as soon as it is known.
         """
-        for place, (response, question) in enumerate(pairs):
-            _check_no_text(place, response, question)
-        verdicts: list[Judged | None] = [None] * len(pairs)
-        places: dict[Job, list[tuple[int, Undecided]]] = {}
+        for index, (response, question) in enumerate(pairs):
+            for what, text in ("response", response), (f"gold answer of question {question.id!r}", question.answer):
+                if not isinstance(text, str):
+                    raise DataError(f"pair {index}: the {what} is {shown(text)}; expected text")
+        grades: dict[int, GradedAnswer] = {}
+        indices: dict[Comparison, list[int]] = {}
 
-        def settle(place: int, judged: Judged) -> None:
-            verdicts[place] = judged
+        def settle(index: int, graded: GradedAnswer) -> None:
+            grades[index] = graded
             if on_checked is not None:
-                on_checked(place, judged)
+                on_checked(index, graded)
 
         with self._lock:
-            for place, (response, question) in enumerate(pairs):
-                found = judge(response, question)
-                if isinstance(found, Judged):
-                    settle(place, found)
-                elif found.job in self._known:
-                    settle(place, found.judged(self._known[found.job]))
+            for index, (response, question) in enumerate(pairs):
+                outcome = grade(response, question.answer, question.options)
+                if isinstance(outcome, Comparison) and outcome not in self._known:
+                    indices.setdefault(outcome, []).append(index)
                 else:
-                    places.setdefault(found.job, []).append((place, found))
-            jobs = list(places)
-            with closing(self._pool.run(jobs)) as outcomes:  # no worker keeps a job when on_checked raises
-                for number, outcome in outcomes:
-                    if not outcome.crashed:
-                        self._known[jobs[number]] = outcome
-                    for place, found in places[jobs[number]]:
-                        settle(place, found.judged(outcome))
-        return [judged for judged in verdicts if judged is not None]
+                    settle(index, self._known[outcome] if isinstance(outcome, Comparison) else outcome)
+            futures = {self._threads.submit(_grade, self._idle, comparison): comparison for comparison in indices}
+            try:
+                for future in as_completed(futures):
+                    comparison = futures[future]
+                    try:
+                        graded = self._known[comparison] = future.result()
+                    except _WorkerDiedError as error:  # perhaps not of the comparison: another attempt may succeed
+                        graded = GradedAnswer("failed", comparison.key, str(error))
+                    for index in indices[comparison]:
+                        settle(index, graded)
+            except BaseException:  # no worker keeps a comparison that nobody waits for
+                for future in futures:
+                    future.cancel()
+                for worker in self._workers:
+                    worker.interrupt()
+                raise
+        return [grades[index] for index in range(len(pairs))]
+
+
+def _grade(idle: LifoQueue[_Worker], comparison: Comparison) -> GradedAnswer:
+    """The grade by one of the idle workers; runs in a thread, which keeps no reference to the checker."""
+    worker = idle.get()
+    try:
+        return worker.grade(comparison)
+    finally:
+        idle.put(worker)
+
+
+def _stop(threads: ThreadPoolExecutor, workers: Sequence[_Worker]) -> None:
+    for worker in workers:
+        worker.interrupt()
+    threads.shutdown(cancel_futures=True)
+    for worker in workers:
+        worker.discard()
+
+
+class _WorkerDiedError(Exception):
+    """Says what a worker died of."""
+
+
+class _Worker:
+    """A process that grades comparisons, one at a time; a new one after it was killed or has died."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def grade(self, comparison: Comparison) -> GradedAnswer:
+        """The grade by algebra; raises `_WorkerDiedError` where the process dies meanwhile."""
+        if self.process is None or self.process.poll() is not None:
+            self._start()
+        message = json.dumps([self._timeout_s, *astuple(comparison)]).encode()
+        line = self._exchange(message + b"\n", self._timeout_s)
+        if line is None:
+            self.discard()
+            return GradedAnswer("failed", comparison.key, f"math-verify took longer than {self._timeout_s:g} s")
+        if not line.endswith(b"\n"):
+            status = self.discard()
+            cause = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            raise _WorkerDiedError(f"the worker process died ({cause})")
+        return GradedAnswer(**json.loads(line))
+
+    def _start(self) -> None:
+        self.discard()
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "mprm.answers.grade"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        if self._exchange(b"", START_S) != READY:
+            raise MprmError(
+                f"a worker of the answer checker did not start (exit status {self.discard()});"
+                " to see why, run: python -m mprm.answers.grade"
+            )
+
+    def _exchange(self, message: bytes, timeout_s: float) -> bytes | None:
+        """The next line of the process, without its end where the process died; None after the time-out."""
+        assert self.process is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(OSError):  # a broken pipe: reading tells
+            self.process.stdin.write(message)
+            self.process.stdin.flush()
+        return self.process.stdout.readline() if wait([self.process.stdout.fileno()], timeout_s) else None
+
+    def interrupt(self) -> None:
+        """Kill the process, whatever it does; for other threads than the one that works with it."""
+        if self.process is not None:
+            self.process.kill()
+
+    def discard(self) -> int:
+        """Kill the process and let go of it; its exit status."""
+        if self.process is None:
+            return 0
+        process, self.process = self.process, None
+        process.kill()
+        with contextlib.suppress(OSError):  # closing flushes what a dead process did not read
+            process.communicate()
+        return process.returncode

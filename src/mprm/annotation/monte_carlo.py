@@ -1,318 +1,194 @@
-"""Monte-Carlo annotation of one question: which requests it takes, and what their answers come to.
+"""Monte-Carlo annotation of one question: which requests it takes, and what their completions come to.
 
-A rollout is split into steps. The continuations of the prefix that ends with a step tell the step's worth:
-its score is the share of them that reach the right answer.
-
+A question has rollouts, a rollout has steps, and each step ends a prefix whose continuations are counted: the step's
+score is the share of them that reach the gold answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import xxhash
 
-from mprm.annotation.samplers.sampler import Request, SamplingParams, derived_seed
-from mprm.annotation.task import Task
+from mprm.annotation.run import COUNTS, Outcome, QuestionFailedError, Task, Work
+from mprm.annotation.samplers.sampler import Request
 from mprm.data.candidate_formats import JOINT, split_steps
-from mprm.errors import ConfigError
 
-ROLLOUTS = "rollouts"
-"""The part of a question's work that makes its rollouts; the others are ROLLOUT.STEP.DRAWN."""
-
-
-class Budget(Protocol):
-    """How many continuations a prefix gets."""
-
-    def next(self, k: int, n: int) -> int:
-        """How many more to draw now, after ``k`` successes among ``n``; 0 when that is enough."""
-        ...
+if TYPE_CHECKING:
+    from mprm.annotation.annotate import AnnotateConfig
 
 
-@dataclass(frozen=True, slots=True)
-class FixedBudget:
-    """The same number for every prefix."""
-
-    n_max: int
-
-    def next(self, k: int, n: int) -> int:  # noqa: ARG002
-        """What is left."""
-        return max(0, self.n_max - n)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Procedure:
-    """How every question is annotated."""
-
-    rollouts: int
-    continuations: int
-    max_steps: int | None
-    early_stop: bool
-    sampling: SamplingParams
-    seed: int
-    budget: Budget
-    is_fresh: bool
-    """Whether continuations are drawn that may have been drawn before, with the same seed: they must be others."""
-    audit: float
-    """Share of the prefixes that get all continuations although the budget has decided."""
-
-    def is_audited(self, *names: object) -> bool:
-        """By a hash of the prefix's names: the same in every run."""
-        digest = xxhash.xxh3_64_intdigest("\0".join(map(str, (self.seed, *names))).encode("utf-8", "surrogatepass"))
-        return digest < self.audit * 2**64
+STATS = (
+    *("n_rollouts", "n_truncated_rollouts", "n_empty", "n_steps", "n_unsampled", "n_continuations", *COUNTS),
+    *("n_tokens", "n_skipped", "n_audited", "n_disagreed", "audit_shift"),
+)
+"""Sums over questions, which docs/annotation.md explains; of rollouts that were given, only what was sampled now."""
 
 
 @dataclass(slots=True)
 class StepCounts:
-    """The continuations of one prefix, by what became of them."""
+    """A step, and what became of the continuations of the prefix that ends with it."""
 
     text: str
-    k_given: int = 0
-    n_given: int = 0
-    cut_given: int = 0
-    failed_given: int = 0
-    """Successes, continuations, and of those the ones cut off or not judged, that the rollout came with."""
     n_correct: int = 0
-    n_wrong: int = 0
-    n_cut: int = 0
-    """Without an answer when the token limit cut them off; they count as not correct."""
+    n_incorrect: int = 0
+    n_truncated: int = 0
+    """Without an answer at the token limit; they count as not correct."""
     n_failed: int = 0
-    """Drawn, but the answer checker failed; they count neither way."""
-    n_tokens: int = 0
-    is_asked: bool = False
-    decided: tuple[int, int] | None = None
-    """(k, n) when the budget had enough, where that was before all were drawn."""
+    """The answer checker failed; they count neither way."""
+    n_sampled: int = 0
+    """All continuations but those that failed in an earlier run, which are sampled again."""
+    stopped_at: tuple[int, int] | None = None
+    """(k, n) when the adaptive rule had enough, where that was before all were sampled."""
 
     @property
-    def k(self) -> int:
-        """Successes."""
-        return self.k_given + self.n_correct
+    def n_total(self) -> int:
+        """Continuations whose outcome is known."""
+        return self.n_correct + self.n_incorrect + self.n_truncated
 
     @property
-    def n(self) -> int:
-        """Continuations whose outcome is known: the score is k / n."""
-        return self.n_given + self.n_correct + self.n_wrong + self.n_cut
+    def score(self) -> float:
+        """Share of the continuations that succeed."""
+        return self.n_correct / self.n_total if self.n_total else 0.0
 
-    @property
-    def n_drawn(self) -> int:
-        """Continuations, those included on which the checker failed."""
-        return self.n + self.n_failed
-
-    def entry(self) -> dict[str, Any]:
+    def as_record(self) -> dict[str, Any]:
         """The step as v1.1-Raw writes it."""
-        score = self.k / self.n if self.n else 0.0
-        entry = {"step": self.text, "score": score, "num_mc_correct": self.k, "num_mc_total": self.n}
-        more = {"num_mc_cut": self.cut_given + self.n_cut, "num_mc_failed": self.failed_given + self.n_failed}
-        return entry | {name: n for name, n in more.items() if n}
-
-
-@dataclass(slots=True, kw_only=True)
-class AnnotationStats:
-    """What annotating has come to; tallies add up."""
-
-    n_rollouts: int = 0
-    n_cut_rollouts: int = 0
-    """Rollouts that the token limit cut off; they are annotated as far as they go."""
-    n_empty: int = 0
-    """Rollouts without a word, which have no steps to annotate."""
-    n_steps: int = 0
-    n_unsampled: int = 0
-    """Steps after a first one that never succeeded, left out by the early stop."""
-    n_continuations: int = 0
-    n_correct: int = 0
-    n_cut: int = 0
-    n_failed: int = 0
-    n_tokens: int = 0
-    """Of rollouts and continuations, as far as the policy's server tells."""
-    n_spared: int = 0
-    """Continuations that the budget left out."""
-    n_audited: int = 0
-    """Steps that the budget had decided, and that got all continuations all the same."""
-    n_disagreed: int = 0
-    """Audited steps whose label with all continuations is another than the budget's."""
-    audit_shift: float = 0.0
-    """Sum over them of the score that the budget would have given less the score of all."""
-
-    def add(self, other: Mapping[str, float]) -> None:
-        """Add another tally's fields."""
-        for name, n in other.items():
-            setattr(self, name, getattr(self, name) + n)
+        counts = {"num_mc_correct": self.n_correct, "num_mc_total": self.n_total}
+        more = {"num_mc_cut": self.n_truncated, "num_mc_failed": self.n_failed}
+        return {"step": self.text, "score": self.score, **counts, **{name: n for name, n in more.items() if n}}
 
 
 @dataclass(slots=True)
-class _Chain:
-    number: int
+class RolloutCounts:
+    """A rollout, and the counts of its steps."""
+
     steps: list[StepCounts]
     finish_reason: str | None = None
 
 
-@dataclass(slots=True)
-class Annotation:
-    """One question under way."""
+@dataclass(slots=True, kw_only=True)
+class AnnotationTask(Task):
+    """A question under annotation."""
 
-    task: Task
-    procedure: Procedure
-    chains: dict[int, _Chain] | None = None
-    """By number; None before there are any."""
-    n_empty: int = 0
-    n_tokens: int = 0
-    _is_asked: bool = False
-    errors: set[str] = field(default_factory=set)
-    """Why answers could not be had, where they could not."""
+    config: AnnotateConfig
+    rollouts: dict[int, RolloutCounts] | None = None
+    """By number; None before the policy has sampled them."""
+    stats: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(STATS, 0)))
 
-    def __post_init__(self) -> None:
-        if self.task.given is None:
-            return
-        self.n_empty = self.task.n_empty
-        self.chains = {
-            rollout.number: _Chain(
-                rollout.number,
-                [StepCounts(step.text, step.k, step.n, step.n_cut, step.n_failed) for step in rollout.steps],
-                rollout.finish_reason,
-            )
-            for rollout in self.task.given
-        }
+    def digest(self) -> bytes:
+        """Changes with whatever the annotation depends on."""
+        return Task.digest(self) + xxhash.xxh3_128_digest(msgspec.json.encode(self.rollouts))
 
-    def wanted(self) -> Iterator[tuple[str, Request]]:
-        """Parts that can be asked for now and are not under way; they are from then on."""
-        if self.chains is None:
-            if not self._is_asked:
-                self._is_asked = True
-                yield ROLLOUTS, self._request(ROLLOUTS, self.procedure.rollouts)
-            return
-        for number, chain in self.chains.items():
-            for place, step in enumerate(chain.steps):
-                needed = self._needed(number, place)
-                if needed and not step.is_asked:
-                    step.is_asked = True
-                    part = f"{number}.{place}.{step.n_drawn}"
-                    yield part, self._request(part, needed, _prefix(chain, place))
-                if self.procedure.early_stop and (needed or not step.k):
+    def add_rollout(self, number: int, texts: Sequence[str], finish_reason: str | None) -> list[StepCounts]:
+        """The steps of a rollout that is added; one without a word is only counted."""
+        rollout = RolloutCounts([StepCounts(text) for text in texts], finish_reason)
+        self.rollouts = {**(self.rollouts or {}), **({number: rollout} if texts else {})}
+        self.stats["n_empty"] += not texts
+        return rollout.steps
+
+    def work(self) -> Work:
+        """Sample the rollouts, then continuations of all prefixes, round by round."""
+        if self.rollouts is None:
+            outcomes = yield {"rollouts": self._request("rollouts", self.config.rollouts)}
+            self.stats["n_tokens"] += outcomes["rollouts"]["n_tokens"]
+            for number, completion in enumerate(outcomes["rollouts"]["completions"]):
+                steps = split_steps(completion["text"], self.config.max_steps)
+                self.add_rollout(number, steps, completion["finish_reason"])
+        rollouts, self.rollouts = self.rollouts or {}, None  # which nobody needs once this is done
+        while requests := self._missing(rollouts):
+            for part, outcome in (yield requests).items():
+                self._count(rollouts, part, outcome)
+        unscored = [
+            f"step {index} of rollout {number}: the answer checker failed on all {step.n_failed} continuations"
+            for number, rollout in rollouts.items()
+            for index, step in enumerate(rollout.steps)
+            if step.n_failed and not step.n_total
+        ]
+        if unscored or not rollouts:
+            raise QuestionFailedError(*(unscored or [f"all {self.stats['n_empty']} rollouts are empty"]))
+        for number, rollout in rollouts.items():
+            self._add_stats(number, rollout)
+        records = [self._record(number, rollout) for number, rollout in rollouts.items()]
+        return {"records": records, "stats": dict(self.stats)}
+
+    def _missing(self, rollouts: Mapping[int, RolloutCounts]) -> dict[str, Request]:
+        """The requests of all prefixes that need more continuations now, by ROLLOUT.STEP.N_SAMPLED."""
+        requests = {}
+        for number, rollout in rollouts.items():
+            for index, step in enumerate(rollout.steps):
+                n = self._n_missing(step, number, index)
+                if n:
+                    prefix = JOINT.join(step.text for step in rollout.steps[: index + 1])
+                    is_last = index + 1 == len(rollout.steps)  # the policy may end the answer there
+                    part = f"{number}.{index}.{step.n_sampled}"
+                    requests[part] = self._request(part, n, prefix if is_last else prefix + JOINT)
+                if self.config.early_stop and (n or not step.n_correct):
                     break
+        return requests
 
-    def _needed(self, number: int, place: int) -> int:
-        """How many more continuations the step gets now."""
-        assert self.chains is not None
-        step, procedure = self.chains[number].steps[place], self.procedure
-        rest = procedure.continuations - step.n_drawn
-        if rest <= 0:
-            return 0
-        needed = min(rest, procedure.budget.next(step.k, step.n))
-        if needed or not step.n_drawn:
-            return needed or rest
-        step.decided = step.decided or (step.k, step.n_drawn)
-        return rest if procedure.is_audited(*self.task.key, number, place) else 0
+    def _n_missing(self, step: StepCounts, number: int, index: int) -> int:
+        n_left = self.config.continuations - step.n_sampled
+        if n_left <= 0 or not self.config.adaptive:
+            return max(0, n_left)
+        n_next = min(n_left, self.config.n_next(step.n_correct, step.n_total))
+        if n_next or not step.n_sampled:
+            return n_next or n_left
+        step.stopped_at = step.stopped_at or (step.n_correct, step.n_sampled)
+        return n_left if self._is_audited(number, index) else 0
+
+    def _is_audited(self, number: int, index: int) -> bool:
+        """By a hash of the prefix's names: the same in every run."""
+        names = "\0".join(map(str, (self.config.seed, *self.key, number, index)))
+        return xxhash.xxh3_64_intdigest(names.encode("utf-8", "surrogatepass")) < self.config.audit * 2**64
 
     def _request(self, part: str, n: int, prefix: str = "") -> Request:
-        task, procedure = self.task, self.procedure
-        return Request(
-            prompt=task.prompt,
-            images=task.images,
-            prefix=prefix,
-            n=n,
-            seed=derived_seed(procedure.seed, *(["fresh"] if procedure.is_fresh else []), *task.key, part),
-            sampling=procedure.sampling,
-        )
+        # continuations that may have been sampled before with the same seed must be others
+        fresh = ["fresh"] if self.config.fresh else []
+        return self.request(n, *fresh, *self.key, part, prefix=prefix)
 
-    def prefix_of(self, part: str) -> str:
-        """The text that the continuations of a part continue."""
-        assert self.chains is not None
-        number, place, _ = map(int, part.split("."))
-        return _prefix(self.chains[number], place)
-
-    def take(self, part: str, outcome: Mapping[str, Any]) -> None:
-        """What came of a part: the rollouts, or the number of continuations of each fate."""
-        if part == ROLLOUTS:
-            self._take_rollouts(outcome)
-            return
-        assert self.chains is not None
-        number, place, _ = map(int, part.split("."))
-        step = self.chains[number].steps[place]
-        for name in ("n_correct", "n_wrong", "n_cut", "n_failed", "n_tokens"):
+    def _count(self, rollouts: Mapping[int, RolloutCounts], part: str, outcome: Outcome) -> None:
+        number, index, _ = map(int, part.split("."))
+        step = rollouts[number].steps[index]
+        for name in COUNTS:
             setattr(step, name, getattr(step, name) + outcome[name])
-        step.is_asked = False
+        n = sum(outcome[name] for name in COUNTS)
+        step.n_sampled += n
+        self.stats.update({name: outcome[name] for name in (*COUNTS, "n_tokens")}, n_continuations=n)
 
-    def _take_rollouts(self, outcome: Mapping[str, Any]) -> None:
-        self.n_tokens += outcome["n_tokens"]
-        self.chains = {}
-        for number, rollout in enumerate(outcome["rollouts"]):
-            steps = split_steps(rollout["text"], self.procedure.max_steps)
-            if steps:
-                self.chains[number] = _Chain(number, [StepCounts(text) for text in steps], rollout["finish_reason"])
-            else:
-                self.n_empty += 1
+    def _add_stats(self, number: int, rollout: RolloutCounts) -> None:
+        n_unsampled = sum(not step.n_sampled for step in rollout.steps)
+        is_truncated = rollout.finish_reason == "length"
+        self.stats.update(
+            n_rollouts=1, n_truncated_rollouts=is_truncated, n_steps=len(rollout.steps), n_unsampled=n_unsampled
+        )
+        for index, step in enumerate(rollout.steps):
+            if step.stopped_at is None:
+                continue
+            self.stats["n_skipped"] += self.config.continuations - step.n_sampled
+            if self._is_audited(number, index):
+                k, n = step.stopped_at
+                has_other_label = (k > 0) != (step.n_correct > 0)
+                self.stats.update(n_audited=1, n_disagreed=has_other_label, audit_shift=k / n - step.score)  # type: ignore[call-overload]
 
-    @property
-    def unscored(self) -> list[str]:
-        """Steps of which the checker could judge no continuation: the question cannot be written."""
-        return [
-            f"step {place} of rollout {number}: the answer checker failed on all {step.n_failed} continuations"
-            for number, chain in (self.chains or {}).items()
-            for place, step in enumerate(chain.steps)
-            if step.n_failed and not step.n
-        ]
-
-    def records(self) -> list[dict[str, Any]]:
-        """The rollouts as v1.1-Raw writes them, once nothing more is wanted."""
-        question = self.task.question
-        images = list(question.images)
-        found = []
-        for chain in (self.chains or {}).values():
-            record: dict[str, Any] = {"id": question.id, "rollout": chain.number}
-            if images:
-                record["image"] = images[0] if len(images) == 1 else images
-            record |= {
-                "question": self.task.prompt,
-                "question_orig": question.question,
-                "answer": question.answer,
-                **({"options": question.options} if question.options else {}),
-                "response": JOINT.join(step.text for step in chain.steps),
-                "steps_with_score": [step.entry() for step in chain.steps],
-                "num_mc_sequences": max(self.procedure.continuations, *(step.n for step in chain.steps)),
-            }
-            if chain.finish_reason is not None:
-                record["finish_reason"] = chain.finish_reason
-            unsampled = [place for place, step in enumerate(chain.steps) if not step.n_drawn]
-            if unsampled:
-                record["early_stop_at"] = unsampled[0] - 1
-            if question.source:
-                record["source"] = question.source
-            found.append(record)
-        return found
-
-    def tally(self) -> dict[str, float]:
-        """The question's part of the sums; of given rollouts, only what was drawn now."""
-        total = AnnotationStats(n_rollouts=len(self.chains or {}), n_empty=self.n_empty, n_tokens=self.n_tokens)
-        for number, chain in (self.chains or {}).items():
-            total.n_cut_rollouts += chain.finish_reason == "length"
-            for place, step in enumerate(chain.steps):
-                total.n_steps += 1
-                total.n_unsampled += not step.n_drawn
-                total.n_continuations += step.n_drawn - step.n_given
-                total.n_correct += step.n_correct
-                total.n_cut += step.n_cut
-                total.n_failed += step.n_failed
-                total.n_tokens += step.n_tokens
-                if step.decided is not None:
-                    is_audited = self.procedure.is_audited(*self.task.key, number, place)
-                    total.n_spared += self.procedure.continuations - step.n_drawn
-                    total.n_audited += is_audited
-                    if is_audited:
-                        k, n = step.decided
-                        total.n_disagreed += (k > 0) != (step.k > 0)
-                        total.audit_shift += k / n - step.k / step.n
-        return asdict(total)
-
-
-def _prefix(chain: _Chain, place: int) -> str:
-    """The steps up to this one, and the blank line after it unless the answer ends there."""
-    text = JOINT.join(step.text for step in chain.steps[: place + 1])
-    return text + JOINT if place + 1 < len(chain.steps) else text
-
-
-def check_numbers(**numbers: float) -> None:
-    """Stop at counts below 1."""
-    for name, number in numbers.items():
-        if number < 1:
-            raise ConfigError(f"{name} must be 1 or more, got {number}")
+    def _record(self, number: int, rollout: RolloutCounts) -> dict[str, Any]:
+        question, images = self.question, list(self.question.images)
+        unsampled = [index for index, step in enumerate(rollout.steps) if not step.n_sampled]
+        return {
+            "id": question.id,
+            "rollout": number,
+            **({"image": images[0] if len(images) == 1 else images} if images else {}),
+            "question": self.prompt,
+            "question_orig": question.question,
+            "answer": question.answer,
+            **({"options": question.options} if question.options else {}),
+            "response": JOINT.join(step.text for step in rollout.steps),
+            "steps_with_score": [step.as_record() for step in rollout.steps],
+            "num_mc_sequences": max(self.config.continuations, *(step.n_total for step in rollout.steps)),
+            **({"finish_reason": rollout.finish_reason} if rollout.finish_reason is not None else {}),
+            **({"early_stop_at": unsampled[0] - 1} if unsampled else {}),
+            **({"source": question.source} if question.source else {}),
+        }

@@ -1,26 +1,20 @@
-"""Plain numbers in an answer: read exactly, written in one way.
+r"""What an answer says, a number, words or mathematics, and whether two answers are the same without algebra.
 
-The unit behind a number: told apart from it, and given one name however it is written.
-
-What an answer says: a number, words, or mathematics; and the key under which equal answers vote.
-
-Whether two expressions are equal, by math-verify; runs in a worker process, as it may never come back.
+Numbers are read exactly and written in one way; the unit behind a number is split off and given one name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 from mprm.answers.extract import cleaned
 
-NUMBERS_LONGEST = 40
-"""Digits of the longest number that is read here; longer ones are left to the algebra system."""
-
+LONGEST_NUMBER = 40
+"""Characters of the longest number that is read here; longer ones are left to the algebra system."""
 ROUNDED = 3
 """A gold answer with so many digits after the point, or more, is taken for a rounded value."""
 
@@ -30,7 +24,7 @@ _POWER = (
     r"|[eE](?P<e>[-+]?[0-9]{1,2}))?"
 )
 _DECIMAL = re.compile(_SIGN + r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]*)(?:\.(?P<decimals>[0-9]*))?" + _POWER)
-_STROKE = re.compile(_SIGN + r"(?:(?P<whole>[0-9]+)\s+)?(?P<above>[0-9]+)\s*/\s*(?P<below>[0-9]+)")
+_SLASH = re.compile(_SIGN + r"(?:(?P<whole>[0-9]+)\s+)?(?P<above>[0-9]+)\s*/\s*(?P<below>[0-9]+)")
 _FRAC = re.compile(
     _SIGN + r"(?P<whole>[0-9]*)\s*\\frac\s*\{\s*(?P<above>[-+]?[0-9]+)\s*\}\s*\{\s*(?P<below>[0-9]+)\s*\}"
 )
@@ -46,13 +40,32 @@ class Number:
 
     def __str__(self) -> str:
         """Decimal where that is exact and short, else a fraction: ``0.5``, ``1/3``."""
-        n_digits = next((n for n in range(13) if (self.value * 10**n).denominator == 1), None)
+        n_digits = _n_decimals(self.value, 12)
         if n_digits is None:
             return f"{self.value.numerator}/{self.value.denominator}"
         if n_digits == 0:
             return str(self.value.numerator)
         digits = str(abs((self.value * 10**n_digits).numerator)).rjust(n_digits + 1, "0")
         return f"{'-' if self.value < 0 else ''}{digits[:-n_digits]}.{digits[-n_digits:]}"
+
+    @property
+    def tolerance(self) -> Fraction:
+        """How far the exact value may be from this gold number: half a unit in the last digit of a rounded one."""
+        if self.decimals is None or self.decimals < ROUNDED:
+            return Fraction(0)
+        return Fraction(1, 2 * 10**self.decimals)
+
+    def without_noise(self) -> Number:
+        """The number without what binary arithmetic left behind: 5.000000000000001 is 5."""
+        if self.decimals is None or self.decimals <= 10:
+            return self
+        value = round(self.value, 9)
+        return Number(value, _n_decimals(value, 9))
+
+
+def _n_decimals(value: Fraction, most: int) -> int | None:
+    """Digits after the point that write the value exactly; None where more than ``most`` are needed."""
+    return next((n for n in range(most + 1) if (value * 10**n).denominator == 1), None)
 
 
 def number_in(latex: str) -> Number | None:
@@ -66,93 +79,49 @@ def number_in(latex: str) -> Number | None:
     ('0.5', '1000.5', None)
     """
     text = latex.strip()
-    if len(text) > NUMBERS_LONGEST:
+    if len(text) > LONGEST_NUMBER:
         return None
-    if found := _STROKE.fullmatch(text) or _FRAC.fullmatch(text):
-        above, below = int(found["above"]), int(found["below"])
-        if below == 0 or (found["whole"] and above < 0):
+    if fraction := _SLASH.fullmatch(text) or _FRAC.fullmatch(text):
+        above, below = int(fraction["above"]), int(fraction["below"])
+        if below == 0 or (fraction["whole"] and above < 0):
             return None
-        value = Fraction(above, below) + int(found["whole"] or 0)
-        return Number(-value if found["sign"] == "-" else value)
-    if (found := _DECIMAL.fullmatch(text)) and (found["whole"] or found["decimals"]):
-        decimals = found["decimals"]
-        value = Fraction(f"{(found['whole'] or '0').replace(',', '')}.{decimals or '0'}")
-        power = int(found["power"] or found["digit"] or found["e"] or 0)
-        value *= Fraction(10) ** power
+        value = Fraction(above, below) + int(fraction["whole"] or 0)
+        return Number(-value if fraction["sign"] == "-" else value)
+    if (number := _DECIMAL.fullmatch(text)) and (number["whole"] or number["decimals"]):
+        decimals = number["decimals"]
+        power = int(number["power"] or number["digit"] or number["e"] or 0)
+        value = Fraction(f"{(number['whole'] or '0').replace(',', '')}.{decimals or '0'}") * Fraction(10) ** power
         is_decimal = decimals is not None and power == 0
-        return Number(-value if found["sign"] == "-" else value, len(decimals) if is_decimal else None)
+        return Number(-value if number["sign"] == "-" else value, len(decimals) if is_decimal else None)
     return None
 
 
-def is_rounded(gold: Number) -> bool:
-    """Whether a gold number is taken for a rounded value."""
-    return gold.decimals is not None and gold.decimals >= ROUNDED
-
-
-def without_noise(number: Number) -> Number:
-    """The number without what binary arithmetic left behind: 5.000000000000001 is 5."""
-    if number.decimals is None or number.decimals <= 10:
-        return number
-    value = round(number.value, 9)
-    n_digits = next(n for n in range(10) if (value * 10**n).denominator == 1)
-    return Number(value, n_digits)
-
-
-def rounding_error(gold: Number) -> Fraction:
-    """How far the exact value may be from a rounded gold number."""
-    return Fraction(1, 2 * 10 ** (gold.decimals or 0))
-
-
 def equal_numbers(answer: Number, gold: Number) -> bool:
-    """Whether the numbers are the same, as far as the gold number tells.
+    """Whether the numbers are the same, to the precision of the gold number.
 
     A gold number with three digits after its point or more is a rounded one: an exact answer, or one with as
     many digits, need only round to it. 2.0944 takes 2.09440 and 2.09439510, not 2.09.
     """
-    answer, gold = without_noise(answer), without_noise(gold)
-    if answer.value == gold.value:
-        return True
-    if not is_rounded(gold) or (answer.decimals is not None and answer.decimals < (gold.decimals or 0)):
-        return False
-    return abs(answer.value - gold.value) <= rounding_error(gold)
+    answer, gold = answer.without_noise(), gold.without_noise()
+    if answer.value == gold.value or (answer.decimals is not None and answer.decimals < (gold.decimals or 0)):
+        return answer.value == gold.value
+    return abs(answer.value - gold.value) <= gold.tolerance
 
 
-_NAMES = {
-    "degree": "degree degrees deg",
-    "%": "% percent",
-    "mm": "mm millimeter millimeters millimetre millimetres",
-    "cm": "cm centimeter centimeters centimetre centimetres",
-    "m": "m meter meters metre metres",
-    "km": "km kilometer kilometers kilometre kilometres",
-    "in": "in inch inches",
-    "ft": "ft foot feet",
-    "yd": "yd yard yards",
-    "mi": "mi mile miles",
-    "mg": "mg milligram milligrams",
-    "g": "g gram grams",
-    "kg": "kg kilogram kilograms",
-    "ml": "ml milliliter milliliters millilitre millilitres",
-    "l": "l liter liters litre litres",
-    "s": "s sec secs second seconds",
-    "min": "min mins minute minutes",
-    "h": "h hr hrs hour hours",
-    "day": "day days",
-    "week": "week weeks",
-    "month": "month months",
-    "year": "year years yr yrs",
-    "unit": "unit units",
-    "dollar": "dollar dollars",
-    "cent": "cent cents",
-    "rad": "rad radian radians",
-    "mph": "mph",
-    "N": "newton newtons",
-    "J": "j joule joules",
-    "W": "w watt watts",
-    "V": "v volt volts",
-    "Hz": "hz hertz",
-}
-UNITS = {word: symbol for symbol, words in _NAMES.items() for word in words.split()}
-"""Each way to write a unit, in lower case, with the name that stands for it."""
+_UNIT_NAMES = {
+    "degree": "degree degrees deg", "%": "% percent", "rad": "rad radian radians", "unit": "unit units",
+    "mm": "mm millimeter millimeters millimetre millimetres", "in": "in inch inches", "ft": "ft foot feet",
+    "cm": "cm centimeter centimeters centimetre centimetres", "yd": "yd yard yards", "mi": "mi mile miles",
+    "km": "km kilometer kilometers kilometre kilometres", "m": "m meter meters metre metres", "mph": "mph",
+    "mg": "mg milligram milligrams", "g": "g gram grams", "kg": "kg kilogram kilograms",
+    "ml": "ml milliliter milliliters millilitre millilitres", "l": "l liter liters litre litres",
+    "s": "s sec secs second seconds", "min": "min mins minute minutes", "h": "h hr hrs hour hours",
+    "day": "day days", "week": "week weeks", "month": "month months", "year": "year years yr yrs",
+    "dollar": "dollar dollars", "cent": "cent cents", "N": "newton newtons", "J": "j joule joules",
+    "W": "w watt watts", "V": "v volt volts", "Hz": "hz hertz",
+}  # fmt: skip
+UNITS = {word: symbol for symbol, words in _UNIT_NAMES.items() for word in words.split()}
+"""The symbol of each way to write a unit, in lower case."""
 
 _JOINS = {"square": "^2", "sq": "^2", "squared": "^2", "cubic": "^3", "cubed": "^3", "per": "/", "/": "/"}
 
@@ -175,55 +144,51 @@ _TRIGONOMETRY = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)")
 
 
 def unit_named(words: str) -> str | None:
-    """The one name of a unit; None when the words are no unit.
+    """The symbol of a unit; None when the words are no unit.
 
     Examples
     --------
     >>> unit_named("square inches"), unit_named("km per hour"), unit_named("apples")
     ('in^2', 'km/h', None)
     """
-    found, power = "", ""
+    unit, power = "", ""
     for word in words.lower().replace("/", " / ").replace(".", " ").split():
         square = next((prefix for prefix in ("square", "cubic") if word.startswith(prefix) and word != prefix), None)
         if square is not None:
             word, power = word.removeprefix(square), _JOINS[square]
         if word in ("squared", "cubed"):
-            found += _JOINS[word]
+            unit += _JOINS[word]
         elif word in _JOINS:
-            power, found = (power, found + "/") if _JOINS[word] == "/" else (_JOINS[word], found)
+            power, unit = (power, unit + "/") if _JOINS[word] == "/" else (_JOINS[word], unit)
         elif word in UNITS:
-            found, power = found + UNITS[word] + power, ""
+            unit, power = unit + UNITS[word] + power, ""
         else:
             return None
-    return found if found and not power and not found.endswith("/") else None
+    return unit if unit and not power and not unit.endswith("/") else None
 
 
-def split_unit(latex: str, *, is_number: bool) -> tuple[str, str]:
+def split_unit(latex: str) -> tuple[str, str]:
     """The expression and its unit, ``""`` when there is none.
 
-    Parameters
-    ----------
-    is_number
-        Whether what stands before the words is a plain number, so that any words behind it count what
-        the number counts: ``12 apples``. After anything else only words that are units for sure are cut off.
+    Any words behind a plain number say what it counts: ``12 apples``. Behind anything else only units are cut off.
     """
-    if found := _DEGREES.search(latex):
+    if degrees := _DEGREES.search(latex):
         # the sine of 30 degrees is not the sine of 30
-        return (latex, "") if _TRIGONOMETRY.search(latex) else (latex[: found.start()], "degree")
-    if found := _PERCENT.search(latex):
-        return latex[: found.start()], "%"
-    if found := _WRAPPED.search(latex):
-        words, power, is_apart = found[1], found[2], True
-    elif found := _BARE.search(latex):
-        words, power, is_apart = found[2], found[3], bool(found[1])
+        return (latex, "") if _TRIGONOMETRY.search(latex) else (latex[: degrees.start()], "degree")
+    if percent := _PERCENT.search(latex):
+        return latex[: percent.start()], "%"
+    if unit_match := _WRAPPED.search(latex):
+        words, power, is_apart = unit_match[1], unit_match[2], True
+    elif unit_match := _BARE.search(latex):
+        words, power, is_apart = unit_match[2], unit_match[3], bool(unit_match[1])
     else:
         return latex, ""
-    body = latex[: found.start()].rstrip()
+    body = latex[: unit_match.start()].rstrip()
     # 5m and 5s may be products, 5 m and 5cm are lengths; 3 h 5 min is more than a number of minutes
     if not body or (len(words) == 1 and not is_apart) or _LETTER.search(_LATEX_COMMAND.sub("", body)):
         return latex, ""
     unit = unit_named(words)
-    if unit is None and is_number and not power:
+    if unit is None and not power and number_in(body) is not None:
         unit = _counted(words)
     return (latex, "") if unit is None else (body, unit + re.sub(r"[\s{}]", "", power))
 
@@ -236,7 +201,7 @@ def _counted(words: str) -> str | None:
     return " ".join(part.removesuffix("s") for part in parts)
 
 
-READING_LONGEST = 1000
+LONGEST_ANSWER = 1000
 """Characters of the longest answer that is read as anything but words."""
 
 _NO_WORD = re.compile(r"\\(?:begin|end)\s*\{[a-z]*\*?\}|\\[A-Za-z]+|\b(?:or|and)\b")
@@ -248,16 +213,14 @@ _SPACE = re.compile(r"\s*(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])")
 """White space that can go: not between two letters or digits, where ``1 2`` would become ``12``."""
 _YES_NO = re.compile(r"(yes|no)\b")
 
-Kind = Literal["number", "words", "mathematics"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """An answer, read."""
+class ParsedAnswer:
+    """An answer as `read_answer` parses it."""
 
-    kind: Kind
+    kind: Literal["number", "words", "mathematics"]
     latex: str
-    """The answer without decoration and unit: what an algebra system is given."""
+    """The answer without decoration and unit: the input of the algebra system."""
     key: str
     """The same for answers that are the same, as far as that can be told without algebra."""
     unit: str = ""
@@ -265,8 +228,8 @@ class Reading:
 
 
 @lru_cache(maxsize=1 << 14)
-def read_answer(text: str) -> Reading:
-    r"""Read an answer as it stands in a response or a data set.
+def read_answer(text: str) -> ParsedAnswer:
+    r"""The answer as it stands in a response or a data set, parsed.
 
     Equal keys are equal answers but for units: numbers are written in one way (``0.5``, ``1/2`` and ``\frac12``
     share ``0.5``) and lose their unit, save ``%``; words lose case, punctuation and surplus space; of mathematics
@@ -279,34 +242,35 @@ def read_answer(text: str) -> Reading:
     ('0.5', '5', 'the may')
     """
     latex = cleaned(text)
-    if len(latex) > READING_LONGEST:
-        return Reading(kind="words", latex=latex, key=_words(latex))
-    body, unit = split_unit(latex, is_number=False)
+    if len(latex) > LONGEST_ANSWER:
+        return ParsedAnswer(kind="words", latex=latex, key=_words_key(latex))
+    body, unit = split_unit(latex)
     number = number_in(body)
-    if number is None:
-        counted, counted_unit = split_unit(latex, is_number=True)
-        if (number := number_in(counted)) is not None:
-            body, unit = counted, counted_unit
     if number is not None:
-        key = str(without_noise(number)) + ("%" if unit == "%" else "")
-        return Reading(kind="number", latex=body, key=key, unit=unit, number=number)
+        key = str(number.without_noise()) + ("%" if unit == "%" else "")
+        return ParsedAnswer(kind="number", latex=body, key=key, unit=unit, number=number)
     if pair := _PAIR.fullmatch(body):
         # a time or a ratio: 5:0 is 5:00
-        return Reading(kind="mathematics", latex=body, key=f"{int(pair[1])}:{int(pair[2])}", unit=unit)
+        return ParsedAnswer(kind="mathematics", latex=body, key=f"{int(pair[1])}:{int(pair[2])}", unit=unit)
     if _WORD.search(_NO_WORD.sub(" ", body)) or not body:
-        return Reading(kind="words", latex=latex, key=_words(latex))
-    return Reading(kind="mathematics", latex=body, key=_SPACE.sub("", body), unit=unit)
+        return ParsedAnswer(kind="words", latex=latex, key=_words_key(latex))
+    return ParsedAnswer(kind="mathematics", latex=body, key=_SPACE.sub("", body), unit=unit)
 
 
-def _words(latex: str) -> str:
+def _words_key(latex: str) -> str:
     plain = re.sub(r"\\(?:text|textbf|textit|mathrm|mbox)\s*(?=\{)|[{}*_\"'“”‘’`]|[.,;:!?](?=\s|$)", "", latex)
     return " ".join(plain.casefold().split())
 
 
-def same_answer(answer: Reading, gold: Reading) -> bool | None:
+def same_answer(answer: ParsedAnswer, gold: ParsedAnswer) -> bool | None:
     """Whether the answers are the same; None when only algebra can tell."""
     if answer.number is not None and gold.number is not None:
-        return _same_number(answer, gold)
+        if equal_numbers(answer.number, gold.number):
+            return not (answer.unit and gold.unit) or answer.unit == gold.unit
+        if {answer.unit, gold.unit} != {"", "%"}:
+            return False
+        # 50% stands for 50, and for 0.5 too
+        return answer.number.value * (100 if gold.unit == "%" else Fraction(1, 100)) == gold.number.value
     if answer.unit and gold.unit and answer.unit != gold.unit:
         return False
     if answer.key == gold.key:
@@ -318,76 +282,3 @@ def same_answer(answer: Reading, gold: Reading) -> bool | None:
     if len(pairs) == 2 or any(pair.endswith(":0") for pair in pairs):
         return False  # as fractions 5:10 and 10:20 are equal, as times they are not; 5:00 is a time for sure
     return None
-
-
-def _same_number(answer: Reading, gold: Reading) -> bool:
-    assert answer.number is not None
-    assert gold.number is not None
-    if equal_numbers(answer.number, gold.number):
-        return not (answer.unit and gold.unit) or answer.unit == gold.unit
-    if {answer.unit, gold.unit} != {"", "%"}:
-        return False
-    # 50% stands for 50, and for 0.5 too
-    return answer.number.value * (100 if gold.unit == "%" else Fraction(1, 100)) == gold.number.value
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What an attempt to compare came to."""
-
-    equal: int | None = None
-    """Place of the first expression that the answer is equal to."""
-    failed: bool = False
-    """Whether nothing could be decided."""
-    reason: str | None = None
-    """Why it failed, or why the answer is equal to none."""
-    crashed: bool = False
-    """Whether the worker died for a cause that may lie outside the comparison: another attempt may succeed."""
-
-
-@lru_cache(maxsize=4096)
-def parsed(latex: str) -> Any:
-    """The expression that the whole of the LaTeX is, as math-verify reads it; None when it is none."""
-    from math_verify import LatexExtractionConfig, LatexNormalizationConfig, parse
-
-    # units are cut off before: math-verify takes 3 \text{h} 5 \text{min} for 3
-    normalization = LatexNormalizationConfig(
-        basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all", equations=False
-    )
-    # without the extraction of bare numbers, which would read any text with a 3 in it as 3;
-    # without time-outs, which need the main thread's signals and do not interrupt C code
-    config = LatexExtractionConfig(normalization_config=normalization)
-    found = parse(f"${latex}$", [config], fallback_mode="no_fallback", parsing_timeout=None)
-    return found[0] if found else None
-
-
-def first_equal(answer: str, candidates: Sequence[str]) -> Outcome:
-    """Which of the expressions the answer is equal to; the first of them is the gold answer.
-
-    A gold answer that cannot be read leaves the comparison undecided, unless the answer is equal to another one.
-    """
-    expression = parsed(answer)
-    for place, candidate in enumerate(candidates if expression is not None else ()):
-        found = parsed(candidate)
-        if found is not None and (_verified(expression, found) or _rounds_to(expression, candidate)):
-            return Outcome(equal=place)
-    if parsed(candidates[0]) is None:
-        return Outcome(failed=True, reason=f"math-verify cannot read the gold answer {candidates[0]!r}")
-    return Outcome(reason=None if expression is not None else "math-verify cannot read the answer")
-
-
-def _verified(answer: Any, gold: Any) -> bool:
-    from math_verify import verify
-
-    return bool(verify([gold], [answer], timeout_seconds=None, raise_on_error=True))
-
-
-def _rounds_to(answer: Any, candidate: str) -> bool:
-    r"""Whether an exact answer, such as ``\frac{2\pi}{3}``, is what a rounded gold number stands for."""
-    gold = number_in(candidate)
-    if gold is None or not is_rounded(gold := without_noise(gold)):
-        return False
-    if not getattr(answer, "is_number", False) or not answer.is_real:
-        return False
-    value = Fraction(str(answer.evalf(30)))
-    return abs(value - gold.value) <= rounding_error(gold)

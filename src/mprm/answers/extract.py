@@ -1,7 +1,4 @@
-"""LaTeX without decoration, in one way of writing.
-
-Finding the final answer in a response.
-"""
+r"""The final answer of a response, and LaTeX without decoration, written in one way."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _SIGNS = str.maketrans(
 )  # fmt: skip
 """Signs that people type where LaTeX has a command; full-width forms."""
 
-_STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+_REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), new)
     for pattern, new in (
         (r"√\s*\(([^()]*)\)", r"\\sqrt{\1}"),
@@ -39,29 +36,28 @@ _STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\s+", " "),
     )
 )
-_WRAPPER = re.compile(r"\\(?:boxed|fbox|text|textbf|textit|textrm|mathrm|mathbf|mbox|bm)\s*\{")
+_WRAPPER = re.compile(r"\\(?:boxed|fbox|text|textbf|textit|textrm|mathrm|mathbf|mbox|bm)\s*\{|\{")
 _BRACKETED_LETTER = re.compile(r"\(\s*([A-Za-z])\s*\)")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_LONGEST = 5000
+"""Characters of the longest text that is read as LaTeX."""
 
 
-def closing_brace(text: str, start: int) -> int | None:
-    r"""Where the group that opens just before ``start`` is closed; ``\{`` and ``\}`` open and close nothing."""
+def _closing_brace(text: str, start: int) -> int | None:
+    r"""The index of the brace that closes the group opened before ``start``; ``\{`` and ``\}`` are no braces."""
     depth = 1
-    for found in _BRACE.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(found[0], 0)
+    for brace in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if depth == 0:
-            return found.start()
+            return brace.start()
     return None
 
 
 def _unwrapped(text: str) -> str:
-    """The text without commands that hold all of it."""
-    while True:
-        found = _WRAPPER.match(text)
-        start = found.end() if found else 1 if text.startswith("{") else 0
-        if not start or closing_brace(text, start) != len(text) - 1:
-            return text
-        text = text[start:-1].strip()
+    """The text without commands and braces that hold all of it."""
+    while (wrapper := _WRAPPER.match(text)) and _closing_brace(text, wrapper.end()) == len(text) - 1:
+        text = text[wrapper.end() : -1].strip()
+    return text
 
 
 def cleaned(text: str) -> str:
@@ -74,12 +70,11 @@ def cleaned(text: str) -> str:
     """
     # \f of an unescaped \frac is a form feed in JSON
     text = text.replace("\x0crac", r"\frac").translate(_SIGNS).strip(" \t\r\n*`")
-    if len(text) > 5000:
+    if len(text) > _LONGEST:
         return " ".join(text.split())
     for _ in range(2):  # a box within dollars, dollars within a box
-        text = text.strip().rstrip(".,;:").rstrip()
-        text = _unwrapped(text)
-        for pattern, new in _STEPS:
+        text = _unwrapped(text.strip().rstrip(".,;:").rstrip())
+        for pattern, new in _REWRITES:
             text = pattern.sub(new, text)
     text = _unwrapped(text.strip().rstrip(".,;:").strip())
     letter = _BRACKETED_LETTER.fullmatch(text)
@@ -95,10 +90,10 @@ _STATED = re.compile(
 )
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
 _SENTENCE_END = re.compile(r"(?<=[^\s.])\.(?=\s|$)|[*_]{2,}\s*$")
-_LETTER = re.compile(
+_LEADING_LETTER = re.compile(
     r"\W*(?:(?i:option|choice|answer)\W+)?(?:\(([A-Z])\)|([A-Z])(?=\s*(?:$|[).:,;*}$]|because\b|since\b|as\b)))"
 )
-_LAST_LINE = re.compile(r"[\s*$({]*([A-Z])[\s*$)}.]*|.*\(([A-Z])\)[\s*$.]*", re.DOTALL)
+_TRAILING_LETTER = re.compile(r"[\s*$({]*([A-Z])[\s*$)}.]*|.*\(([A-Z])\)[\s*$.]*", re.DOTALL)
 _SPACE = " \t\r\n"
 """White space around an answer; a form feed is the rest of a \\f."""
 _SHORT = 60
@@ -106,32 +101,32 @@ _SHORT = 60
 
 
 def last_box(response: str) -> str | None:
-    r"""What stands in the last ``\boxed{…}`` that is closed; braces are matched, ``\{`` and ``\}`` are no braces.
+    r"""The content of the last ``\boxed{…}`` that is closed; braces are matched, ``\{`` and ``\}`` are no braces.
 
     Examples
     --------
     >>> last_box(r"First \boxed{1}, no: \boxed{\frac{1}{2}}, so \boxed{3")
     '\\frac{1}{2}'
     """
-    opened: list[int | None] = []
-    found = None
-    for mark in _BOX.finditer(response):
-        if mark[0] == "}":
-            start = opened.pop() if opened else None
-            found = response[start : mark.start()] if start is not None else found
-        elif mark[0] == "{":
-            opened.append(None)
-        elif mark[0].endswith("{") and len(mark[0]) > 2:
-            opened.append(mark.end())
-    return found
+    starts: list[int | None] = []
+    content = None
+    for token in _BOX.finditer(response):
+        if token[0] == "}":
+            start = starts.pop() if starts else None
+            content = response[start : token.start()] if start is not None else content
+        elif token[0] == "{":
+            starts.append(None)
+        elif token[0].endswith("{") and len(token[0]) > 2:
+            starts.append(token.end())
+    return content
 
 
 def stated_answer(response: str) -> str | None:
-    """What follows the last ``answer is``, ``Answer:``, ``####`` or stands in the last ``<answer>`` tag."""
+    """The text after the last ``answer is``, ``Answer:`` or ``####``, or in the last ``<answer>`` tag."""
     if tagged := _TAGGED.findall(response):
         return str(tagged[-1]).strip() or None
-    for found in reversed(list(_STATED.finditer(response))):
-        rest = _SENTENCE_END.split(found["rest"].strip(), maxsplit=1)[0].strip(" *_:")
+    for statement in reversed(list(_STATED.finditer(response))):
+        rest = _SENTENCE_END.split(statement["rest"].strip(), maxsplit=1)[0].strip(" *_:")
         if rest:
             return rest
     return None
@@ -139,24 +134,24 @@ def stated_answer(response: str) -> str | None:
 
 def final_answer(response: str) -> str | None:
     """The final answer: the last box, else what is stated, else a response of one short line itself."""
-    found = last_box(response)
-    if found is None or not found.strip():
-        found = stated_answer(response)
+    answer = last_box(response)
+    if answer is None or not answer.strip():
+        answer = stated_answer(response)
     whole = response.strip(_SPACE)
     # a box that is not closed is an answer that was cut off
-    if found is None and len(whole) <= _SHORT and "\n" not in whole and r"\boxed" not in whole:
-        found = whole
-    return found.strip(_SPACE) or None if found is not None else None
+    if answer is None and len(whole) <= _SHORT and "\n" not in whole and r"\boxed" not in whole:
+        answer = whole
+    return answer.strip(_SPACE) or None if answer is not None else None
 
 
 def leading_letter(answer: str) -> str | None:
-    """The capital letter that an answer such as ``(B) 5 cm``, ``B.`` or ``option B`` begins with."""
-    found = _LETTER.match(answer)
-    return (found[1] or found[2]) if found else None
+    """The capital letter at the start of an answer such as ``(B) 5 cm``, ``B.`` or ``option B``."""
+    letter = _LEADING_LETTER.match(answer)
+    return (letter[1] or letter[2]) if letter else None
 
 
 def trailing_letter(response: str) -> str | None:
     """The capital letter that the last line is, or ends with in brackets."""
     lines = response.strip().splitlines()
-    found = _LAST_LINE.fullmatch(lines[-1]) if lines else None
-    return (found[1] or found[2]) if found else None
+    letter = _TRAILING_LETTER.fullmatch(lines[-1]) if lines else None
+    return (letter[1] or letter[2]) if letter else None

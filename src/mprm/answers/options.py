@@ -1,7 +1,4 @@
-"""The options of a multiple choice: in the text of a question, and the letter of the right one.
-
-Which option of a multiple choice a response chose.
-"""
+"""The options of a multiple-choice question: in its text, in the gold answer, and in a response."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import re
 from collections.abc import Sequence
 from string import ascii_uppercase
 
-from mprm.answers.compare import Reading, read_answer, same_answer
+from mprm.answers.compare import ParsedAnswer, read_answer, same_answer
 from mprm.answers.extract import cleaned, final_answer, last_box, leading_letter, stated_answer, trailing_letter
 
 LETTERS = ascii_uppercase
@@ -35,16 +32,16 @@ def options_in(text: str) -> tuple[str, ...]:
     ('yes', 'no')
     """
     for label in (_IN_BRACKETS, _AT_LINE_START):
-        found = list(label.finditer(text))
-        starts = [number for number, mark in enumerate(found) if mark[1] == "A"]
+        marks = list(label.finditer(text))
+        starts = [index for index, mark in enumerate(marks) if mark[1] == "A"]
         if not starts:
             continue
-        run = found[starts[-1] :]  # an earlier (A) may be a point of the figure
-        if len(run) < 2 or any(mark[1] != letter for mark, letter in zip(run, LETTERS, strict=False)):
+        marks = marks[starts[-1] :]  # an earlier (A) may be a point of the figure
+        if len(marks) < 2 or any(mark[1] != letter for mark, letter in zip(marks, LETTERS, strict=False)):
             continue
-        ends = [*(mark.start() for mark in run[1:]), len(text)]
-        texts = [text[mark.end() : end].strip(" \t\r\n,;") for mark, end in zip(run, ends, strict=True)]
-        return tuple(option or mark[1] for option, mark in zip(texts, run, strict=True))
+        ends = [*(mark.start() for mark in marks[1:]), len(text)]
+        texts = [text[mark.end() : end].strip(" \t\r\n,;") for mark, end in zip(marks, ends, strict=True)]
+        return tuple(option or mark[1] for option, mark in zip(texts, marks, strict=True))
     return ()
 
 
@@ -73,11 +70,27 @@ def letter_of(answer: str | int, options: Sequence[str], *, text_first: bool = F
         return LETTERS[answer] if 0 <= answer < len(options) else None
     name = cleaned(answer).strip("().: ")
     letter = name if len(name) == 1 and name in LETTERS[: len(options)] else None
-    reading = read_answer(answer)
-    texts = [] if are_letters(options) else [same_answer(reading, read_answer(option)) for option in options]
-    fitting = [LETTERS[place] for place, is_same in enumerate(texts) if is_same]
-    text = fitting[0] if len(fitting) == 1 else None
-    return text or letter if text_first else letter or text
+    by_text = _letter_by_text(read_answer(answer), options)
+    return by_text or letter if text_first else letter or by_text
+
+
+def _compared(answer: ParsedAnswer, options: Sequence[str]) -> list[tuple[str, bool | None]]:
+    """Each option's letter, and whether the answer is its text; None where only algebra can tell."""
+    if are_letters(options):
+        return []
+    pairs = zip(LETTERS, options, strict=False)
+    return [(letter, same_answer(answer, read_answer(option))) for letter, option in pairs]
+
+
+def _letter_by_text(answer: ParsedAnswer, options: Sequence[str]) -> str | None:
+    """The letter of the one option whose text the answer is."""
+    letters = [letter for letter, is_same in _compared(answer, options) if is_same]
+    return letters[0] if len(letters) == 1 else None
+
+
+def undecided_letters(answer: ParsedAnswer, options: Sequence[str]) -> list[str]:
+    """Letters of the options of which only algebra can tell whether the answer is equal to them."""
+    return [letter for letter, is_same in _compared(answer, options) if is_same is None]
 
 
 _BRACKETED = re.compile(r"\(([A-Z])\)")
@@ -85,9 +98,9 @@ _BRACKETED = re.compile(r"\(([A-Z])\)")
 
 def choice_in(response: str, n_options: int) -> str | None:
     """The final answer of a response to a multiple choice: what is boxed or stated, else a letter at the end."""
-    found = last_box(response) or stated_answer(response)
-    if found is not None and found.strip():
-        return found
+    answer = last_box(response) or stated_answer(response)
+    if answer is not None and answer.strip():
+        return answer
     letter = trailing_letter(response)
     return letter if letter is not None and letter in LETTERS[:n_options] else final_answer(response)
 
@@ -98,23 +111,10 @@ def chosen_letter(answer: str, options: Sequence[str]) -> str | None:
     name = cleaned(answer)
     if len(name) == 1 and name in letters:
         return name
-    by_text = [letter for letter, is_same in _compared(read_answer(answer), options) if is_same]
-    if len(by_text) == 1:
-        return by_text[0]
+    if by_text := _letter_by_text(read_answer(answer), options):
+        return by_text
     if len(name) == 1 and name.upper() in letters:
         return name.upper()
     letter = leading_letter(answer)
     # (A) and (B) chooses nothing
     return letter if letter is not None and letter in letters and len(set(_BRACKETED.findall(answer))) < 2 else None
-
-
-def undecided(answer: Reading, options: Sequence[str]) -> list[str]:
-    """Letters of the options of which only algebra can tell whether the answer is equal to them."""
-    return [letter for letter, is_same in _compared(answer, options) if is_same is None]
-
-
-def _compared(answer: Reading, options: Sequence[str]) -> list[tuple[str, bool | None]]:
-    if are_letters(options):
-        return []
-    pairs = zip(LETTERS, options, strict=False)
-    return [(letter, same_answer(answer, read_answer(option))) for letter, option in pairs]

@@ -14,11 +14,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from mprm.annotation.checker import AnswerChecker, Judged, Verdict
+from mprm.annotation.checker import AnswerChecker
 from mprm.annotation.journal import SUFFIX, Journal
 from mprm.annotation.samplers.sampler import derived_seed
 from mprm.answers.compare import read_answer
 from mprm.answers.extract import final_answer
+from mprm.answers.grade import Grade, GradedAnswer
 from mprm.config import Option, takes
 from mprm.data.candidate_formats import Candidate, CandidateSet, read_candidates
 from mprm.data.charts import Chart, Point, Series, can_draw, line_figure, save_figure
@@ -104,7 +105,7 @@ class ChosenCandidate:
     candidate: int
     score: float | None
     n_tied: int
-    verdict: Verdict
+    verdict: Grade
     answer: str | None
     text: str
     by_aggregate: dict[str, Choice]
@@ -246,7 +247,7 @@ def rerank(
     questions = [_question(entry, row, [*islice(lines, len(row))]) for entry, row in zip(sets, verdicts, strict=True)]
     options = {"aggregate": config.aggregate, "over": config.subsets, "draws": config.draws, "seed": config.seed}
     every = [verdict for row in verdicts for verdict in row]
-    n_failed = sum(verdict.verdict == "failed" for verdict in every)
+    n_failed = sum(verdict.grade == "failed" for verdict in every)
     reranking = Reranking(
         model=scored.model,
         config=config,
@@ -406,10 +407,10 @@ def given_scores(sets: Sequence[CandidateSet]) -> ScoredSolutions:
 
 def candidate_verdicts(
     sets: Sequence[CandidateSet], *, timeout_s: float = 5.0, processes: int | None = None, progress: Progress = silent
-) -> list[list[Judged]]:
+) -> list[list[GradedAnswer]]:
     """The verdict on each candidate: the file's label where it has one, else the checker's."""
     unlabelled = [(c.text, entry.question) for entry in sets for c in entry.candidates if c.is_correct is None]
-    verdicts: list[Judged] = []
+    verdicts: list[GradedAnswer] = []
     if unlabelled:
         with (
             progress("checking answers", len(unlabelled)) as advance,
@@ -420,20 +421,22 @@ def candidate_verdicts(
     return [[_by_label(candidate) or next(checked) for candidate in entry.candidates] for entry in sets]
 
 
-def _by_label(candidate: Candidate) -> Judged | None:
+def _by_label(candidate: Candidate) -> GradedAnswer | None:
     """The label as a verdict, with the answer that the text states, so that equal answers vote together."""
     if candidate.is_correct is None:
         return None
     answer = final_answer(candidate.text)
-    return Judged("correct" if candidate.is_correct else "wrong", None if answer is None else read_answer(answer).key)
+    key = None if answer is None else read_answer(answer).key
+    return GradedAnswer("correct" if candidate.is_correct else "incorrect", key)
 
 
-def answer_numbers(verdicts: Sequence[Judged]) -> NDArray[np.intp]:
+def answer_numbers(verdicts: Sequence[GradedAnswer]) -> NDArray[np.intp]:
     """Equal numbers, from 0, for equal answers; -1 for candidates that state none.
 
     Examples
     --------
-    >>> answer_numbers([Judged("correct", "4"), Judged("wrong", None), Judged("correct", "4")]).tolist()
+    >>> four = GradedAnswer("correct", "4")
+    >>> answer_numbers([four, GradedAnswer("incorrect", None), four]).tolist()
     [0, -1, 0]
     """
     numbers: dict[str, int] = {}
@@ -441,18 +444,20 @@ def answer_numbers(verdicts: Sequence[Judged]) -> NDArray[np.intp]:
     return np.array([-1 if text is None else numbers.setdefault(text, len(numbers)) for text in answers], np.intp)
 
 
-def _question(entry: CandidateSet, verdicts: Sequence[Judged], lines: Sequence[ScoredSolution]) -> ScoredQuestion:
+def _question(
+    entry: CandidateSet, verdicts: Sequence[GradedAnswer], lines: Sequence[ScoredSolution]
+) -> ScoredQuestion:
     return ScoredQuestion(
         source=entry.question.source,
-        is_correct_M=np.array([verdict.verdict == "correct" for verdict in verdicts]),
-        is_failed_M=np.array([verdict.verdict == "failed" for verdict in verdicts]),
+        is_correct_M=np.array([verdict.grade == "correct" for verdict in verdicts]),
+        is_failed_M=np.array([verdict.grade == "failed" for verdict in verdicts]),
         answers_M=answer_numbers(verdicts),
         scores_M={how: np.array([aggregate(line.scores, how) for line in lines]) for how in AGGREGATES},
     )
 
 
 def _chosen(
-    entry: CandidateSet, verdicts: Sequence[Judged], question: ScoredQuestion, config: RerankConfig
+    entry: CandidateSet, verdicts: Sequence[GradedAnswer], question: ScoredQuestion, config: RerankConfig
 ) -> ChosenCandidate:
     """The candidate with the highest score by each aggregate; of several, the question's own seed picks one."""
     seed = derived_seed(config.seed, *entry.key)
@@ -468,7 +473,7 @@ def _chosen(
         id=entry.question.id,
         source=entry.question.source,
         **asdict(best),
-        verdict=verdicts[best.candidate].verdict,
+        verdict=verdicts[best.candidate].grade,
         answer=verdicts[best.candidate].answer,
         text=entry.candidates[best.candidate].text,
         by_aggregate=choices,

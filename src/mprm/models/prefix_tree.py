@@ -18,29 +18,6 @@ from mprm.models.prompt import Ids, PromptEncoder, TokenizedChain
 MODELS = ("qwen2_5_vl", "internvl", "llama", "qwen2", "qwen3", "mistral")
 LANGUAGE_MODELS = ("qwen2_5_vl_text", "llama", "qwen2", "qwen3", "mistral")
 """Plain decoders: every layer keeps keys and values of all tokens, and takes positions and masks as given."""
-TAKEN_FROM_THE_REQUEST = ("do_sample", "temperature", "top_k", "top_p", "max_length", "max_new_tokens")
-HELD = ("repetition_penalty", "eos_token_id")
-OF_NO_EFFECT = (
-    *("bos_token_id", "pad_token_id", "decoder_start_token_id", "num_return_sequences", "transformers_version"),
-    *("use_cache", "cache_config", "max_cache_len", "compile_config", "disable_compile", "prefill_chunk_size"),
-    *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
-    *("early_stopping", "length_penalty", "diversity_penalty", "_from_model_config"),
-)
-"""Names, memory, speed, and what counts with several beams alone."""
-NEUTRAL: dict[str, Any] = {
-    **{"num_beams": 1, "num_beam_groups": 1, "min_length": 0, "min_new_tokens": 0, "typical_p": 1.0},
-    **{"epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0},
-    **{"encoder_no_repeat_ngram_size": 0, "guidance_scale": 1.0},
-}
-"""Values at which a setting that is not followed here does nothing."""
-
-
-def can_share_prefixes(policy: Any) -> str | None:
-    """Why `PrefixSampler` cannot answer for this policy, or None where it can.
-
-    Whatever it does not know is a reason: the plain sampler leaves everything to transformers.
-    """
-    return why_not_shared(policy.model) or _unusual_setting(policy.model.generation_config)
 
 
 def why_not_shared(model: Any) -> str | None:
@@ -63,15 +40,6 @@ def _slides(text: Any) -> bool:
     if text.model_type == "mistral" and text.sliding_window is not None:
         return True
     return kinds != {"full_attention"}
-
-
-def _unusual_setting(generation_config: Any) -> str | None:
-    known = {*TAKEN_FROM_THE_REQUEST, *HELD, *OF_NO_EFFECT}
-    for name, value in generation_config.to_dict().items():
-        # `is False` beside None: flags that are off; 0 may mean something
-        if name not in known and value is not None and value is not False and value != NEUTRAL.get(name):
-            return f"its generation config sets {name} to {value!r}"
-    return None
 
 
 MIN_SHARED = 32

@@ -19,8 +19,8 @@ from mprm.data.tables import Table
 from mprm.errors import DataError, InputNotFoundError
 from mprm.evaluation.best_of_n import METHODS
 from mprm.evaluation.bootstrap import METRICS, Estimate
-from mprm.evaluation.metrics import BINS, calibration_bin
-from mprm.evaluation.step_table import read_scores, step_table
+from mprm.evaluation.metrics import BINS, StepTable, calibration_bin
+from mprm.evaluation.scores import read_scores
 from mprm.report.page import Best
 
 DEFAULT_RHO = 0.10
@@ -426,12 +426,12 @@ def _calibration_charts(evaluations: Sequence[EvaluationRun]) -> list[Chart]:
         if not path.is_file():
             continue
         scored = read_scores(path)
-        table = step_table(scored.solutions)
+        table = StepTable.of(scored.solutions)
         scores, is_correct = table.scores[table.is_counted], table.labels[table.is_counted] == 1
         bins = calibration_bin(scores)
         n, sums, n_correct = (np.bincount(bins, w, BINS) for w in (np.ones(len(bins)), scores, is_correct))
         points = tuple(Point(x=float(sums[b] / n[b]), y=float(n_correct[b] / n[b])) for b in range(BINS) if n[b])
-        name = scored.name if scored.name not in series else f"{scored.name} ({run.folder})"
+        name = scored.model if scored.model not in series else f"{scored.model} ({run.folder})"
         series[name] = Series(name=name, points=points)
     title, x, y = "Calibration of step scores", "mean score of the bin", "share of correct steps"
     chart = Chart(name="calibration", title=title, x=x, y=y, series=tuple(series.values()), is_unit=True)

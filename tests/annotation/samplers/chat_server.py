@@ -33,6 +33,8 @@ class ChatServer:
     fault: Fault = lambda _number, _body: None
     answer: Callable[[dict[str, Any], int], dict[str, Any]] | None = None
     delay_s: float = 0.0
+    retry_after_s: float | None = None
+    """Sent with every status that is a fault."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     most_at_once: int = 0
@@ -142,6 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
+            if status != 200 and self.chat.retry_after_s is not None:
+                self.send_header("Retry-After", str(self.chat.retry_after_s))
             self.end_headers()
             self.wfile.write(data)
         except OSError:

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -5,7 +6,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from mprm.annotation.samplers.policy import TransformersSampler
+from mprm.annotation.samplers.generate import TransformersSampler
 from mprm.annotation.samplers.sampler import Completion, Request, SamplingParams, answers
 from mprm.errors import ConfigError, MprmError
 from mprm.models.checkpoint import load_backbone
@@ -14,10 +15,9 @@ from tests.tiny_models import BACKBONES, save_tiny
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from mprm.annotation.samplers import rows as row_batch
-from mprm.annotation.samplers.prefix_sampler import PrefixSampler
-from mprm.annotation.samplers.rows import PromptStore, RowBatch
-from mprm.models.prefix_tree import can_share_prefixes
+from mprm.annotation.samplers import decode_batch
+from mprm.annotation.samplers.decode_batch import DecodeBatch, PrefixCache
+from mprm.annotation.samplers.prefix_sampler import PrefixSampler, can_share_prefixes
 
 DECODING = SamplingParams(temperature=1.0, top_p=0.95, top_k=100, max_new_tokens=12)
 PREFIXES = ("", "t", "the answer is", "how long is bar 1?\n\nthe bar is 3 long\n\nthe sum of 12 and 30 is")
@@ -82,8 +82,8 @@ def test_greedy_answers_are_those_of_generate(
     policy, sizes = policies[kind], []
     requests = nested([] if kind == "text" else pictures)
     expected = asked(TransformersSampler(policy, name="p"), requests)
-    step = RowBatch.step
-    monkeypatch.setattr(RowBatch, "step", lambda batch, n: (sizes.append(len(batch.rows)), step(batch, n))[1])
+    step = DecodeBatch.step
+    monkeypatch.setattr(DecodeBatch, "step", lambda batch, n: (sizes.append(len(batch.sequences)), step(batch, n))[1])
     assert asked(PrefixSampler(policy, name="p", rows=rows), requests) == expected
     assert len({completion.text for [completion] in expected}) > 10
     assert max(sizes) == min(rows, len(requests))
@@ -95,14 +95,14 @@ def test_logits_of_a_continuation_are_those_of_the_whole_sequence(
 ) -> None:
     policy, seen = policies[kind], []
     images = () if kind == "text" else (pictures[0],)
-    forward = RowBatch._forward
+    forward = DecodeBatch._forward
 
     def watched(*given: Any) -> Any:
         logits = forward(*given)
         seen.append(logits[0])
         return logits
 
-    monkeypatch.setattr(RowBatch, "_forward", watched)
+    monkeypatch.setattr(DecodeBatch, "_forward", watched)
     sampling = SamplingParams(temperature=0, max_new_tokens=4)
     request = Request(prompt="what is it?", images=images, prefix="the bar is 3 long", sampling=sampling)
     others = [replace(request, prompt="and " * n, images=()) for n in (1, 30)]
@@ -208,23 +208,23 @@ def test_an_answer_ends_at_the_first_end_token(policy: Any) -> None:
 def test_neither_rows_nor_tokens_exceed_their_bounds(
     rows: int, tokens: int | None, policy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes, step = [], RowBatch.step
+    sizes, step = [], DecodeBatch.step
     requests = [replace(request, prompt=request.prompt * 3) for request in nested([])]
     requests.append(Request(prompt="q", n=13, sampling=DECODING))
     expected = asked(PrefixSampler(policy, name="p"), requests)
 
-    def watched(batch: RowBatch, n: int) -> None:
-        sizes.append((len(batch.rows), batch._cache.size))
+    def watched(batch: DecodeBatch, n: int) -> None:
+        sizes.append((len(batch.sequences), batch._cache.size))
         step(batch, n)
 
-    monkeypatch.setattr(RowBatch, "step", watched)
+    monkeypatch.setattr(DecodeBatch, "step", watched)
     assert asked(PrefixSampler(policy, name="p", rows=rows, tokens=tokens), requests) == expected
     assert max(n for n, _ in sizes) <= rows
     if tokens is None:
         assert max(n for n, _ in sizes) == rows
     else:
-        # columns are rounded up to a multiple of 64; one row is let in whatever it needs
-        assert all(n_rows * (n_columns - 63) <= max(tokens, n_columns) for _, (n_rows, n_columns) in sizes)
+        # slots are rounded up to a multiple of 64; one row is let in whatever it needs
+        assert all(n_rows * (n_slots - 63) <= max(tokens, n_slots) for _, (n_rows, n_slots) in sizes)
         assert len({n for n, _ in sizes}) > 1 or tokens == 1
 
 
@@ -242,7 +242,7 @@ def test_prompts_are_computed_once_and_prefixes_together(
     asked(PrefixSampler(policy, name="p", rows=4, tokens=160), [*others, *others])
     hook.remove()
     assert len(seen) == 1 + 12  # no room to keep a prompt besides the newest
-    monkeypatch.setattr(row_batch, "PREFIX_COLUMNS", 1)  # each prefix by itself
+    monkeypatch.setattr(decode_batch, "PREFILL_SLOTS", 1)  # each prefix by itself
     expected = asked(PrefixSampler(policy, name="p"), requests)
     monkeypatch.undo()
     assert asked(PrefixSampler(policy, name="p"), requests) == expected
@@ -251,14 +251,14 @@ def test_prompts_are_computed_once_and_prefixes_together(
 def test_prompts_are_told_apart_by_their_images(policies: dict[str, Any], pictures: list[Path]) -> None:
     from PIL import Image
 
-    store = PromptStore(policies["qwen2_5_vl"], most_tokens=1000)
+    store = PrefixCache(policies["qwen2_5_vl"], max_tokens=1000)
     with torch.inference_mode():
         first, second = (store.prompt(Request(prompt="q", images=(path,))) for path in pictures)
         given = store.prompt(Request(prompt="q", images=(Image.open(pictures[0]),)))
         assert store.prompt(Request(prompt="q", images=(str(pictures[0]),))) is first
     assert len(first.ids) != len(second.ids)
     assert given is not first
-    assert torch.equal(given.states, first.states)
+    assert torch.equal(given.kv, first.kv)
 
 
 def test_images_that_cannot_be_used_fail_their_requests_alone(
@@ -276,27 +276,32 @@ def test_images_that_cannot_be_used_fail_their_requests_alone(
     assert "cannot see images" in str(refused[0].error)
 
 
-def test_a_session_has_room_for_about_two_batches(policy: Any) -> None:
-    sampler = PrefixSampler(policy, name="p", rows=8)
-    with sampler.session() as session:
-        assert session.wait() == []
-        n = 0
-        while session.room:
-            session.submit(n, Request(prompt="q", n=4, seed=n, sampling=DECODING))
-            n += 1
-        assert n == 4  # four of four rows are twice eight
-        numbers = []
-        while found := session.wait():
-            numbers += [number for number, _ in found]
-            assert session.room > 0
-        assert sorted(numbers) == [0, 1, 2, 3]
+def test_requests_are_taken_for_about_two_batches_and_later_ones_may_depend_on_answers(policy: Any) -> None:
+    n_taken, n_answered = 0, 0
+
+    def requests() -> Iterator[Request | None]:
+        nonlocal n_taken
+        while n_taken < 6:
+            n_taken += 1
+            yield Request(prompt="q", n=4, seed=n_taken, sampling=DECODING)
+        while n_answered < 6:
+            yield None
+        yield Request(prompt="q", seed=7, sampling=DECODING)
+
+    indices = []
+    for batch in PrefixSampler(policy, name="p", rows=8).sample(requests()):
+        if not indices:
+            assert n_taken == 4  # four of four sequences are twice eight
+        indices += [index for index, _ in batch]
+        n_answered += len(batch)
+    assert (sorted(indices), indices[-1]) == (list(range(7)), 6)
 
 
 def test_no_memory_is_told_with_the_remedy(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(RowBatch, "step", fails)
+    monkeypatch.setattr(DecodeBatch, "step", fails)
     with pytest.raises(MprmError, match="up to 9 answers at a time do not fit into memory; take fewer with"):
         asked(PrefixSampler(policy, name="p", rows=9), [Request(prompt="q", n=2, sampling=DECODING)])
 
@@ -373,7 +378,7 @@ def test_a_window_that_slides_is_told_for_mistral(policy: Any) -> None:
 
 @pytest.mark.parametrize("settings", [{"rows": 0}, {"tokens": 0}])
 def test_bounds_below_one_are_refused(settings: dict[str, int], policy: Any) -> None:
-    with pytest.raises(ConfigError, match="must be 1 or more, got 0"):
+    with pytest.raises(ConfigError, match="must be at least 1, got 0"):
         PrefixSampler(policy, name="p", **settings)
 
 

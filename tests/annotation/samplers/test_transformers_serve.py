@@ -10,14 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mprm.annotation.samplers.policy import TransformersSampler
+from mprm.annotation.samplers.generate import TransformersSampler
 from mprm.annotation.samplers.sampler import Completion, Request, SamplingParams, answers
 from mprm.annotation.samplers.server import HTTPSampler
 from mprm.errors import ConfigError
@@ -55,15 +54,15 @@ class Server:
             )
 
     def until_up(self) -> None:
-        import httpx
+        import httpx2
 
         for _ in range(240):
             if self.process.poll() is not None:
                 pytest.fail(f"the server ended: {self._log.read_text()[-2000:]}")
             try:
-                if httpx.get(f"{self.url}/health").status_code == 200:
+                if httpx2.get(f"{self.url}/health").status_code == 200:
                     return
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 time.sleep(0.25)
         pytest.fail(f"the server does not come up: {self._log.read_text()[-2000:]}")
 
@@ -169,7 +168,7 @@ def test_tokens_are_drawn_as_often_as_in_this_process(server: Server) -> None:
 
 def test_without_the_chat_template_nothing_is_continued(server: Server) -> None:
     sampler = server.sampler("llama")
-    sampler._server = replace(sampler._server, chat_template=None)
+    sampler.template = None
     with pytest.raises(ConfigError, match=r"refuses continue_final_message .*HTTP 422.* --chat-template"):
         list(answers(sampler, [Request(prompt="q", prefix="First,", sampling=GREEDY)]))
 
@@ -192,7 +191,7 @@ def test_a_server_killed_in_the_middle_and_started_again_answers_every_request_o
     requests = [Request(prompt=f"{i}+{i}?", prefix=PREFIXES[i % 3], sampling=sampling) for i in range(30)]
     done: list[tuple[int, list[Completion]]] = []
     todo = iter(enumerate(requests))
-    with server.sampler("llama", concurrency=4, backoff_s=0.2, retries=0).session() as session:
+    with server.sampler("llama", concurrency=4).session() as session:
         while len(done) < len(requests):
             while session.room and (following := next(todo, None)) is not None:
                 session.submit(*following)
@@ -223,27 +222,26 @@ def test_annotation_through_the_server_gives_the_scores_of_this_process(server: 
         for q, text in chains
     ]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    sampling = SamplingParams(temperature=1.0, top_p=1.0, top_k=100, max_new_tokens=40)
-    config = AnnotateConfig(continuations=20, sampling=sampling)
+    config = AnnotateConfig(continuations=20, temperature=1.0, top_p=1.0, top_k=100, max_new_tokens=40)
     own = PrefixSampler(load_backbone(server.models["adder"], device="cpu"), name="adder")
     annotate(None, own, str(tmp_path / "own.jsonl"), rollouts_from=str(tmp_path / "c.jsonl"), config=config)
-    n_told = 0
+    n_calls = 0
 
     @contextmanager
-    def killing(_title: str, _total: int) -> Iterator[Any]:
-        def note(_n: int, _text: str) -> None:
-            nonlocal n_told
-            n_told += 1
-            if n_told == 4:
+    def killing(_title: str, _total: int | None, _unit: str = "items") -> Iterator[Any]:
+        def advance(_n: int, _note: str = "") -> None:
+            nonlocal n_calls
+            n_calls += 1
+            if n_calls == 4:
                 server.kill()
                 server.start()
 
-        yield note
+        yield advance
 
-    served = server.sampler("adder", concurrency=4, backoff_s=0.2, retries=0)
+    served = server.sampler("adder", concurrency=4)
     out = str(tmp_path / "served.jsonl")
-    annotate(None, served, out, rollouts_from=str(tmp_path / "c.jsonl"), config=config, watch=killing)
-    assert n_told > 4
+    annotate(None, served, out, rollouts_from=str(tmp_path / "c.jsonl"), config=config, progress=killing)
+    assert n_calls > 4
 
     def counts(name: str) -> list[tuple[int, int]]:
         records = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]

@@ -74,9 +74,9 @@ def test_the_answer_checker_finds_every_solution_correct_and_other_answers_wrong
                 if other != question.answer:
                     text = JOINT.join(steps).replace(rf"\boxed{{{question.answer}}}", rf"\boxed{{{other}}}")
                     pairs.append((text, question))
-                    expected.append("wrong")
+                    expected.append("incorrect")
     with AnswerChecker(processes=1) as checker:
-        assert [judged.verdict for judged in checker.check_many(pairs)] == expected
+        assert [graded.grade for graded in checker.check_many(pairs)] == expected
 
 
 @pytest.mark.parametrize("name", SOURCES)

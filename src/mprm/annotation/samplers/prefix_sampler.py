@@ -1,30 +1,28 @@
-"""Policies in this process, many requests at a time, what they share computed once."""
+"""Policies in this process, many requests at a time, with prefix caching and continuous batching."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Generator, Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
-from mprm.annotation.samplers.draw import row_keys
-from mprm.annotation.samplers.policy import Policy, completion_of, eos_ids_of, failed
-from mprm.annotation.samplers.rows import (
+from mprm.annotation.samplers.decode_batch import (
     WINDOW,
-    Newcomer,
-    Prompt,
-    PromptStore,
-    Row,
-    RowBatch,
-    StateShape,
-    state_shape_of,
+    DecodeBatch,
+    PrefixCache,
+    RunningSequence,
+    SequenceGroup,
+    prefill,
+    sequence_keys,
 )
-from mprm.annotation.samplers.sampler import Answered, Completion, Request, Session
+from mprm.annotation.samplers.generate import completion_of, eos_ids_of
+from mprm.annotation.samplers.sampler import Answered, Completion, Request, failed, numbered
 from mprm.errors import ConfigError, DataError, MprmError
-from mprm.models.prefix_tree import can_share_prefixes
+from mprm.models.chat import Backbone
+from mprm.models.prefix_tree import why_not_shared
 
 ROWS = {"cuda": 1024}
 ROWS_ELSEWHERE = 64
@@ -35,39 +33,64 @@ PROMPT_SHARE = 8
 """Prompts that are kept take this part of the tokens, on top of them."""
 BATCHES_AHEAD = 2
 
+FOLLOWED = (
+    *("do_sample", "temperature", "top_k", "top_p", "max_length", "max_new_tokens"),  # the request's
+    *("repetition_penalty", "eos_token_id"),  # the generation config's
+)
+WITHOUT_EFFECT = (
+    *("bos_token_id", "pad_token_id", "decoder_start_token_id", "num_return_sequences", "transformers_version"),
+    *("use_cache", "cache_config", "max_cache_len", "compile_config", "disable_compile", "prefill_chunk_size"),
+    *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
+    *("early_stopping", "length_penalty", "diversity_penalty", "_from_model_config"),
+)
+"""Names, memory, speed, and what counts with several beams alone."""
+NEUTRAL: dict[str, Any] = {
+    **{"num_beams": 1, "num_beam_groups": 1, "min_length": 0, "min_new_tokens": 0, "typical_p": 1.0},
+    **{"epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0},
+    **{"encoder_no_repeat_ngram_size": 0, "guidance_scale": 1.0},
+}
+"""Values at which a setting that is not followed here does nothing."""
+
+
+def can_share_prefixes(policy: Backbone) -> str | None:
+    """Why `PrefixSampler` cannot sample from this policy, or None where it can.
+
+    Whatever it does not know is a reason: `TransformersSampler` leaves everything to transformers.
+    """
+    if reason := why_not_shared(policy.model):
+        return reason
+    for name, value in policy.model.generation_config.to_dict().items():
+        is_known = name in FOLLOWED or name in WITHOUT_EFFECT
+        # `is False` beside None: flags that are off; 0 may mean something
+        if not is_known and value is not None and value is not False and value != NEUTRAL.get(name):
+            return f"its generation config sets {name} to {value!r}"
+    return None
+
 
 class PrefixSampler:
-    """Answers many requests at a time; what they have in common is computed once.
+    """Samples many requests at a time: prompts and prefixes are computed once, sequences join and leave one batch.
 
-    A prompt with its images is computed once for all requests that come near each other, a prefix once
-    for all continuations of a request, and all rows are continued together: rows that end make room for
-    new ones at once.
-
-    The random numbers of a continuation depend on its request's seed and its number alone, so its text
-    depends on the request and not on what is asked besides — but for the rounding of logits, which
-    depends on the shapes of the batches, and in bfloat16 can tip a draw. The same requests handed in in
-    the same order, with the same ``rows`` and ``tokens``, give the same batches and so the same texts, on
-    the same kind of device with the same versions. Where ``tokens`` is not given, the free memory of a
-    GPU decides it, and two runs differ in it where memory, not ``rows``, limits the batch.
+    The random numbers of a continuation depend on its request's seed and its number alone. So its text depends on other
+    requests only by the rounding of logits, which changes with the shapes of the batches and in bfloat16 can tip a
+    sample. The same requests in the same order, with the same ``rows`` and ``tokens``, give the same texts, on the
+    same kind of device with the same versions.
 
     Parameters
     ----------
     policy
         The model and its tokenizer; see `can_share_prefixes` for those that can be used.
-    name
-        What manifests call it.
-    weights
-        What tells its weights from others under the same name: a run with others is not continued.
+    name, weights
+        What manifests call it, and what tells its weights from others under the same name.
     rows
-        Most continuations at a time; 1,024 on a GPU and 64 elsewhere where None.
+        Most sequences in a batch; by default 1,024 on a GPU and 64 elsewhere.
     tokens
-        Most tokens whose keys and values are held for them, each row at its greatest length. None: what
-        fits into 60 % of a GPU's free memory, or into 2 GiB elsewhere. One row is always let in.
+        Size of the KV cache, each sequence at its greatest length; by default what fits into 60 % of a GPU's free
+        memory, or into 2 GiB elsewhere. One sequence is always let in.
     """
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Backbone,
         *,
         name: str,
         weights: str | None = None,
@@ -76,87 +99,68 @@ class PrefixSampler:
     ) -> None:
         for what, given in (("rows", rows), ("tokens", tokens)):
             if given is not None and given < 1:
-                raise ConfigError(f"{what} must be 1 or more, got {given}")
+                raise ConfigError(f"{what} must be at least 1, got {given}")
         reason = can_share_prefixes(policy)
         if reason is not None:
             raise ConfigError(f"{name} cannot be sampled with shared prefixes: {reason}; use TransformersSampler")
-        self._policy = policy
-        self._name, self._weights = name, weights
+        self._policy, self._eos_ids = policy, eos_ids_of(policy)
+        self.name = name
+        self.settings = {"prefixes": "shared", "weights": weights, "dtype": str(policy.model.dtype)}
         self._rows = rows or ROWS.get(policy.model.device.type, ROWS_ELSEWHERE)
         self._tokens = tokens
-        self._eos_ids = eos_ids_of(policy)
 
-    @property
-    def name(self) -> str:
-        """See `Sampler.name`."""
-        return self._name
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """See `Sampler.settings`."""
-        return {"prefixes": "shared", "weights": self._weights, "dtype": str(self._policy.model.dtype)}
-
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        """See `Sampler.session`."""
-        shape = state_shape_of(self._policy.model)
-        tokens = self._tokens or _tokens_that_fit(shape)
-        yield _Session(self._policy, shape, self._eos_ids, rows=self._rows, tokens=tokens)
+    def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
+        """See `Sampler.sample`."""
+        todo = numbered(requests)
+        scheduler = _Scheduler(self._policy, self._eos_ids, rows=self._rows, tokens=self._tokens)
+        while True:
+            while scheduler.n_waiting < BATCHES_AHEAD * self._rows and (following := next(todo, None)) is not None:
+                scheduler.add(*following)
+            answered = scheduler.run()
+            if not answered:
+                return
+            yield answered
 
 
-def _tokens_that_fit(shape: StateShape) -> int:
-    n_bytes = float(BYTES_ELSEWHERE)
-    if shape.device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(shape.device)
-        unused = torch.cuda.memory_reserved(shape.device) - torch.cuda.memory_allocated(shape.device)
-        n_bytes = MEMORY_SHARE * (free + unused)
-    return max(1, int(n_bytes) // shape.n_bytes)
+class _Waiting(NamedTuple):
+    """Continuations of a request that are not in the batch yet."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """Continuations of a request that wait."""
-
-    number: int
+    request_id: int
     request: Request
-    continuations: range
+    numbers: range
 
 
-class _Session:
-    """See `Session`."""
+class _Scheduler:
+    """Lets waiting sequences into the decode batch, and collects those that end."""
 
-    def __init__(self, policy: Policy, shape: StateShape, eos_ids: list[int], *, rows: int, tokens: int) -> None:
-        self._tokenizer = policy.tokenizer
-        self._eos_ids = eos_ids
-        self._rows, self._tokens = rows, tokens
-        self._prompts = PromptStore(policy, most_tokens=tokens // PROMPT_SHARE)
-        penalty = policy.model.generation_config.repetition_penalty
-        with torch.inference_mode():
-            self._batch = RowBatch(policy.model, shape, penalty=1.0 if penalty is None else penalty)
-        self._queue: deque[_Job] = deque()
-        self._n_each = 1
-        self._found: dict[int, list[Completion | None]] = {}
+    @torch.inference_mode()
+    def __init__(self, policy: Backbone, eos_ids: list[int], *, rows: int, tokens: int | None) -> None:
+        model = policy.model
+        kv = prefill(model, policy.encode_chat("")).kv
+        self._rows, self._tokens = rows, tokens or _tokens_that_fit(kv)
+        self._tokenizer, self._eos_ids = policy.tokenizer, eos_ids
+        self._prefixes = PrefixCache(policy, max_tokens=self._tokens // PROMPT_SHARE)
+        penalty = model.generation_config.repetition_penalty
+        self._batch = DecodeBatch(model, kv, penalty=1.0 if penalty is None else penalty)
+        self._queue: deque[_Waiting] = deque()
+        self._open: dict[int, list[Completion | None]] = {}
         self._answered: list[Answered] = []
 
     @property
-    def room(self) -> int:
-        """See `Session.room`."""
-        n_queued = sum(len(job.continuations) for job in self._queue)
-        return max(0, -(-(BATCHES_AHEAD * self._rows - n_queued) // self._n_each))
+    def n_waiting(self) -> int:
+        return sum(len(waiting.numbers) for waiting in self._queue)
 
-    def submit(self, number: int, request: Request) -> None:
-        """See `Session.submit`."""
-        self._n_each = request.n
-        self._found[number] = [None] * request.n
-        self._queue.append(_Job(number=number, request=request, continuations=range(request.n)))
+    def add(self, request_id: int, request: Request) -> None:
+        self._open[request_id] = [None] * request.n
+        self._queue.append(_Waiting(request_id, request, range(request.n)))
 
     @torch.inference_mode()
-    def wait(self) -> list[Answered]:
-        """See `Session.wait`."""
+    def run(self) -> list[Answered]:
+        """Decode until at least one request is answered; nothing where none is left."""
         try:
-            while not self._answered and (self._queue or self._batch.rows):
-                self._let_in()
-                self._continue()
+            while not self._answered and (self._queue or self._batch.sequences):
+                self._admit()
+                self._decode()
         except torch.OutOfMemoryError as error:
             raise MprmError(
                 f"up to {self._rows} answers at a time do not fit into memory; take fewer with --rows-per-batch"
@@ -164,88 +168,81 @@ class _Session:
         answered, self._answered = self._answered, []
         return answered
 
-    def _let_in(self) -> None:
-        """Let waiting continuations join, in their order; not for the sake of a few, as joining costs a pass."""
-        n_rows = len(self._batch.rows)
+    def _admit(self) -> None:
+        """Let waiting sequences join, in their order; not for the sake of a few, as joining costs a forward pass."""
+        n_rows = len(self._batch.sequences)
         if n_rows and self._rows - n_rows < max(1, self._rows // 8):
             return
-        n_columns = max((_most_columns(row) for row in self._batch.rows), default=0)
-        newcomers = []
-        while self._queue and (n_rows == 0 or n_rows + len(self._queue[0].continuations) <= self._rows):
-            job = self._queue[0]
+        n_slots = max((sequence.max_slots for sequence in self._batch.sequences), default=0)
+        groups = []
+        while self._queue and (n_rows == 0 or n_rows + len(self._queue[0].numbers) <= self._rows):
+            waiting = self._queue[0]
             try:
-                prompt = self._prompts.prompt(job.request)
-                prefix_ids = self._prompts.prefix_ids(job.request.prefix)
+                group = self._group(waiting)
             except DataError as error:  # an image that cannot be read, or that the policy cannot see
                 self._queue.popleft()
-                self._settle(job, failed(error, len(job.continuations)))
+                for number in waiting.numbers:
+                    self._end(waiting.request_id, number, failed(error))
                 continue
-            newcomer = _newcomer(job, prompt, prefix_ids)
-            needed = max(n_columns, _most_columns(newcomer.rows[0]))
+            needed = max(n_slots, group.sequences[0].max_slots)
             n_fit = min(self._rows, self._tokens // needed) - n_rows
-            if n_fit < len(newcomer.rows) and n_rows:
+            if n_fit < len(group.sequences) and n_rows:
                 break
             self._queue.popleft()
-            n_taken = max(1, min(n_fit, len(newcomer.rows)))
-            if n_taken < len(newcomer.rows):  # more than fit even alone: the rest comes in its turn
-                self._queue.appendleft(replace(job, continuations=job.continuations[n_taken:]))
-            newcomers.append(replace(newcomer, rows=newcomer.rows[:n_taken]))
-            n_rows, n_columns = n_rows + n_taken, needed
-        if newcomers:
-            self._batch.join(newcomers, n_columns=n_columns, most_tokens=self._tokens)
+            n_taken = max(1, min(n_fit, len(group.sequences)))
+            if n_taken < len(group.sequences):  # more than fit even alone: the rest comes in its turn
+                self._queue.appendleft(waiting._replace(numbers=waiting.numbers[n_taken:]))
+            groups.append(replace(group, sequences=group.sequences[:n_taken]))
+            n_rows, n_slots = n_rows + n_taken, needed
+        if groups:
+            self._batch.add(groups, n_slots=n_slots, max_tokens=self._tokens)
 
-    def _continue(self) -> None:
-        rows = self._batch.rows
-        if not rows:
+    def _group(self, waiting: _Waiting) -> SequenceGroup:
+        request = waiting.request
+        prompt, prefix_ids = self._prefixes.prompt(request), self._prefixes.prefix_ids(request.prefix)
+        ids = prompt.ids + prefix_ids
+        sequences = [
+            RunningSequence(
+                request_id=waiting.request_id,
+                number=number,
+                params=request.sampling,
+                key=key,
+                next_id=ids[-1],
+                slot=len(ids) - 1,
+                offset=prompt.offset,
+            )
+            for number, key in zip(waiting.numbers, sequence_keys(request.seed, waiting.numbers), strict=True)
+        ]
+        return SequenceGroup(prompt=prompt, prefix_ids=prefix_ids, n_tokens=len(ids), sequences=sequences)
+
+    def _decode(self) -> None:
+        sequences = self._batch.sequences
+        if not sequences:
             return
-        self._batch.step(min(WINDOW, max(row.sampling.max_new_tokens - len(row.drawn) for row in rows)))
-        ended = {place for place, row in enumerate(rows) if self._has_ended(row)}
-        for place in sorted(ended):
-            self._finish(rows[place])
+        self._batch.step(min(WINDOW, max(s.params.max_new_tokens - len(s.sampled) for s in sequences)))
+        ended = set()
+        for row, sequence in enumerate(sequences):
+            limit = sequence.params.max_new_tokens
+            if len(sequence.sampled) >= limit or any(id_ in self._eos_ids for id_ in sequence.sampled[-WINDOW:]):
+                ended.add(row)
+                completion = completion_of(sequence.sampled[:limit], self._tokenizer, self._eos_ids)
+                self._end(sequence.request_id, sequence.number, completion)
         if ended:
-            self._batch.leave(ended)
+            self._batch.remove(ended)
 
-    def _has_ended(self, row: Row) -> bool:
-        is_long = len(row.drawn) >= row.sampling.max_new_tokens
-        return is_long or any(id_ in self._eos_ids for id_ in row.drawn[-WINDOW:])
-
-    def _finish(self, row: Row) -> None:
-        ids = row.drawn[: row.sampling.max_new_tokens]
-        completion = completion_of(ids, tokenizer=self._tokenizer, eos_ids=self._eos_ids)
-        self._note(row.request, row.number, completion)
-
-    def _settle(self, job: _Job, completions: list[Completion]) -> None:
-        for number, completion in zip(job.continuations, completions, strict=True):
-            self._note(job.number, number, completion)
-
-    def _note(self, request: int, number: int, completion: Completion) -> None:
+    def _end(self, request_id: int, number: int, completion: Completion) -> None:
         """Keep a completion; the request is answered with its last one."""
-        found = self._found[request]
-        found[number] = completion
-        whole = [each for each in found if each is not None]
-        if len(whole) == len(found):
-            del self._found[request]
-            self._answered.append((request, whole))
+        self._open[request_id][number] = completion
+        completions = [each for each in self._open[request_id] if each is not None]
+        if len(completions) == len(self._open[request_id]):
+            del self._open[request_id]
+            self._answered.append((request_id, completions))
 
 
-def _newcomer(job: _Job, prompt: Prompt, prefix_ids: list[int]) -> Newcomer:
-    ids = prompt.ids + prefix_ids
-    keys = row_keys(job.request.seed, job.continuations)
-    rows = [
-        Row(
-            request=job.number,
-            number=number,
-            sampling=job.request.sampling,
-            key=key,
-            next_id=ids[-1],
-            column=len(ids) - 1,
-            offset=prompt.offset,
-        )
-        for number, key in zip(job.continuations, keys, strict=True)
-    ]
-    return Newcomer(prompt=prompt, prefix_ids=prefix_ids, rows=rows)
-
-
-def _most_columns(row: Row) -> int:
-    """Columns that a row may come to need; it may be drawn on to the end of a window."""
-    return row.column + row.sampling.max_new_tokens - len(row.drawn) + WINDOW
+def _tokens_that_fit(kv: torch.Tensor) -> int:
+    n_bytes = float(BYTES_ELSEWHERE)
+    if kv.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(kv.device)
+        unused = torch.cuda.memory_reserved(kv.device) - torch.cuda.memory_allocated(kv.device)
+        n_bytes = MEMORY_SHARE * (free + unused)
+    return max(1, int(n_bytes) // kv[:, :, :1].nbytes)

@@ -1,42 +1,53 @@
-"""What is asked of a policy, and what it answers."""
+"""What a policy is asked for, and what it returns: sampling parameters, requests, completions, samplers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
-from mprm.errors import ConfigError, MprmError
+from mprm.config import Config, Option
+from mprm.errors import ConfigError
 
 FinishReason = Literal["stop", "length", "error"]
-"""The policy ended its answer; the token limit cut it off; there is no answer."""
+"""The policy ended its answer; the token limit truncated it; there is no answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """How tokens are drawn. The defaults are the paper's for best-of-N."""
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams(Config):
+    """How tokens are sampled. The defaults are the paper's for best-of-N."""
 
-    temperature: float = 0.7
-    """0 takes the likeliest token always."""
-    top_p: float = 0.9
-    """Only the likeliest tokens that together have this probability are drawn; 1 allows all."""
-    top_k: int = 30
-    """Only this many of the likeliest tokens are drawn; 0 allows all."""
-    max_new_tokens: int = 2048
-    """Most tokens of an answer."""
+    temperature: Annotated[float, Option("0 = greedy decoding.", "NUMBER", group="policy", at_least=0)] = 0.7
+    top_p: Annotated[
+        float,
+        Option(
+            "Probability mass of the tokens to sample from; 1 = all.", "NUMBER", group="policy", above=0, at_most=1
+        ),
+    ] = 0.9
+    top_k: Annotated[int, Option("Number of tokens to sample from; 0 = all.", "N", group="policy", at_least=0)] = 30
+    max_new_tokens: Annotated[int, Option("Token limit of an answer.", "N", group="policy", at_least=1)] = 2048
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise ConfigError(f"temperature must be 0 or more, got {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p must be in (0, 1], got {self.top_p}")
-        if self.top_k < 0:
-            raise ConfigError(f"top_k must be 0 (all tokens) or more, got {self.top_k}")
-        if self.max_new_tokens < 1:
-            raise ConfigError(f"max_new_tokens must be 1 or more, got {self.max_new_tokens}")
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions(Config):
+    """How an OpenAI-compatible server is spoken to."""
+
+    concurrency: Annotated[int, Option("Requests in flight.", "N", group="server", at_least=1)] = 64
+    timeout_s: Annotated[float, Option("Time limit of a reply.", "SECONDS", group="server", above=0)] = 600.0
+    retries: Annotated[
+        int, Option("Retries of a request that fails, with exponential back-off.", "N", group="server", at_least=0)
+    ] = 10
+    patience_s: Annotated[
+        float,
+        Option("How long to wait for a server that stopped answering.", "SECONDS", group="server", at_least=0),
+    ] = 900.0
+    chat_template: Annotated[
+        str | None,
+        Option("Checkpoint or template file of the policy; transformers serve needs it.", "PATH", group="server"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +55,11 @@ class Request:
     """A prompt, and how many answers to it are wanted."""
 
     prompt: str
-    """What the user says."""
+    """The user's turn."""
     images: tuple[Any, ...] = ()
     """Paths that can be opened as they stand, or PIL images."""
     prefix: str = ""
-    """The beginning of the answer, which the policy continues; completions do not repeat it."""
+    """First part of the answer, which the policy continues; completions do not repeat it."""
     n: int = 1
     seed: int = 0
     """The answers depend on it and on the request, not on the other requests."""
@@ -56,7 +67,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise ConfigError(f"n must be 1 or more, got {self.n}")
+            raise ConfigError(f"n must be at least 1, got {self.n}")
         if self.n > 1 and self.sampling.temperature == 0:
             raise ConfigError(f"at temperature 0 all {self.n} answers would be the same; ask for n = 1")
 
@@ -73,12 +84,17 @@ class Completion:
     """What went wrong, where ``finish_reason`` is "error"."""
 
 
+def failed(error: object) -> Completion:
+    """No answer, and why."""
+    return Completion(text="", finish_reason="error", error=str(error))
+
+
 Answered = tuple[int, list[Completion]]
-"""The number of a request, and as many completions as it asked for."""
+"""Index of a request, and as many completions as it asked for."""
 
 
 class Sampler(Protocol):
-    """Answers requests: in this process, or on a server."""
+    """Answers requests: in this process, on a server, on a Ray cluster."""
 
     @property
     def name(self) -> str:
@@ -90,52 +106,34 @@ class Sampler(Protocol):
         """What the answers depend on besides policy and requests: a run with others is not continued."""
         ...
 
-    def session(self) -> AbstractContextManager[Session]:
-        """Begin to work; what is still under way at the end of the block is given up."""
-        ...
+    def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
+        """Batches of answered requests, in the order in which they are done.
 
-
-class Session(Protocol):
-    """Requests under way; new ones may be handed in while others are answered, all from one thread."""
-
-    @property
-    def room(self) -> int:
-        """How many more requests are worth handing in now; at 0 there is enough to do."""
-        ...
-
-    def submit(self, number: int, request: Request) -> None:
-        """Hand in a request; ``number`` tells it from all others under way."""
-        ...
-
-    def wait(self) -> list[Answered]:
-        """Requests that were answered since the last call, at least one; none where none is under way.
-
-        A completion that cannot be had comes with ``finish_reason`` "error"; what makes every request
-        fail, such as a wrong key or a server that is not there, is raised.
+        ``requests`` is read only as far as the sampler has room for, so it may depend on earlier answers; None says
+        that the next request will be known after another answer. A completion that could not be sampled has
+        ``finish_reason`` "error"; what makes every request fail, such as a wrong key or a missing server, is raised.
+        Closing the generator cancels what is in flight.
         """
         ...
 
 
+def numbered(requests: Iterable[Request | None]) -> Iterator[tuple[int, Request] | None]:
+    """Requests with their indices, and None where there is none for now."""
+    index = 0
+    for request in requests:
+        yield None if request is None else (index, request)
+        index += request is not None
+
+
 def answers(sampler: Sampler, requests: Iterable[Request]) -> Iterator[Answered]:
-    """Each request's number and its completions, in the order in which they are done."""
-    todo = enumerate(requests)
-    with sampler.session() as session:
-        n_open = 0
-        while True:
-            while session.room > 0 and (following := next(todo, None)) is not None:
-                session.submit(*following)
-                n_open += 1
-            if not n_open:
-                return
-            found = session.wait()
-            if not found:
-                raise MprmError(f"{sampler.name} left {n_open:,} requests unanswered")
-            n_open -= len(found)
-            yield from found
+    """Each request's index and its completions, in the order in which they are done."""
+    with closing(sampler.sample(requests)) as batches:
+        for batch in batches:
+            yield from batch
 
 
 def derived_seed(seed: int, *names: object) -> int:
-    """A seed of 31 bits that belongs to ``seed`` and these names; every server takes one so small.
+    """A seed of 31 bits, which every server takes, that belongs to ``seed`` and these names.
 
     Examples
     --------

@@ -1,534 +1,89 @@
-"""A server that is away for a while.
+"""Policies behind a server that speaks the OpenAI protocol: vLLM, SGLang, transformers serve and others.
 
-Posts to a chat server, sent again where a try fails.
-
-Requests to a chat server, and what is learnt of it on the way.
-
-A session with a server: requests are answered in a thread of their own, many at a time.
-
-Policies behind a server that speaks the OpenAI protocol: vLLM, SGLang, transformers serve and others.
+The openai client does retries, time-outs and connections. Here stands what it does not do: continue a prefix in
+place, wait for a server that stopped answering, make up for a server without ``n``, turn failures into completions.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import io
+import json
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Generator, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import Any
 
-from mprm.annotation.samplers.chat_api import (
-    UNKNOWN_FIELDS,
+from mprm.annotation.samplers.continuation import (
     Continuation,
-    GaveUpError,
-    MalformedError,
-    RefusedError,
     Reply,
-    ServerSettings,
-    chat_messages,
-    chat_reply,
-    failed,
+    RequestError,
     find_continuation,
-    for_transformers_serve,
     read_chat_template,
-    retry_after_s,
-    said,
 )
-from mprm.annotation.samplers.sampler import Answered, Completion, Request, Session, derived_seed
-from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError
+from mprm.annotation.samplers.sampler import (
+    Answered,
+    Completion,
+    FinishReason,
+    Request,
+    ServerOptions,
+    derived_seed,
+    failed,
+    numbered,
+)
+from mprm.config import takes
+from mprm.data.images import place_images
+from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError, printable
 
-if TYPE_CHECKING:
-    import httpx
+try:
+    import httpx2
+    import openai
+    from anyio.from_thread import start_blocking_portal
+    from openai.types.chat import ChatCompletion
+    from openai.types.chat.chat_completion import Choice
+    from PIL import Image, UnidentifiedImageError
+except ImportError as error:
+    raise MissingDependencyError(
+        f"sampling from a server needs {error.name}: install mprm with its extra [annotate]"
+    ) from error
 
-
-KNOCK_AT_MOST_EVERY_S = 10.0
-TELL_AFTER_S = 3.0
-"""A server that is away for longer is worth a word."""
-
-
-class Outage:
-    """Whether the server is there; while it is not, one of those who wait for it knocks, at growing intervals.
-
-    Parameters
-    ----------
-    knock
-        Asks the server for something small within so many seconds; whether it answered.
-    name
-        The server, for the error.
-    patience_s
-        How long a server that answered before may be away; then `MprmError` is raised.
-    backoff_s
-        The first wait; doubled at each knock, up to ten seconds.
-    """
-
-    def __init__(
-        self, knock: Callable[[float], Awaitable[bool]], *, name: str, patience_s: float, backoff_s: float
-    ) -> None:
-        self._knock = knock
-        self._name = name
-        self._patience_s = patience_s
-        self._backoff_s = backoff_s
-        self._is_here = asyncio.Event()
-        self._is_here.set()
-        self._knocking = asyncio.Lock()
-        self._answered_at: float | None = None
-        self._away_since = 0.0
-        self._problem = ""
-        self._is_told = False
-
-    @property
-    def has_answered(self) -> bool:
-        """Whether the server ever answered; one that never did is not waited for."""
-        return self._answered_at is not None
-
-    def answered(self) -> None:
-        """The server said something."""
-        self._answered_at = time.monotonic()
-        self._is_here.set()
-
-    def lost(self, problem: str, *, asked_at: float) -> None:
-        """A request got no answer."""
-        self._problem = problem
-        if self._is_here.is_set():
-            # a server that nobody asked anything for long may have been there until now
-            self._away_since = max(asked_at, self._answered_at or asked_at)
-            self._is_here.clear()
-
-    async def until_back(self) -> None:
-        """Return at once while the server is there, else when it is back."""
-        while not self._is_here.is_set():
-            if self._knocking.locked():
-                await self._is_here.wait()
-            else:
-                async with self._knocking:
-                    await self._look_out()
-
-    async def _look_out(self) -> None:
-        wait_s = max(self._backoff_s, 0.01)
-        while True:
-            left_s = self._away_since + self._patience_s - time.monotonic()
-            if not self._is_told and self._patience_s - left_s > TELL_AFTER_S:
-                self._is_told = True
-                told = f"{self._name} does not answer ({self._problem}); waiting for it, up to {self._patience_s:g} s"
-                print(told, file=sys.stderr)
-            if left_s <= 0:
-                raise MprmError(
-                    f"{self._name} has not answered for {self._patience_s:g} s, the last try ended with"
-                    f" {self._problem}. What is done is saved; the same command continues when the server is up again"
-                )
-            try:
-                # another request, sent before, may still be answered
-                pause_s = min(random.uniform(0.5, 1.0) * wait_s, KNOCK_AT_MOST_EVERY_S, left_s)
-                await asyncio.wait_for(self._is_here.wait(), pause_s)
-            except TimeoutError:
-                wait_s *= 2
-            else:
-                return
-            if await self._knock(left_s):
-                if self._is_told:
-                    print(f"{self._name} is back", file=sys.stderr)
-                    self._is_told = False
-                self.answered()
-                return
-
-
-WAIT_AT_MOST_S = 60.0
-TRIES_TO_CONNECT = 3
-"""Before the first answer: a server that is not there is not waited for as one that is busy."""
-LOST_AT_MOST = 8
-"""A request that stays without a reply so often, while the server answers others, is at fault itself."""
-PASSING = frozenset({408, 409, 425, 429})
-"""Refusals that another try may mend; so may any of 500 and above."""
-AWAY = frozenset({502, 503, 504})
-"""Said in the server's place while the server is away."""
-HOPELESS = frozenset({401, 403, 404, 405})
-"""Refusals that every other request would get as well."""
-
-
-class _FailedError(Exception):
-    """A try failed; the server asks to be left alone for ``asked_s`` seconds."""
-
-    def __init__(self, problem: str, asked_s: float = 0.0) -> None:
-        super().__init__(problem)
-        self.asked_s = asked_s
-
-
-class _LostError(_FailedError):
-    """No answer came: the server is away, or was for a moment."""
-
-
-class _UnreachableError(_LostError):
-    """Not even a connection."""
-
-
-class Posts:
-    """Posts to one server, at most ``concurrency`` in flight.
-
-    Once the server has answered, a post without an answer (connection refused or dropped, time-out, 502,
-    503, 504) waits until the server is back: see `Outage`. All other failures, and all before the first
-    answer, are tried again ``retries`` times; a server that was never there is given up after three tries.
-    """
-
-    def __init__(self, settings: ServerSettings, client: httpx.AsyncClient) -> None:
-        self.url = f"{settings.base_url}/chat/completions"
-        self.n_open = 0
-        """Posts in flight, or waiting for their turn."""
-        self._settings = settings
-        self._client = client
-        self._in_flight = asyncio.Semaphore(settings.concurrency)
-        self._is_transformers_serve = False
-        self._outage = Outage(
-            self._knock, name=self.url, patience_s=settings.patience_s, backoff_s=settings.backoff_s
-        )
-
-    async def post(self, body: dict[str, Any]) -> Reply:
-        """The reply; `RefusedError` and `GaveUpError` concern this post, `MprmError` all."""
-        self.n_open += 1
-        try:
-            return await self._tried(body)
-        finally:
-            self.n_open -= 1
-
-    async def _tried(self, body: dict[str, Any]) -> Reply:
-        n_failed = n_lost = 0
-        while True:
-            try:
-                async with self._in_flight:
-                    await self._outage.until_back()
-                    asked_at = time.monotonic()
-                    return await self._once(body)
-            except _FailedError as error:
-                if isinstance(error, _LostError) and self._outage.has_answered:
-                    self._outage.lost(str(error), asked_at=asked_at)
-                    n_lost += 1
-                    self._give_up_lost(n_lost, error)
-                    wait_s = self._settings.backoff_s * (2 ** (n_lost - 1) - 1)  # the outage has waits of its own
-                else:
-                    n_failed += 1
-                    self._give_up_failed(n_failed, error)
-                    wait_s = self._settings.backoff_s * 2 ** (n_failed - 1)
-                asked_s = error.asked_s
-            # a random part, so that requests that failed together do not come back together
-            await asyncio.sleep(min(max(wait_s * random.uniform(0.5, 1.0), asked_s), WAIT_AT_MOST_S))
-
-    def _give_up_lost(self, n_lost: int, error: _FailedError) -> None:
-        if n_lost > max(self._settings.retries, LOST_AT_MOST):
-            raise GaveUpError(
-                f"{n_lost} tries got no answer, though others did; the last ended with {error}"
-            ) from None
-
-    def _give_up_failed(self, n_failed: int, error: _FailedError) -> None:
-        if isinstance(error, _UnreachableError) and n_failed >= TRIES_TO_CONNECT:
-            raise MprmError(f"no server answers at {self.url} ({error}); is it up?") from None
-        if n_failed > self._settings.retries:
-            raise GaveUpError(f"{n_failed} tries failed, the last with {error}") from None
-
-    async def _once(self, body: dict[str, Any]) -> Reply:
-        sent = self._spoken(body)
-        response = await self._sent(sent)
-        problem = f"HTTP {response.status_code}: {said(response)}"
-        if response.status_code in AWAY:
-            raise _LostError(problem, retry_after_s(response))
-        self._outage.answered()
-        if response.status_code == 200:
-            try:
-                return chat_reply(response)
-            except MalformedError as error:
-                raise _FailedError(f"a reply that is no chat completion: {error}") from None
-        if response.status_code == 422 and UNKNOWN_FIELDS in problem:
-            self._is_transformers_serve = True
-            if self._spoken(body) != sent:
-                return await self._once(body)
-        self._refuse(response.status_code, problem)
-        raise _FailedError(problem, retry_after_s(response))
-
-    async def _sent(self, body: dict[str, Any], **how: Any) -> httpx.Response:
-        import httpx
-
-        try:
-            return await self._client.post(self.url, json=body, **how)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise _UnreachableError(f"no connection: {error or type(error).__name__}") from None
-        except httpx.DecodingError as error:
-            raise _FailedError(f"a reply that cannot be read: {error}") from None
-        except httpx.TransportError as error:
-            raise _LostError(f"{type(error).__name__}: {error}") from None
-
-    async def _knock(self, left_s: float) -> bool:
-        """Whether the server answers the shortest of requests."""
-        body: dict[str, Any] = {"model": self._settings.model, "messages": [{"role": "user", "content": "."}]}
-        body |= {"max_tokens": 1, "temperature": 0, "seed": 0}
-        try:
-            response = await self._sent(body, timeout=min(self._settings.timeout_s, left_s))
-        except _LostError:
-            return False
-        return response.status_code not in AWAY
-
-    def _spoken(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body as this server takes it."""
-        return for_transformers_serve(body) if self._is_transformers_serve else body
-
-    def _refuse(self, status: int, problem: str) -> None:
-        """Raise where another try is of no use."""
-        if status in HOPELESS:
-            raise ConfigError(f"{self.url} refuses: {problem}. See --server, --model and --api-key-env")
-        if "top_k" in problem and status in (400, 422):
-            raise ConfigError(f"{self.url} takes no top_k ({problem}); leave it out with --top-k 0")
-        if status < 500 and status not in PASSING:
-            raise RefusedError(problem)
-
-
-CONNECT_AT_MOST_S = 30.0
 KEEP_ALIVE_S = 2.0
 """Servers close idle connections after five seconds; one that is closed as it is used looks like a crash."""
+UNREACHABLE_AFTER_S = 2.0
+"""A server that never answered is not waited for."""
+HEALTH_CHECK_S = 1.0
+MAX_HEALTH_CHECK_S = 10.0
+"""First and longest wait before a server that stopped answering is asked again."""
+ANNOUNCE_AFTER_S = 3.0
+UNAVAILABLE = frozenset({502, 503, 504})
+"""Said in the server's place while the server is away."""
+HOPELESS = frozenset({401, 403, 404, 405})
+"""Rejections that every other request would get as well."""
+FINISH_REASONS: dict[str, FinishReason]
+FINISH_REASONS = {"stop": "stop", "eos_token": "stop", "stop_sequence": "stop", "length": "length"}
+UNKNOWN_FIELDS = "Unexpected fields in the request"
+"""How transformers serve rejects fields that it does not know; other servers ignore them, or use other words."""
 
 
-@asynccontextmanager
-async def conversation(settings: ServerSettings) -> AsyncIterator[Conversation]:
-    """A conversation whose connections are closed at the end of the block."""
-    import httpx
-
-    headers = {"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
-    # one more: who knocks at a server that is away does so while the others keep their places
-    limits = httpx.Limits(max_connections=settings.concurrency + 1, keepalive_expiry=KEEP_ALIVE_S)
-    timeout = httpx.Timeout(settings.timeout_s, connect=min(settings.timeout_s, CONNECT_AT_MOST_S))
-    async with httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits) as client:
-        yield Conversation(settings, Posts(settings, client))
-
-
-class Conversation:
-    """Answers requests, each with as many posts as it takes."""
-
-    def __init__(self, settings: ServerSettings, posts: Posts) -> None:
-        self._settings = settings
-        self._posts = posts
-        self._takes_n = True
-        self._way: Continuation | None = None
-        self._finding_out = asyncio.Lock()
-
-    @property
-    def n_posts(self) -> int:
-        """Posts in flight, or waiting for their turn."""
-        return self._posts.n_open
-
-    async def answer(self, request: Request) -> list[Completion]:
-        """All completions of a request."""
-        way = await self._continuation() if request.prefix else None
-        try:
-            body = self._body(request, way)
-        except DataError as error:  # an image that is not there
-            return [failed(str(error))] * request.n
-        found = await self._completions(body, request)
-        return found if way is None else [way.own_part(completion, request.prefix) for completion in found]
-
-    async def _continuation(self) -> Continuation:
-        """How the server continues an answer; the first request that needs it finds out."""
-        async with self._finding_out:
-            if self._way is None:
-                template = self._settings.chat_template
-                self._way = await find_continuation(self._ask, url=self._posts.url, template=template)
-            return self._way
-
-    async def _ask(self, request: Request, way: Continuation) -> Reply:
-        return await self._posts.post(self._body(request, way) | {"seed": request.seed})
-
-    def _body(self, request: Request, way: Continuation | None) -> dict[str, Any]:
-        sampling = request.sampling
-        body: dict[str, Any] = {
-            "model": self._settings.model,
-            "messages": chat_messages(request, end_mark=way.end_mark if way else ""),
-            "max_tokens": sampling.max_new_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-        }
-        if sampling.top_k:
-            body["top_k"] = sampling.top_k
-        fields, extra = way.fields if way else {}, dict(self._settings.extra_body)
-        if (name := "chat_template_kwargs") in fields and name in extra:
-            extra[name] = extra[name] | fields[name]
-        return body | fields | extra
-
-    async def _completions(self, body: dict[str, Any], request: Request) -> list[Completion]:
-        found: list[Completion] = []
-        asked_at_once = request.n > 1 and self._takes_n
-        if asked_at_once:
-            try:
-                reply = await self._posts.post(body | {"n": request.n, "seed": request.seed})
-                found = list(reply.completions[: request.n])
-            except RefusedError:
-                pass  # perhaps for n alone: the first answer by itself will tell
-            except GaveUpError as error:
-                return [failed(str(error))] * request.n
-        if not found:
-            found = [await self._one(body, request.seed)]
-            if found[0].finish_reason == "error":
-                return found * request.n
-        if asked_at_once and len(found) < request.n:
-            self._takes_n = False
-        # the first seed is the request's own, whether asked alone or with others: the same question
-        # gets the same answers before and after it was learnt that the server takes no n
-        seeds = [derived_seed(request.seed, number) for number in range(len(found), request.n)]
-        return found + await asyncio.gather(*(self._one(body, seed) for seed in seeds))
-
-    async def _one(self, body: dict[str, Any], seed: int) -> Completion:
-        try:
-            return (await self._posts.post(body | {"seed": seed})).completions[0]
-        except (RefusedError, GaveUpError) as error:
-            return failed(str(error))
-
-
-class _End:
-    """The thread is done, because of this error unless the session was closed."""
-
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
-
-
-class HTTPSession:
-    """See `Session`; requests are answered in any order.
-
-    There is room for as many posts as may be in flight and some more, which are sent as soon as a place is
-    free. A request counts once, or as often as the server has to be asked for its answers one by one.
-    """
-
-    def __init__(self, settings: ServerSettings) -> None:
-        self._places = settings.concurrency + 1 + settings.concurrency // 8
-        self._settings = settings
-        self._asked: asyncio.Queue[tuple[int, Request]] = asyncio.Queue()
-        self._done: SimpleQueue[Answered | _End] = SimpleQueue()
-        self._conversation: Conversation | None = None
-        self._n_open = 0
-        self._error: BaseException | None = None
-        self._loop = asyncio.new_event_loop()
-        self._task = self._loop.create_task(self._work())
-        self._thread = Thread(target=self._run, name="mprm-http", daemon=True)
-        self._thread.start()
-
-    @property
-    def room(self) -> int:
-        """See `Session.room`."""
-        n_unanswered = self._n_open - self._done.qsize()
-        n_posts = self._conversation.n_posts if self._conversation is not None else 0
-        return max(0, self._places - max(n_unanswered, n_posts))
-
-    def submit(self, number: int, request: Request) -> None:
-        """See `Session.submit`; raises what `wait` will raise next."""
-        if self._error is not None:
-            raise self._error
-        self._n_open += 1
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the next wait tells why
-            self._loop.call_soon_threadsafe(self._asked.put_nowait, (number, request))
-
-    def wait(self) -> list[Answered]:
-        """See `Session.wait`; an error is raised after all that was answered before it is handed out."""
-        if self._error is not None:
-            raise self._error
-        if not self._n_open:
-            return []
-        found = [self._next()]
-        while not self._done.empty():
-            found.append(self._done.get())
-        answered = []
-        for item in found:
-            if isinstance(item, _End):
-                self._error = item.error or RuntimeError("the session is closed")
-            else:
-                answered.append(item)
-        self._n_open -= len(answered)
-        if not answered and self._error is not None:
-            raise self._error
-        return answered
-
-    def _next(self) -> Answered | _End:
-        while True:
-            try:
-                # not for ever: Ctrl-C does not wake this thread where another one gets the signal
-                return self._done.get(timeout=0.2)
-            except Empty:
-                continue
-
-    def close(self) -> None:
-        """Give up what is under way, and wait until the connections are closed."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to cancel
-            self._loop.call_soon_threadsafe(self._task.cancel)
-        self._thread.join()
-
-    def _run(self) -> None:
-        error: BaseException | None = None
-        try:
-            self._loop.run_until_complete(self._task)
-        except asyncio.CancelledError:
-            pass
-        except BaseException as raised:
-            error = raised
-        finally:
-            self._loop.run_until_complete(_cancel(asyncio.all_tasks(self._loop)))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
-            self._done.put(_End(error))
-
-    async def _work(self) -> None:
-        try:
-            async with conversation(self._settings) as self._conversation, asyncio.TaskGroup() as group:
-                while True:
-                    number, request = await self._asked.get()
-                    group.create_task(self._answer(self._conversation, number, request))
-        except* Exception as errors:
-            raise errors.exceptions[0] from None
-
-    async def _answer(self, server: Conversation, number: int, request: Request) -> None:
-        self._done.put((number, await server.answer(request)))
-
-
-async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def check_limits(*, concurrency: int, timeout_s: float, retries: int, patience_s: float = 900.0) -> None:
-    """Stop at limits that make no sense."""
-    if concurrency < 1:
-        raise ConfigError(f"concurrency must be 1 or more, got {concurrency}")
-    if not 0 < timeout_s < float("inf"):
-        raise ConfigError(f"timeout_s must be a number of seconds above 0, got {timeout_s}")
-    if retries < 0:
-        raise ConfigError(f"retries must be 0 or more, got {retries}")
-    if not 0 <= patience_s < float("inf"):
-        raise ConfigError(f"patience_s must be a number of seconds, 0 or more, got {patience_s}")
+class RejectedError(RequestError):
+    """The server does not take this request, however often it is sent."""
 
 
 class HTTPSampler:
-    """Asks a chat server, many requests at a time, again where a try fails.
+    """Samples from a chat server, many requests at a time; see docs/annotation.md for what differs between servers.
 
-    The seed goes with each request, so the answers are as reproducible as the server makes them
-    (``transformers serve``, with one generator for all requests, at a concurrency of 1 only). All ``n``
-    answers are asked for at once; the rest one by one from a server that gives fewer or none so.
+    The seed goes with each request, so the answers are as reproducible as the server makes them (``transformers
+    serve``, with one generator for all requests, at a concurrency of 1 only). Before the first request with a prefix,
+    the server is probed; one that would open a new turn instead is refused with `ConfigError`.
 
-    **A server that dies and comes back.** Once it has answered, requests that get no answer (connection
-    refused or dropped, time-out, 502, 503, 504) wait until it is back. Meanwhile one small request at a time
-    looks out for it, at most every ten seconds. After ``patience_s`` without any answer `MprmError` is
-    raised. A request that gets no answer 9 times (or ``retries`` + 1, if that is more), while others do,
-    fails alone.
-
-    **transformers serve** knows ``top_k`` in a generation config only, and draws tokens only where that or the
-    checkpoint's own says ``do_sample``. It is told both as soon as it is recognised, by its refusal of a
-    field: at ``top_k`` 0, and with no answer begun, it is not, and the checkpoint's own setting holds.
-
-    **An answer that is begun** is continued in place, with ``continue_final_message`` (vLLM, SGLang) or with
-    a chat template that leaves the last turn open (``transformers serve``). Which of them works is tried
-    out before the first such request; a server that would open a new turn is refused with `ConfigError`.
-    Completions never repeat the beginning, even where the server does. What the policy reads may differ from
-    what it reads in this process in these points: text that looks like a control token is one to the server;
-    tokens may be joined across the seam between chat template and beginning; and where a chat template trims
-    messages, vLLM loses the white space at the end of the beginning, of which a warning tells.
+    Once the server has answered, requests without an answer (connection refused or dropped, time-out, 502, 503, 504)
+    wait until it is back, while small requests check for it, at least every ten seconds. Each outage costs them one
+    retry. After ``patience_s`` without any answer `MprmError` is raised.
 
     Parameters
     ----------
@@ -536,106 +91,364 @@ class HTTPSampler:
         ``http://localhost:8000`` or ``…/v1``; ``/chat/completions`` is added.
     model
         The name under which the server knows the policy.
-    concurrency
-        Most requests in flight.
-    timeout_s
-        Longest wait for one reply.
-    retries, backoff_s
-        How often a request is sent again; the first wait, doubled at each try up to a minute.
-    patience_s
-        How long a server that has answered before may be away.
     extra_body
         More fields for every request, for what a server takes beyond the protocol.
-    chat_template
-        A checkpoint's folder, or a file with its chat template; needed only to continue answers on
-        ``transformers serve``, and not even there where ``model`` is such a folder on this machine.
+    options
+        See `ServerOptions`. ``chat_template`` is needed only to continue answers on ``transformers serve``, and not
+        even there where ``model`` is the checkpoint's folder on this machine.
     """
 
+    @takes(ServerOptions)
     def __init__(
         self,
         url: str,
         model: str,
         *,
         api_key: str | None = None,
-        concurrency: int = 64,
-        timeout_s: float = 600.0,
-        retries: int = 6,
-        backoff_s: float = 1.0,
-        patience_s: float = 900.0,
         extra_body: Mapping[str, Any] | None = None,
-        chat_template: str | Path | None = None,
+        **options: Any,
     ) -> None:
         try:
-            import httpx  # noqa: F401
-        except ImportError as error:
-            raise MissingDependencyError(
-                "sampling from a server needs httpx: pip install httpx, or install mprm with its extra [annotate]"
-            ) from error
-        _check_url(url)
-        parts = urlsplit(url)
+            parsed = httpx2.URL(url)
+            is_server = parsed.scheme in ("http", "https") and parsed.host and 0 < (parsed.port or 80) < 65536
+        except (ValueError, httpx2.InvalidURL):
+            is_server = False
+        if not is_server:
+            raise ConfigError(f"{url!r} is no server; expected something like http://localhost:8000/v1")
         if api_key is not None and not api_key.isascii():
             raise ConfigError(
                 "the API key holds letters beyond ASCII, which no HTTP header can; is it the right one?"
             )
-        check_limits(concurrency=concurrency, timeout_s=timeout_s, retries=retries, patience_s=patience_s)
-        if not 0 <= backoff_s < float("inf"):
-            raise ConfigError(f"backoff_s must be 0 or more, got {backoff_s}")
-        self._server = ServerSettings(
-            base_url=url.rstrip("/") if parts.path.strip("/") else url.rstrip("/") + "/v1",
-            model=model,
-            api_key=api_key,
-            concurrency=concurrency,
-            timeout_s=timeout_s,
-            retries=retries,
-            backoff_s=backoff_s,
-            patience_s=patience_s,
-            extra_body=dict(extra_body or {}),
-            chat_template=_template(model, chat_template),
+        self.base_url = url.rstrip("/") if parsed.path.strip("/") else url.rstrip("/") + "/v1"
+        self.name = model
+        self.options = ServerOptions.of(None, options)
+        self.template: str | None = None
+        if self.options.chat_template is not None:
+            self.template = read_chat_template(self.options.chat_template)
+        elif (Path(model) / "config.json").is_file():
+            with contextlib.suppress(ConfigError):  # the server may do without
+                self.template = read_chat_template(model)
+        self.settings = {"extra_body": dict(extra_body or {})}
+        self._api_key = api_key
+
+    def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
+        """See `Sampler.sample`; an error is raised after all that was answered before it.
+
+        Requests are taken for all of ``concurrency`` and some more, which are sent as soon as others are answered.
+        """
+        todo, session = numbered(requests), _Session(self, self._api_key)
+        n_ahead = self.options.concurrency + 1 + self.options.concurrency // 8
+        pending: set[Future[Answered]] = set()
+        with (
+            start_blocking_portal(name="mprm-server") as portal,
+            portal.wrap_async_context_manager(session.client),
+        ):
+            try:
+                while True:
+                    while max(len(pending), session.n_posts) < n_ahead and (item := next(todo, None)) is not None:
+                        pending.add(portal.start_task_soon(session.answer, *item))
+                    if not pending:
+                        return
+                    done: set[Future[Answered]] = set()
+                    while not done:  # not for ever: Ctrl-C does not wake this thread where another gets the signal
+                        done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+                    answered = [future.result() for future in done if future.exception() is None]
+                    if answered:
+                        yield answered
+                    for future in done:
+                        future.result()  # raises the first error
+            finally:
+                for future in pending:
+                    future.cancel()
+
+
+class _Session:
+    """Answers requests, each with as many posts as it takes, and remembers what it learns of the server."""
+
+    def __init__(self, sampler: HTTPSampler, api_key: str | None) -> None:
+        self.n_posts = 0
+        """Posts in flight, or waiting for their turn."""
+        self._sampler, self._options = sampler, sampler.options
+        self._url = f"{sampler.base_url}/chat/completions"
+        self.client = openai.AsyncOpenAI(
+            base_url=sampler.base_url,
+            api_key="in the headers of http_client",  # where there is none, not even that of the environment is sent
+            max_retries=self._options.retries,
+            http_client=_PatientClient(self._url, sampler.name, self._options, api_key),
+        )
+        self._slots = asyncio.Semaphore(self._options.concurrency)
+        self._takes_n = True
+        self._is_transformers_serve = False
+        self._continuation: Continuation | None = None
+        self._probing = asyncio.Lock()
+
+    async def answer(self, index: int, request: Request) -> Answered:
+        """All completions of a request."""
+        continuation = await self._probed() if request.prefix else None
+        try:
+            body = self._body(request, continuation)
+        except DataError as error:  # an image that is not there
+            return index, [failed(error)] * request.n
+        completions = await self._completions(body, request)
+        if continuation is not None:
+            completions = [continuation.without_prefix(completion, request.prefix) for completion in completions]
+        return index, completions
+
+    async def _probed(self) -> Continuation:
+        """How the server continues an answer; the first request that needs it finds out."""
+
+        async def ask(request: Request, continuation: Continuation) -> Reply:
+            return await self._post(self._body(request, continuation), request.seed)
+
+        async with self._probing:
+            if self._continuation is None:
+                self._continuation = await find_continuation(ask, url=self._url, template=self._sampler.template)
+            return self._continuation
+
+    def _body(self, request: Request, continuation: Continuation | None) -> dict[str, Any]:
+        sampling = request.sampling
+        body: dict[str, Any] = {
+            "model": self._sampler.name,
+            "messages": chat_messages(request, end_mark=continuation.end_mark if continuation else ""),
+            "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+        }
+        if sampling.top_k:
+            body["top_k"] = sampling.top_k
+        fields, extra = continuation.fields if continuation else {}, dict(self._sampler.settings["extra_body"])
+        if (name := "chat_template_kwargs") in fields and name in extra:
+            extra[name] = extra[name] | fields[name]
+        return body | fields | extra
+
+    async def _completions(self, body: dict[str, Any], request: Request) -> list[Completion]:
+        completions: list[Completion] = []
+        is_batched = request.n > 1 and self._takes_n
+        if is_batched:
+            try:
+                reply = await self._post(body | {"n": request.n}, request.seed)
+                completions = reply.completions[: request.n]
+            except RejectedError:
+                pass  # perhaps for n alone: the first answer by itself will tell
+            except RequestError as error:
+                return [failed(error)] * request.n
+        if not completions:
+            completions = [await self._completion(body, request.seed)]
+            if completions[0].finish_reason == "error":
+                return completions * request.n
+        if is_batched and len(completions) < request.n:
+            self._takes_n = False
+        # the first seed is the request's own, whether sent alone or with n: the same request gets the same answers
+        # before and after it was learnt that the server takes no n
+        seeds = [derived_seed(request.seed, number) for number in range(len(completions), request.n)]
+        return completions + await asyncio.gather(*(self._completion(body, seed) for seed in seeds))
+
+    async def _completion(self, body: dict[str, Any], seed: int) -> Completion:
+        try:
+            return (await self._post(body, seed)).completions[0]
+        except RequestError as error:
+            return failed(error)
+
+    async def _post(self, body: dict[str, Any], seed: int) -> Reply:
+        """The reply; `RequestError` concerns this post, `MprmError` all."""
+        self.n_posts += 1
+        try:
+            async with self._slots:
+                return await self._replied(body | {"seed": seed})
+        finally:
+            self.n_posts -= 1
+
+    async def _replied(self, body: dict[str, Any]) -> Reply:
+        sent = for_transformers_serve(body) if self._is_transformers_serve else body
+        n_tries = self._options.retries + 1
+        problem = ""
+        for number in range(n_tries):
+            await asyncio.sleep(HEALTH_CHECK_S * number)
+            try:
+                reply = await self.client.post(
+                    "/chat/completions",
+                    body=sent,
+                    cast_to=ChatCompletion,
+                    options={"headers": {"Authorization": openai.Omit()}},
+                )
+                return _reply(reply)
+            except openai.APIStatusError as error:
+                status, text = error.status_code, f"HTTP {error.status_code}: {_said(error.response)}"
+                if status == 422 and UNKNOWN_FIELDS in text and for_transformers_serve(body) != sent:
+                    self._is_transformers_serve = True
+                    return await self._replied(body)
+                if status in HOPELESS:
+                    hint = "See --server, --served-model and --api-key-env"
+                    raise ConfigError(f"{self._url} refuses: {text}. {hint}") from None
+                if "top_k" in text and status in (400, 422):
+                    raise ConfigError(f"{self._url} takes no top_k ({text}); leave it out with --top-k 0") from None
+                if status < 500 and status not in (408, 409, 429):  # which the openai client retries
+                    raise RejectedError(text) from None
+                raise RequestError(f"{n_tries} tries failed, the last with {text}") from None
+            except openai.APIConnectionError as error:
+                raise RequestError(f"{n_tries} tries failed, the last with {_problem(error.__cause__)}") from None
+            except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+                problem = f"a reply that is no chat completion: {type(error).__name__} {error}"
+        raise RequestError(f"{n_tries} tries failed, the last with {problem}")
+
+
+class _PatientClient(httpx2.AsyncClient):
+    """Waits for a server that stopped answering before it sends a request; the openai client above it retries."""
+
+    def __init__(self, url: str, model: str, options: ServerOptions, api_key: str | None) -> None:
+        super().__init__(
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=httpx2.Timeout(options.timeout_s, connect=min(options.timeout_s, 30.0)),
+            # one more for health checks, which run while all others wait
+            limits=httpx2.Limits(max_connections=options.concurrency + 1, keepalive_expiry=KEEP_ALIVE_S),
+        )
+        self._url, self._model, self._options = url, model, options
+        self._is_up = asyncio.Event()
+        self._is_up.set()
+        self._outage: asyncio.Task[None] | None = None
+        self._first_sent_at = self._answered_at = 0.0
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """The response; `MprmError` where the server stays away."""
+        if self._outage is not None:
+            await asyncio.shield(self._outage)
+        sent_at = time.monotonic()
+        self._first_sent_at = self._first_sent_at or sent_at
+        try:
+            response = await super().send(request, **options)
+        except httpx2.TransportError as error:
+            is_refused = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+            is_late = time.monotonic() - self._first_sent_at > UNREACHABLE_AFTER_S
+            if is_refused and is_late and not self._answered_at:
+                raise MprmError(f"no server answers at {self._url} ({_problem(error)}); is it up?") from None
+            self._lost(_problem(error), sent_at)
+            raise
+        if response.status_code in UNAVAILABLE:
+            self._lost(f"HTTP {response.status_code}: {_said(response)}", sent_at)
+        else:
+            self._answered()
+        return response
+
+    def _answered(self) -> None:
+        self._answered_at = time.monotonic()
+        self._is_up.set()
+
+    def _lost(self, problem: str, sent_at: float) -> None:
+        if self._answered_at and self._is_up.is_set():
+            self._is_up.clear()
+            # a server that nobody asked anything for long may have been there until now
+            since = max(sent_at, self._answered_at)
+            self._outage = asyncio.create_task(self._until_up(since, problem))
+
+    async def _until_up(self, since: float, problem: str) -> None:
+        patience_s, pause_s, is_announced = self._options.patience_s, HEALTH_CHECK_S, False
+        while (left_s := since + patience_s - time.monotonic()) > 0:
+            if not is_announced and patience_s - left_s > ANNOUNCE_AFTER_S:
+                is_announced = True
+                waiting = f"waiting for it, up to {patience_s:g} s"
+                print(f"{self._url} does not answer ({problem}); {waiting}", file=sys.stderr)
+            with contextlib.suppress(TimeoutError):
+                # another request, sent before, may still be answered
+                await asyncio.wait_for(self._is_up.wait(), min(random.uniform(0.5, 1.0) * pause_s, left_s))
+            if self._is_up.is_set() or await self._is_healthy(left_s):
+                if is_announced:
+                    print(f"{self._url} is back", file=sys.stderr)
+                return self._answered()
+            pause_s = min(2 * pause_s, MAX_HEALTH_CHECK_S)
+        raise MprmError(
+            f"{self._url} has not answered for {patience_s:g} s ({problem}). What is done is saved; the same command"
+            " continues when the server is up again"
         )
 
-    @property
-    def name(self) -> str:
-        """See `Sampler.name`."""
-        return self._server.model
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """See `Sampler.settings`."""
-        return {"extra_body": dict(self._server.extra_body)}
-
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        """See `Sampler.session`; connections are closed at the end of the block."""
-        session = HTTPSession(self._server)
+    async def _is_healthy(self, left_s: float) -> bool:
+        """Whether the server answers the shortest of requests."""
+        body: dict[str, Any] = {"model": self._model, "messages": [{"role": "user", "content": "."}]}
+        body |= {"max_tokens": 1, "temperature": 0, "seed": 0}
+        timeout_s = min(self._options.timeout_s, left_s)
         try:
-            yield session
-        finally:
-            session.close()
+            response = await super().send(self.build_request("POST", self._url, json=body, timeout=timeout_s))
+        except httpx2.TransportError:
+            return False
+        return response.status_code not in UNAVAILABLE
 
 
-def _check_url(url: str) -> None:
-    """Stop at what is no address of a server."""
-    import httpx
-
-    try:
-        is_server = urlsplit(url).scheme in ("http", "https") and bool(httpx.URL(url).host)
-        httpx.Request("POST", httpx.URL(url))
-        port = urlsplit(url).port
-    except (ValueError, httpx.InvalidURL) as error:
-        raise ConfigError(
-            f"{url!r} is no server: {error}; expected something like http://localhost:8000/v1"
-        ) from error
-    if not is_server or (port is not None and not 0 < port < 65536):
-        raise ConfigError(f"{url!r} is no server; expected something like http://localhost:8000/v1")
+def _problem(error: BaseException | None) -> str:
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        return f"no connection: {error or type(error).__name__}"
+    return f"{type(error).__name__}: {error}"
 
 
-def _template(model: str, given: str | Path | None) -> str | None:
-    """The policy's chat template, where it can be known."""
-    if given is not None:
-        return read_chat_template(given)
-    if (Path(model) / "config.json").is_file():
+def _said(response: httpx2.Response) -> str:
+    """The text of a response that is no answer, in one line."""
+    text = printable(" ".join(response.text.split()))
+    return text if len(text) <= 300 else text[:299] + "…"
+
+
+def for_transformers_serve(body: dict[str, Any]) -> dict[str, Any]:
+    """The request with ``top_k``, and whether tokens are sampled at all, in a generation config.
+
+    ``transformers serve`` reads them nowhere else, and decodes greedily, at any temperature, where neither the
+    request nor the checkpoint's ``generation_config.json`` says ``do_sample``.
+    """
+    settings = {"do_sample": body["temperature"] > 0, "top_k": body.get("top_k", 0)}
+    given = json.loads(body.get("generation_config") or "{}")
+    rest = {name: value for name, value in body.items() if name != "top_k"}
+    return rest | {"generation_config": json.dumps(settings | given)}
+
+
+def _reply(reply: ChatCompletion) -> Reply:
+    """The completions of a reply; the client does not validate it, so any error of a lookup may be raised."""
+    n_tokens, n_prompt_tokens = None, None
+    if reply.usage is not None:
+        n_tokens, n_prompt_tokens = reply.usage.completion_tokens, reply.usage.prompt_tokens
+    n = len(reply.choices)
+    shares: list[int | None] = [None] * n
+    if isinstance(n_tokens, int) and n_tokens >= 0:  # a server tells the sum of all answers
+        shares = [n_tokens // n + (number < n_tokens % n) for number in range(n)]
+    completions = [_completion(choice, share) for choice, share in zip(reply.choices, shares, strict=True)]
+    if not completions:
+        raise ValueError("it holds no choices")
+    return Reply(completions, n_prompt_tokens if isinstance(n_prompt_tokens, int) else None)
+
+
+def _completion(choice: Choice, n_tokens: int | None) -> Completion:
+    text, reason = choice.message.content, choice.finish_reason
+    if reason not in FINISH_REASONS:
+        return failed(f"the server ended the answer with finish_reason {reason!r}; expected stop or length")
+    if not isinstance(text, str):
+        return failed(f"the server's message has content {text!r}; expected text")
+    return Completion(text=text, finish_reason=FINISH_REASONS[reason], n_tokens=n_tokens)
+
+
+def chat_messages(request: Request, *, end_mark: str = "") -> list[dict[str, Any]]:
+    """The user's turn, with each image at its mark in the prompt, and the prefix where there is one."""
+    content: str | list[dict[str, Any]] = request.prompt
+    if request.images:
+        content = []
+        for piece in place_images(request.prompt, len(request.images)):
+            if isinstance(piece, int):
+                content.append({"type": "image_url", "image_url": {"url": _data_url(request.images[piece])}})
+            elif text := piece.strip():
+                content.append({"type": "text", "text": text})
+    messages = [{"role": "user", "content": content}]
+    if request.prefix:
+        messages.append({"role": "assistant", "content": request.prefix + end_mark})
+    return messages
+
+
+def _data_url(image: Any) -> str:
+    """A ``data:`` URL with the bytes of an image file, or with a PIL image as PNG."""
+    buffer = io.BytesIO()
+    if isinstance(image, str | Path):
         try:
-            return read_chat_template(model)
-        except ConfigError:  # the server may do without
-            return None
-    return None
+            buffer = io.BytesIO(Path(image).read_bytes())
+            with Image.open(buffer, formats=("PNG", "JPEG", "WEBP", "GIF", "BMP")) as opened:
+                mime = opened.get_format_mimetype()  # names often lie about it
+        except UnidentifiedImageError:
+            raise DataError(f"image {str(image)!r} is no PNG, JPEG, WebP, GIF or BMP file") from None
+        except OSError as error:
+            raise DataError(f"image {str(image)!r} cannot be read: {error.strerror}; see --image-root") from error
+    else:
+        image.save(buffer, format="PNG")
+        mime = "image/png"
+    return f"data:{mime};base64,{base64.b64encode(buffer.getvalue()).decode()}"

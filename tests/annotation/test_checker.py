@@ -7,12 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mprm.annotation.checker import AnswerChecker, Judged
+from mprm.annotation.checker import AnswerChecker
+from mprm.answers.grade import GradedAnswer
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MissingDependencyError
 
@@ -30,6 +32,12 @@ def choice(gold: str, *options: str) -> Question:
     return Question(id="1", question="?", answer=gold, options=options)
 
 
+def worker_process(checker: AnswerChecker) -> subprocess.Popen[bytes]:
+    process = checker._workers[-1].process
+    assert process is not None
+    return process
+
+
 def boxed(answer: str) -> str:
     return f"We see it.\n\nSo it is \\boxed{{{answer}}}."
 
@@ -41,26 +49,26 @@ def checker() -> Iterator[AnswerChecker]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "gold", "verdict"),
+    ("answer", "gold", "grade"),
     [
         (r"\sqrt{12}", r"2\sqrt{3}", "correct"),
         ("x^2+2x+1", "(x+1)^2", "correct"),
-        ("x^2+2x+2", "(x+1)^2", "wrong"),
+        ("x^2+2x+2", "(x+1)^2", "incorrect"),
         ("-3", "y = -3", "correct"),
-        ("x=-3", "y = -3", "wrong"),
+        ("x=-3", "y = -3", "incorrect"),
         (r"\frac{2\pi}{3}", "2.0944", "correct"),  # 2.09439…
-        (r"\frac{\pi}{3}", "2.0944", "wrong"),
+        (r"\frac{\pi}{3}", "2.0944", "incorrect"),
         (r"\{2, 1\}", "1, 2", "correct"),
         ("3 or 4", "4, 3", "correct"),
-        ("(4, 3)", "(3, 4)", "wrong"),
+        ("(4, 3)", "(3, 4)", "incorrect"),
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", "correct"),
-        (r"8\sqrt{3}\text{ cm}^2", r"4\sqrt{12}{squareinches}", "wrong"),
+        (r"8\sqrt{3}\text{ cm}^2", r"4\sqrt{12}{squareinches}", "incorrect"),
         (r"8\sqrt{3}", r"4\sqrt{12}{squareinches}", "correct"),
-        (r"3 \text{h} 5 \text{min}", r"3 \text{h} 35 \text{min}", "wrong"),
+        (r"3 \text{h} 5 \text{min}", r"3 \text{h} 35 \text{min}", "incorrect"),
     ],
 )
-def test_mathematics_is_compared_by_algebra(checker: AnswerChecker, answer: str, gold: str, verdict: str) -> None:
-    assert checker.check(boxed(answer), open_question(gold)).verdict == verdict
+def test_mathematics_is_compared_by_algebra(checker: AnswerChecker, answer: str, gold: str, grade: str) -> None:
+    assert checker.check(boxed(answer), open_question(gold)).grade == grade
 
 
 @pytest.mark.parametrize(
@@ -80,30 +88,30 @@ def test_mathematics_is_compared_by_algebra(checker: AnswerChecker, answer: str,
         (r"\boxed{(A) and (B)}", r"(a) and (b)"),
     ],
 )
-def test_a_choice_is_found_by_letter_or_text(checker: AnswerChecker, response: str, letter: str) -> None:
-    judged = checker.check(response, choice("B", r"$\frac{1}{3}$", r"$\frac{1}{2}$", "3", "x + 1"))
-    assert judged.verdict == ("correct" if letter == "B" else "wrong")
+def test_a_choice_is_made_by_letter_or_text(checker: AnswerChecker, response: str, letter: str) -> None:
+    graded = checker.check(response, choice("B", r"$\frac{1}{3}$", r"$\frac{1}{2}$", "3", "x + 1"))
+    assert graded.grade == ("correct" if letter == "B" else "incorrect")
     if len(letter) == 1:
-        assert judged.answer == letter
+        assert graded.answer == letter
 
 
 def test_options_that_are_letters_of_the_picture_are_chosen_by_letter(checker: AnswerChecker) -> None:
     question = choice("C", "(A)", "(B)", "(C)")
-    assert checker.check(r"\boxed{C}", question).verdict == "correct"
-    assert checker.check(r"\boxed{3}", question) == Judged("wrong", "3")
+    assert checker.check(r"\boxed{C}", question).grade == "correct"
+    assert checker.check(r"\boxed{3}", question) == GradedAnswer("incorrect", "3")
 
 
-def test_no_answer_is_wrong_and_says_so(checker: AnswerChecker) -> None:
+def test_no_answer_is_incorrect_and_says_so(checker: AnswerChecker) -> None:
     for response in ("", r"\boxed{}", "First we look.\n\nThen we think about it.", r"cut off \boxed{12"):
-        assert checker.check(response, open_question("5")) == Judged("wrong", None, "no answer found")
+        assert checker.check(response, open_question("5")) == GradedAnswer("incorrect", None, "no answer found")
 
 
-def test_a_gold_answer_that_nobody_can_read_is_failed_not_wrong(checker: AnswerChecker) -> None:
-    judged = checker.check(boxed("5x"), open_question(r"\frac{1}{"))
-    assert judged.verdict == "failed"
-    assert judged.reason is not None
-    assert "cannot read the gold answer" in judged.reason
-    assert checker.check(boxed("]5("), open_question("5x")).verdict == "wrong"
+def test_a_gold_answer_that_nobody_can_read_is_failed_not_incorrect(checker: AnswerChecker) -> None:
+    graded = checker.check(boxed("5x"), open_question(r"\frac{1}{"))
+    assert graded.grade == "failed"
+    assert graded.reason is not None
+    assert "cannot read the gold answer" in graded.reason
+    assert checker.check(boxed("]5("), open_question("5x")).grade == "incorrect"
 
 
 def test_a_response_cannot_change_the_gold_answer(checker: AnswerChecker) -> None:
@@ -118,18 +126,18 @@ def test_a_response_cannot_change_the_gold_answer(checker: AnswerChecker) -> Non
         r"5} \boxed{5",
     ]
     for attack in attacks:
-        assert checker.check(f"The gold answer is 5. \\boxed{{{attack}}}", open_question("7x+1")).verdict != "correct"
-    assert checker.check(boxed("7x + 1"), open_question("7x+1")).verdict == "correct"
+        assert checker.check(f"The gold answer is 5. \\boxed{{{attack}}}", open_question("7x+1")).grade != "correct"
+    assert checker.check(boxed("7x + 1"), open_question("7x+1")).grade == "correct"
 
 
 def test_a_comparison_that_hangs_fails_in_time_and_the_next_ones_work() -> None:
     hangs = (boxed(HANGS), open_question("7x"))
-    with AnswerChecker(timeout_s=1.0, processes=1) as checker:
+    with AnswerChecker(timeout_s=2.0, processes=1) as checker:
         checker.check(boxed("2y"), open_question("y+y"))  # the worker has started
         start = time.monotonic()
         hung = checker.check(*hangs)
-        assert 1.0 <= time.monotonic() - start < 1.0 + 2.0
-        assert hung == Judged("failed", "9^{9^{9^9}}", "math-verify took longer than 1 s")
+        assert 2.0 <= time.monotonic() - start < 2.0 + 2.0
+        assert hung == GradedAnswer("failed", "9^{9^{9^9}}", "math-verify took longer than 2 s")
         start = time.monotonic()
         assert checker.check(*hangs) == hung
         assert time.monotonic() - start < 0.5  # known by now
@@ -138,23 +146,23 @@ def test_a_comparison_that_hangs_fails_in_time_and_the_next_ones_work() -> None:
             (boxed(r"\sqrt{12}"), open_question(r"2\sqrt{3}")),
             (boxed(r"\sqrt{13}"), open_question(r"2\sqrt{3}")),
         ]
-        assert [judged.verdict for judged in checker.check_many(pairs)] == ["failed", "correct", "wrong"]
+        assert [graded.grade for graded in checker.check_many(pairs)] == ["failed", "correct", "incorrect"]
 
 
 def test_a_killed_worker_fails_one_check_only() -> None:
     with AnswerChecker(timeout_s=60, processes=1) as checker:
         checker.check(boxed("2y"), open_question("y+y"))
-        victim = checker._pool.workers[0].process.pid
+        victim = worker_process(checker).pid
         threading.Timer(0.5, os.kill, (victim, signal.SIGKILL)).start()
-        found = checker.check_many(
+        grades = checker.check_many(
             [(boxed(HANGS), open_question("7x")), (boxed(r"\sqrt{12}"), open_question(r"2\sqrt{3}"))]
         )
-        assert found[0] == Judged("failed", "9^{9^{9^9}}", "the worker process died (SIGKILL)")
-        assert found[1].verdict == "correct"
-        # one that dies while it is idle costs no verdict at all
-        os.kill(checker._pool.workers[0].process.pid, signal.SIGKILL)
-        checker._pool.workers[0].process.wait()
-        assert checker.check(boxed(r"3\sqrt{2}"), open_question(r"\sqrt{18}")).verdict == "correct"
+        assert grades[0] == GradedAnswer("failed", "9^{9^{9^9}}", "the worker process died (SIGKILL)")
+        assert grades[1].grade == "correct"
+        # one that dies while it is idle costs no grade at all
+        os.kill(worker_process(checker).pid, signal.SIGKILL)
+        worker_process(checker).wait()
+        assert checker.check(boxed(r"3\sqrt{2}"), open_question(r"\sqrt{18}")).grade == "correct"
 
 
 ORPHANS = f"""
@@ -164,7 +172,7 @@ checker = AnswerChecker(timeout_s=2, processes=2)
 def check(answers):
     return checker.check_many([(r"\\boxed{{%s}}" % answer, Question(id="1", question="?", answer="7x")) for answer in answers])
 check(["7 x + 0", "x 7 + 0"])
-print(*[worker.process.pid for worker in checker._pool.workers], flush=True)
+print(*[worker.process.pid for worker in checker._workers], flush=True)
 check([{HANGS!r}])
 """
 
@@ -182,6 +190,35 @@ def test_workers_die_with_their_parent() -> None:
     assert not [pid for pid in workers if is_running(pid)]
 
 
+UNGUARDED = r"""
+import signal
+from mprm.annotation.checker import AnswerChecker
+from mprm.data.types import Question
+print("script runs", flush=True)
+question = Question(id="1", question="?", answer="7x")
+with AnswerChecker(timeout_s=60, processes=1) as checker:
+    print(checker.check(r"\boxed{7 x + 0}", question).grade, flush=True)
+    try:
+        checker.check(r"\boxed{HANGS}", question)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    print(checker.check(r"\boxed{x 7 + 0}", question).grade, flush=True)
+"""
+
+
+def test_a_script_needs_no_main_guard_and_can_be_interrupted(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED.replace("HANGS", HANGS))
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["script runs\n", "correct\n"]
+        time.sleep(0.5)  # the second check hangs
+        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does, to the workers too
+        assert process.stdout.read() == "interrupted\ncorrect\n"
+    assert process.returncode == 0
+
+
 def is_running(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as stat:
@@ -193,59 +230,60 @@ def is_running(pid: int) -> bool:
 def test_closing_ends_the_workers() -> None:
     with AnswerChecker(processes=1) as checker:
         checker.check(boxed("2y"), open_question("y+y"))
-        pid = checker._pool.workers[0].process.pid
+        pid = worker_process(checker).pid
     assert not is_running(pid)
 
 
-def test_every_verdict_is_told_once_and_returned_in_order(checker: AnswerChecker) -> None:
+def test_every_grade_is_reported_once_and_returned_in_order(checker: AnswerChecker) -> None:
     answers = ["2y", "5", "y+y", "7", r"\frac{4y}{2}"]
-    told: dict[int, Judged] = {}
+    reported: dict[int, GradedAnswer] = {}
 
-    def tell(place: int, judged: Judged) -> None:
-        assert place not in told
-        told[place] = judged
+    def report(index: int, graded: GradedAnswer) -> None:
+        assert index not in reported
+        reported[index] = graded
 
-    found = checker.check_many([(boxed(answer), open_question("y \\cdot 2")) for answer in answers], on_checked=tell)
-    assert [judged.verdict for judged in found] == ["correct", "wrong", "correct", "wrong", "correct"]
-    assert [told[place] for place in range(5)] == found
+    pairs = [(boxed(answer), open_question("y \\cdot 2")) for answer in answers]
+    grades = checker.check_many(pairs, on_checked=report)
+    assert [graded.grade for graded in grades] == ["correct", "incorrect", "correct", "incorrect", "correct"]
+    assert [reported[index] for index in range(5)] == grades
 
 
-def test_a_caller_that_stops_leaves_no_old_outcome_behind(checker: AnswerChecker) -> None:
-    def stop(_place: int, _judged: Judged) -> None:
+def test_a_caller_that_stops_leaves_no_old_grade_behind(checker: AnswerChecker) -> None:
+    def stop(_index: int, _graded: GradedAnswer) -> None:
         raise RuntimeError("enough")
 
     pairs = [(boxed(f"{n}p+q"), open_question(f"q+{n}p")) for n in range(2, 6)]
     with pytest.raises(RuntimeError, match="enough"):
         checker.check_many(pairs, on_checked=stop)
-    assert checker.check(boxed("p^2"), open_question("q+p")).verdict == "wrong"
-    assert [judged.verdict for judged in checker.check_many(pairs)] == ["correct"] * 4
+    assert checker.check(boxed("p^2"), open_question("q+p")).grade == "incorrect"
+    assert [graded.grade for graded in checker.check_many(pairs)] == ["correct"] * 4
 
 
-def test_what_is_no_text_is_told_with_its_place_before_anything_is_checked(checker: AnswerChecker) -> None:
+def test_what_is_no_text_is_refused_with_its_index_before_anything_is_checked(checker: AnswerChecker) -> None:
     good = (boxed("4"), open_question("4"))
-    told: list[int] = []
+    reported: list[int] = []
     for bad, problem in (
         ((None, open_question("4")), "pair 1: the response is None; expected text"),
-        ((boxed("4"), open_question(None)), "pair 1: question '1' has the gold answer None; expected text"),
-        ((boxed("4"), choice(4, "3", "4")), "pair 1: question '1' has the gold answer 4; expected text"),  # type: ignore[arg-type]
+        ((boxed("4"), open_question(None)), "pair 1: the gold answer of question '1' is None; expected text"),
+        ((boxed("4"), choice(4, "3", "4")), "pair 1: the gold answer of question '1' is 4; expected text"),  # type: ignore[arg-type]
     ):
         with pytest.raises(DataError, match=problem):
-            checker.check_many([good, bad], on_checked=lambda place, _judged: told.append(place))  # type: ignore[list-item]
-    assert told == []
+            checker.check_many([good, bad], on_checked=lambda index, _graded: reported.append(index))  # type: ignore[list-item]
+    assert reported == []
 
 
 def test_threads_can_share_a_checker(checker: AnswerChecker) -> None:
-    verdicts: list[str] = []
+    grades: list[str] = []
 
     def work(number: int) -> None:
-        verdicts.append(checker.check(boxed(f"{number}a+b"), open_question(f"b + {number}a")).verdict)
+        grades.append(checker.check(boxed(f"{number}a+b"), open_question(f"b + {number}a")).grade)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(2, 6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert verdicts == ["correct"] * 4
+    assert grades == ["correct"] * 4
 
 
 latexish = st.text("0123456789xyz+-*/^_{}()[]\\$%.,;:= abcdefgh<>|&#!'\"\n\x00\x0c\ud800é½", max_size=40)
@@ -255,9 +293,9 @@ latexish = st.text("0123456789xyz+-*/^_{}()[]\\$%.,;:= abcdefgh<>|&#!'\"\n\x00\x
 @given(st.text() | latexish.map(boxed) | latexish, st.text() | latexish, st.lists(latexish, max_size=4))
 def test_any_text_can_be_checked(quick_checker: AnswerChecker, response: str, gold: str, options: list[str]) -> None:
     question = Question(id="1", question="?", answer=gold, options=tuple(options))
-    judged = quick_checker.check(response, question)
-    assert judged.verdict in ("correct", "wrong", "failed")
-    assert (judged.answer is None) == (judged.reason == "no answer found")
+    graded = quick_checker.check(response, question)
+    assert graded.grade in ("correct", "incorrect", "failed")
+    assert (graded.answer is None) == (graded.reason == "no answer found")
 
 
 @pytest.fixture(scope="module")

@@ -28,12 +28,12 @@ def test_ways_to_write_one_answer_share_a_key(key: str, ways: list[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("answer", "other"),
     [("1 2", "12"), ("5m", "5"), ("5 million", "5"), ("3 h 5 min", "3 h 35 min"), ("y=-3", "x=-3"), ("1,2", "12")],
 )
-def test_different_answers_keep_different_keys(one: str, other: str) -> None:
-    assert read_answer(one).key != read_answer(other).key
-    assert same_answer(read_answer(one), read_answer(other)) is not True
+def test_different_answers_keep_different_keys(answer: str, other: str) -> None:
+    assert read_answer(answer).key != read_answer(other).key
+    assert same_answer(read_answer(answer), read_answer(other)) is not True
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ def test_answers_are_compared_without_algebra_where_that_can_be_done(answer: str
 @given(st.fractions(-(10**9), 10**9, max_denominator=10**6))
 def test_a_number_is_read_exactly_from_every_way_to_write_it(value: Fraction) -> None:
     ways = [f"{value.numerator}/{value.denominator}", rf"\frac{{{value.numerator}}}{{{value.denominator}}}"]
-    found = [number_in(way) for way in ways]
-    assert [number and number.value for number in found] == [value, value]
-    assert len({str(number) for number in found}) == 1
-    again = number_in(str(found[0]))
+    numbers = [number_in(way) for way in ways]
+    assert [number and number.value for number in numbers] == [value, value]
+    assert len({str(number) for number in numbers}) == 1
+    again = number_in(str(numbers[0]))
     assert again is not None
     assert again.value == value
 

@@ -3,35 +3,49 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mprm.annotation.samplers import sampler as protocol
-from mprm.annotation.samplers.sampler import Completion, Request, SamplingParams, derived_seed
-from mprm.annotation.samplers.server import HTTPSampler
+from mprm.annotation.samplers.sampler import Answered, Completion, Request, SamplingParams, derived_seed
 from mprm.errors import ConfigError, MprmError
 from tests.annotation.samplers.chat_server import ChatServer, chat_server
+
+openai = pytest.importorskip("openai")
+
+from mprm.annotation.samplers import server as server_module
+from mprm.annotation.samplers.server import HTTPSampler
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 
 
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the openai client's back-off, and of ours."""
+    monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.01)
+    for name in ("HEALTH_CHECK_S", "UNREACHABLE_AFTER_S"):
+        monkeypatch.setattr(server_module, name, 0.01)
+
+
 def sampler(server: ChatServer, **settings: Any) -> HTTPSampler:
-    return HTTPSampler(server.url, "policy", **{"backoff_s": 0.01, **settings})
+    return HTTPSampler(server.url, "policy", **settings)
 
 
 def answers(found: HTTPSampler, requests: list[Request]) -> dict[int, list[Completion]]:
     return dict(protocol.answers(found, requests))
 
 
-def collect(
-    found: HTTPSampler, requests: list[Request], into: list[tuple[int, list[Completion]]]
-) -> threading.Thread:
-    thread = threading.Thread(target=lambda: into.extend(protocol.answers(found, requests)))
+def collect(found: HTTPSampler, requests: Iterable[Request | None], into: list[Answered]) -> threading.Thread:
+    def extend() -> None:
+        for batch in found.sample(requests):
+            into.extend(batch)
+
+    thread = threading.Thread(target=extend)
     thread.start()
     return thread
 
@@ -128,7 +142,7 @@ def test_an_echo_of_something_else_is_no_answer() -> None:
     requests = [Request(prompt="q", prefix=prefix) for prefix in ("a", " a.\n\n", "c.\n\n")]
     with chat_server(answer=answer) as server:
         found = answers(sampler(server), requests)
-    assert "repeats the beginning of answers, but not of this one" in str(found[0][0].error)
+    assert "repeats the prefix of answers, but not of this one" in str(found[0][0].error)
     assert [found[i][0].text for i in (1, 2)] == ["so", ""]
 
 
@@ -144,17 +158,38 @@ def test_white_space_that_the_server_cuts_off_is_told_and_not_repeated() -> None
     assert found[0][0].text == "\n\nNext."
 
 
-def test_the_key_goes_into_the_header() -> None:
+def test_the_key_goes_into_the_header_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "of another server")
     with chat_server() as server:
         answers(sampler(server, api_key="secret"), [Request(prompt="q")])
         answers(sampler(server), [Request(prompt="q")])
     assert server.headers[0]["Authorization"] == "Bearer secret"
     assert "Authorization" not in server.headers[1]
+    assert "secret" not in str(server.bodies) + str(server.headers[0] | {"Authorization": ""})
+
+
+@pytest.mark.parametrize("fault", [401, 500, "garbage", "drop"])
+def test_the_key_is_in_no_message(fault: int | str) -> None:
+    with chat_server(fault=lambda _number, _body: fault) as server:
+        try:
+            [completion] = answers(sampler(server, api_key="secret", retries=1), [Request(prompt="q")])[0]
+            message = str(completion.error)
+        except MprmError as error:
+            message = str(error)
+    assert message
+    assert "secret" not in message
+
+
+def test_the_key_goes_with_health_checks() -> None:
+    with chat_server(fault=lambda number, _body: 503 if number == 1 else None) as server:
+        answers(sampler(server, api_key="secret", concurrency=1), [Request(prompt=f"q{i}") for i in range(3)])
+    assert len(server.bodies) - len(server.asked) == 1
+    assert {headers["Authorization"] for headers in server.headers} == {"Bearer secret"}
 
 
 @pytest.mark.parametrize(("path", "expected"), [("", "/v1"), ("/", "/v1"), ("/v1", "/v1"), ("/api/v3/", "/api/v3")])
 def test_a_bare_address_gets_v1(path: str, expected: str) -> None:
-    assert HTTPSampler(f"http://host:1{path}", "m")._server.base_url == f"http://host:1{expected}"
+    assert HTTPSampler(f"http://host:1{path}", "m").base_url == f"http://host:1{expected}"
 
 
 def test_a_server_that_gives_one_answer_at_a_time_is_asked_again() -> None:
@@ -186,13 +221,21 @@ def test_passing_faults_are_tried_again_and_nothing_is_lost() -> None:
 
     requests = [Request(prompt=f"q{i}", n=2, seed=i) for i in range(40)]
     with chat_server(fault=fault) as server:
-        found = answers(sampler(server, concurrency=8, retries=40, backoff_s=0.001), requests)
+        found = answers(sampler(server, concurrency=8, retries=40), requests)
     assert found == {
         # 7 tokens in all, shared out
         i: [Completion(text=f"q{i}\n\nseed {i}, answer {k}", finish_reason="stop", n_tokens=4 - k) for k in range(2)]
         for i in range(40)
     }
     assert len(server.bodies) >= 75  # half of them failed
+
+
+def test_the_server_says_how_long_to_wait() -> None:
+    with chat_server(fault=lambda number, _body: 429 if number == 0 else None, retry_after_s=0.3) as server:
+        began = time.monotonic()
+        found = answers(sampler(server), [Request(prompt="q")])
+    assert found[0][0].finish_reason == "stop"
+    assert 0.3 <= time.monotonic() - began < 2
 
 
 def test_a_reply_that_takes_too_long_is_asked_for_again() -> None:
@@ -226,7 +269,7 @@ def test_what_every_request_would_meet_stops_the_run(status: int) -> None:
     with chat_server(fault=lambda _number, _body: status) as server:
         with pytest.raises(ConfigError, match=rf"refuses: HTTP {status}.*--api-key-env"):
             answers(sampler(server), [Request(prompt=f"q{i}") for i in range(100)])
-    assert len(server.bodies) <= 64
+    assert len(server.bodies) <= 64 + 1 + 64 // 8  # those that were taken
 
 
 def test_a_server_without_top_k_names_the_remedy() -> None:
@@ -261,12 +304,11 @@ def test_control_characters_of_a_server_are_not_passed_on() -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"concurrency": 0}, "concurrency must be 1 or more, got 0"),
-        ({"timeout_s": -1.0}, "timeout_s must be a number of seconds above 0, got -1.0"),
+        ({"concurrency": 0}, "concurrency must be at least 1, got 0"),
+        ({"timeout_s": -1.0}, "timeout_s must be above 0, got -1.0"),
         ({"timeout_s": float("nan")}, "timeout_s must be"),
-        ({"retries": -1}, "retries must be 0 or more, got -1"),
-        ({"backoff_s": -1.0}, "backoff_s must be 0 or more, got -1.0"),
-        ({"patience_s": -1.0}, "patience_s must be a number of seconds, 0 or more, got -1.0"),
+        ({"retries": -1}, "retries must be at least 0, got -1"),
+        ({"patience_s": -1.0}, "patience_s must be at least 0, got -1.0"),
         ({"patience_s": float("nan")}, "patience_s must be"),
     ],
 )
@@ -277,7 +319,7 @@ def test_limits_that_make_no_sense_are_refused(settings: dict[str, Any], problem
 
 def test_no_server_is_said_at_once() -> None:
     with pytest.raises(MprmError, match=r"no server answers at http://127\.0\.0\.1:9/v1/chat/completions"):
-        answers(HTTPSampler("http://127.0.0.1:9", "m", backoff_s=0.01), [Request(prompt="q")])
+        answers(HTTPSampler("http://127.0.0.1:9", "m"), [Request(prompt="q")])
 
 
 @pytest.mark.parametrize(
@@ -316,47 +358,60 @@ def test_whoever_stops_early_stops_the_requests() -> None:
     assert threading.active_count() <= before + 1
 
 
-def test_requests_are_taken_in_while_others_are_answered() -> None:
-    with chat_server(delay_s=0.05) as server, sampler(server, concurrency=8).session() as session:
-        assert session.wait() == []
-        # 8 in flight, and 1 + 8 // 8 to follow at once
-        assert session.room == 10
-        for number in range(10):
-            session.submit(number, Request(prompt=f"q{number}"))
-        assert session.room == 0
-        done = session.wait()
-        assert session.room >= len(done) >= 1
-        session.submit(10, Request(prompt="q10"))
-        while len(done) < 11:
-            done += session.wait()
-        assert session.wait() == []
-    assert sorted(number for number, _ in done) == list(range(11))
+def test_requests_are_taken_while_others_are_answered() -> None:
+    taken: list[int] = []
+
+    def requests() -> Iterator[Request]:
+        for number in range(11):
+            taken.append(number)
+            yield Request(prompt=f"q{number}")
+
+    with chat_server(delay_s=0.05) as server:
+        stream = sampler(server, concurrency=8).sample(requests())
+        done = next(stream)
+        assert len(taken) == 10  # 8 in flight, and 1 + 8 // 8 to follow at once
+        for batch in stream:
+            done += batch
+    assert sorted(index for index, _ in done) == list(range(11))
+    assert list(sampler(server).sample([])) == []
 
 
 def test_a_server_that_answers_one_by_one_is_kept_busy_by_fewer_requests() -> None:
-    with chat_server(delay_s=0.05, takes_n=False) as server, sampler(server, concurrency=8).session() as session:
-        session.submit(0, Request(prompt="q", n=40))
-        while not session.room == 0:  # 39 posts are left when the first was answered
-            time.sleep(0.005)
-        [(number, completions)] = session.wait()
-        assert (number, len(completions)) == (0, 40)
-        assert session.room == 10
+    taken: list[int] = []
+
+    def requests() -> Iterator[Request | None]:
+        for number, n in enumerate((60, 1, 1, 1)):
+            taken.append(number)
+            yield Request(prompt=f"q{number}", n=n)
+            if number == 1:
+                yield None
+
+    def fault(_number: int, body: dict[str, Any]) -> None:
+        if body["messages"][0]["content"] == "q1":
+            time.sleep(0.15)
+
+    with chat_server(delay_s=0.05, takes_n=False, fault=fault) as server:
+        stream = sampler(server, concurrency=8).sample(requests())
+        [(first, _)], [(second, completions)] = next(stream), next(stream)
+        # after the answer to request 1, more posts of request 0 are left than are sent ahead
+        assert (first, second, len(completions), taken) == (1, 0, 60, [0, 1])
+        assert sorted(index for batch in stream for index, _ in batch) == [2, 3]
     assert server.most_at_once == 8
 
 
 def test_what_was_answered_before_an_error_is_handed_out_first() -> None:
-    def fault(number: int, _body: dict[str, Any]) -> int | None:
-        return 401 if number == 2 else None
+    def fault(_number: int, body: dict[str, Any]) -> int | None:
+        return 401 if body["messages"][0]["content"] == "q2" else None
 
-    with chat_server(fault=fault) as server, sampler(server, concurrency=1).session() as session:
-        for number in range(3):
-            session.submit(number, Request(prompt=f"q{number}"))
-        until(lambda: "mprm-http" not in {thread.name for thread in threading.enumerate()})
-        assert [number for number, _ in session.wait()] == [0, 1]
+    with chat_server(fault=fault, delay_s=0.05) as server:
+        stream = sampler(server, concurrency=2).sample([Request(prompt=f"q{number}") for number in range(3)])
+        done = next(stream)
+        time.sleep(0.5)  # the second answer and the error wait together
+        if len(done) == 1:
+            done += next(stream)
+        assert sorted(index for index, _ in done) == [0, 1]
         with pytest.raises(ConfigError, match="HTTP 401"):
-            session.submit(3, Request(prompt="q3"))
-        with pytest.raises(ConfigError, match="HTTP 401"):
-            session.wait()
+            next(stream)
 
 
 @pytest.fixture
@@ -379,10 +434,11 @@ def test_a_wait_can_be_interrupted() -> None:
     assert threading.active_count() <= before + 2  # the server's own, that sleep
 
 
-def test_a_server_that_dies_and_comes_back_answers_every_request_once() -> None:
+def test_a_server_that_dies_and_comes_back_answers_every_request_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HEALTH_CHECK_S", 0.05)
     done: list[tuple[int, list[Completion]]] = []
     with chat_server(delay_s=0.02) as server:
-        found = sampler(server, concurrency=8, retries=0, backoff_s=0.05)
+        found = sampler(server, concurrency=8)
         thread = collect(found, [Request(prompt=f"q{i}", seed=i) for i in range(200)], done)
         for n_asked in (40, 120):
             until(lambda n=n_asked: len(server.asked) > n)
@@ -401,49 +457,62 @@ def test_a_server_that_dies_and_comes_back_answers_every_request_once() -> None:
 
 
 @pytest.mark.parametrize("fault", [503, "drop"])
-def test_a_server_that_is_away_is_not_asked_by_everyone(fault: int | str) -> None:
-    is_away, done = False, []
+def test_a_server_that_is_away_is_not_asked_by_everyone(fault: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HEALTH_CHECK_S", 0.2)
+    is_away = False
+
+    def requests() -> Iterator[Request | None]:
+        yield Request(prompt="q")
+        while not is_away:
+            yield None
+        for number in range(32):
+            yield Request(prompt=f"q{number}")
+
     with chat_server(fault=lambda _number, _body: fault if is_away else None) as server:
-        found = sampler(server, concurrency=32, retries=0, backoff_s=0.2)
-        with found.session() as session:
-            session.submit(-1, Request(prompt="q"))
-            done += session.wait()
-            is_away = True
-            for number in range(32):
-                session.submit(number, Request(prompt=f"q{number}"))
-            time.sleep(1.5)
-            # each once at most; then one by one at 0.1–0.2 s, 0.2–0.4 s, 0.4–0.8 s, …: 5 at most in 1.5 s
-            assert 2 <= len(server.asked) <= 33
-            assert 1 <= len(server.bodies) - len(server.asked) <= 5
-            is_away = False
-            while len(done) < 33:
-                done += session.wait()
-    assert {completion.finish_reason for _, [completion] in done} == {"stop"}
+        stream = sampler(server, concurrency=32).sample(requests())
+        done = next(stream)
+        is_away = True
+        thread = threading.Thread(target=lambda: done.extend(each for batch in stream for each in batch))
+        thread.start()
+        time.sleep(1.5)
+        # each once at most; then one by one at 0.1–0.2 s, 0.2–0.4 s, 0.4–0.8 s, …: 5 at most in 1.5 s
+        assert 2 <= len(server.asked) <= 33
+        assert 1 <= len(server.bodies) - len(server.asked) <= 5
+        is_away = False
+        thread.join()
+    assert [completion.finish_reason for _, [completion] in done] == ["stop"] * 33
 
 
 def test_patience_with_a_server_that_stays_away_ends() -> None:
-    with chat_server() as server, sampler(server, patience_s=0.6, backoff_s=0.05).session() as session:
-        session.submit(0, Request(prompt="q"))
-        assert len(session.wait()) == 1
+    is_dead = False
+
+    def requests() -> Iterator[Request | None]:
+        yield Request(prompt="q")
+        while not is_dead:
+            yield None
+        yield Request(prompt="q")
+
+    with chat_server() as server:
+        stream = sampler(server, patience_s=0.6).sample(requests())
+        assert len(next(stream)) == 1
         server.die()
-        time.sleep(0.7)  # nobody asked anything: patience begins with the first request without an answer
-        began = time.monotonic()
-        session.submit(1, Request(prompt="q"))
+        time.sleep(0.7)  # nobody asked anything: patience starts with the first request without an answer
+        is_dead, began = True, time.monotonic()
         with pytest.raises(MprmError, match=r"has not answered for 0\.6 s.*no connection.*saved; the same command"):
-            session.wait()
+            next(stream)
         assert 0.5 < time.monotonic() - began < 5
 
 
-def test_a_request_that_never_gets_a_reply_while_others_do_fails_alone() -> None:
+def test_a_request_that_never_gets_a_reply_while_others_do_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HEALTH_CHECK_S", 0.001)
+
     def fault(_number: int, body: dict[str, Any]) -> str | None:
         return "drop" if body["messages"][0]["content"] == "q1" else None
 
     with chat_server(fault=fault) as server:
-        found = answers(sampler(server, backoff_s=0.001, retries=2), [Request(prompt=f"q{i}") for i in range(3)])
+        found = answers(sampler(server, retries=2), [Request(prompt=f"q{i}") for i in range(3)])
     assert [found[i][0].finish_reason for i in range(3)] == ["stop", "error", "stop"]
-    assert "9 tries got no answer, though others did; the last ended with RemoteProtocolError" in str(
-        found[1][0].error
-    )
+    assert "3 tries failed, the last with RemoteProtocolError" in str(found[1][0].error)
 
 
 def test_images_stand_at_their_marks_or_before_the_text(tmp_path: Path) -> None:
