@@ -34,7 +34,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from mprm.annotation.samplers.generate import TransformersSampler
 from mprm.annotation.samplers.prefix_sampler import PrefixSampler
 from mprm.annotation.samplers.sampler import Request, SamplingParams, answers
-from mprm.models.checkpoint import FAMILIES, Backbone
+from mprm.models import FAMILIES, Backbone
 from tiny_models import tiny_tokenizer
 
 N_STEPS, STEP_TOKENS, QUESTION_TOKENS, CONTINUATIONS = 6, 30, 60, 16

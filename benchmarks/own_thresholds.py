@@ -1,6 +1,6 @@
 """Saved step scores of a benchmark with one threshold for all sources, and with one for each; its incorrect steps.
 
-mprm lab demo DEMO
+mprm-lab demo DEMO
 python benchmarks/own_thresholds.py DEMO/lab/scores/full.jsonl DEMO/eval/*/scores.jsonl --out FILE
 """
 
@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mprm.evaluation import StepTable, read_scores
-from mprm_lab.reproduce.measure_cell import step_metrics
-from mprm_lab.reproduce.own_thresholds import of_source, own_thresholds
+from mprm_lab.reproduce.measure import of_source, own_thresholds, step_metrics
 
 
 def main() -> None:

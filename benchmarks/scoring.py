@@ -28,12 +28,8 @@ import torch
 import mprm
 from mprm.data.types import Chain
 from mprm.evaluation import RerankConfig
+from mprm.models import PRM, PRMConfig, TokenizedChain, collate_tree, step_probabilities
 from mprm.models import attention as tree_attention
-from mprm.models.checkpoint import PRMConfig, write_prm_config
-from mprm.models.head import load_step_model, step_probabilities
-from mprm.models.prefix_tree import packed
-from mprm.models.prm import PRM
-from mprm.models.prompt import Encoded
 from true_size import (
     CONFIGS,
     PEAK_FLOPS,
@@ -60,7 +56,7 @@ SHAPES = {"candidates": 0, "trie": 4}
 """Leading steps that four candidates each have in common, besides image and question."""
 
 
-def candidates(built: Built, shared_steps: int, *, tiny: bool) -> list[Encoded]:
+def candidates(built: Built, shared_steps: int, *, tiny: bool) -> list[TokenizedChain]:
     image, length = write_image(built.folder, 0), 8 if tiny else STEP_TOKENS
     chains = []
     for number in range(N_CANDIDATES):
@@ -91,7 +87,7 @@ def measure(built: Built, shape: str, *, tiny: bool, rounds: int) -> list[dict[s
     ways = {
         "one by one": [on_device(built.model, collate([one])) for one in batch],
         "batched": [on_device(built.model, collate(batch))],
-        "shared": [on_device(built.model, packed(built.encoder, batch))],
+        "shared": [on_device(built.model, collate_tree(built.encoder, batch))],
     }
     ways["shared, node by node"] = ways["shared"]  # what a device without flash attention does
     found: dict[str, list[tuple[float, float | None, Any]]] = {name: [] for name in ways}
@@ -150,15 +146,14 @@ def rerank_on_the_lab(kind: str, *, tiny: bool, rounds: int) -> list[dict[str, A
     Scoring is also timed by itself, in calls of its own.
     """
     from mprm_lab.policy.architecture import Size, new_policy, save_policy
-    from mprm_lab.questions import problems_of
-    from mprm_lab.world import as_question, solution, write_images
+    from mprm_lab.world import problems_of, solution, write_images
 
     folder = Path(tempfile.mkdtemp())
     problems = problems_of("best-of-n", 3 if tiny else 200 if torch.cuda.is_available() else 50)
     write_images(problems, folder / "images")
     with (folder / "candidates.jsonl").open("w") as lines:
         for problem in problems:
-            question = as_question(problem)
+            question = problem.as_question()
             texts = ["\n\n".join(solution(problem, number)) for number in range(N_CANDIDATES)]
             record = {"id": question.id, "source": question.source, "question": question.question,
                       "answer": question.answer, "images": [problem.image], "options": list(question.options),
@@ -167,10 +162,7 @@ def rerank_on_the_lab(kind: str, *, tiny: bool, rounds: int) -> list[dict[str, A
     size = Size(hidden=64, layers=2, heads=4, kv_heads=2, intermediate=128, vision_hidden=32, vision_layers=1,
                 vision_heads=2) if tiny else Size()  # fmt: skip
     save_policy(new_policy(kind, size=size), folder / "policy")
-    untrained = load_step_model(folder / "policy", PRMConfig(), device="cpu")
-    untrained.model.save_pretrained(folder / "prm")
-    untrained.save_beside(folder / "prm")
-    write_prm_config(folder / "prm", PRMConfig())
+    PRM.from_pretrained(folder / "policy", PRMConfig(), device="cpu").save_pretrained(folder / "prm")
     device = "cpu" if tiny else "auto"
     models = {
         name: PRM.from_pretrained(folder / "prm", image_root=folder / "images", device=device, share_prefixes=share)

@@ -83,14 +83,13 @@ def load_gguf(gguf: Path, folder: Path) -> None:
 
 
 def train_one(data: Path, model: Path, out: Path, *, learning_rate: float, seed: int, arm: str) -> int:
-    from mprm.training.config import TrainConfig
-    from mprm.training.train import train
+    from mprm.training import TrainConfig, train
 
     strategy, rho = ARMS[arm]
     config = TrainConfig(
         model=str(model),
         out=str(out),
-        select=strategy,  # type: ignore[arg-type]
+        strategy=strategy,  # type: ignore[arg-type]
         rho=rho,
         select_seed=seed,
         seed=seed,
@@ -101,19 +100,22 @@ def train_one(data: Path, model: Path, out: Path, *, learning_rate: float, seed:
         gradient_checkpointing=False,
         text_only=True,
         save_every=0,
-        workers=10,
+        dataloader_workers=10,
         report_to=("none",),
     )
     began = time.monotonic()
     trained = train(str(data), config)
     seconds = time.monotonic() - began
-    print(f"{out.name}: {trained.n_updates} updates, loss {trained.loss:.4f}, {seconds:.0f} s", flush=True)
-    return trained.n_updates
+    print(
+        f"{out.name}: {trained.n_optimizer_steps} optimizer steps, loss {trained.loss:.4f}, {seconds:.0f} s",
+        flush=True,
+    )
+    return trained.n_optimizer_steps
 
 
 def measure_one(run: Path, benchmark: list[str], out: Path) -> None:
     from mprm import EvaluateConfig, evaluate
-    from mprm.models.prm import PRM
+    from mprm.models import PRM
 
     prm = PRM.from_pretrained(run, tokens_per_batch=65_536)
     evaluate(benchmark, model=prm, config=EvaluateConfig(text_only=True, draws=20), out=str(out), force=True)
@@ -121,8 +123,8 @@ def measure_one(run: Path, benchmark: list[str], out: Path) -> None:
 
 def auc_of(run: Path, benchmark: str) -> float:
     from mprm.data.benchmarks import read_benchmark
-    from mprm.models.prm import PRM
-    from mprm.training.callbacks import curve_point
+    from mprm.models import PRM
+    from mprm.training import curve_point
 
     prm = PRM.from_pretrained(run, tokens_per_batch=65_536)
     found = read_benchmark(benchmark, text_only=True)

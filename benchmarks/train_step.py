@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional as F
 
 from mprm.data.types import Chain
-from mprm.training.loss import step_loss_sum
+from mprm.training import step_loss_sum
 from true_size import (
     CONFIGS,
     PEAK_FLOPS,

@@ -23,10 +23,9 @@ from typing import Any
 import torch
 
 from mprm.data.types import Chain
+from mprm.models import TokenizedChain, collate_tree
 from mprm.models.attention import TreeOnDevice, node_by_node, tree_attention
-from mprm.models.prefix_tree import packed
-from mprm.models.prompt import Encoded
-from mprm.training.loss import step_loss_sum
+from mprm.training import step_loss_sum
 from true_size import (
     CONFIGS,
     PEAK_FLOPS,
@@ -54,7 +53,7 @@ WATCHED = ("layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight
 """Whose gradients are compared: the first layer's, which all others come through, and the projector's."""
 
 
-def rollouts(built: Built, shape: str, *, tiny: bool) -> list[Encoded]:
+def rollouts(built: Built, shape: str, *, tiny: bool) -> list[TokenizedChain]:
     n_problems, n_each = SHAPES[shape]
     length, found = 8 if tiny else STEP_TOKENS, []
     for problem in range(n_problems):
@@ -117,7 +116,7 @@ def measure(built: Built, shape: str, *, tiny: bool, rounds: int) -> list[dict[s
     ways = {
         "padded": [on_device(built.model, collate(batch))],
         "one by one": [on_device(built.model, collate([one])) for one in batch],
-        "packed": [on_device(built.model, packed(built.encoder, batch))],
+        "packed": [on_device(built.model, collate_tree(built.encoder, batch))],
     }
     errors = kernel_errors(built, ways["packed"][0])
     exact = gradients(built, ways["one by one"])

@@ -16,9 +16,7 @@ import numpy as np
 import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from mprm.models.checkpoint import FAMILIES, PRMConfig
-from mprm.models.head import freeze_vision, load_step_model, prm_model
-from mprm.models.prompt import PromptEncoder, step_tokens
+from mprm.models import FAMILIES, PRM, PRMConfig, PromptEncoder, freeze_vision, plain_text, prm_model, step_tokens
 from tiny_models import save_tiny, tiny_tokenizer
 
 PEAK_FLOPS = 989e12
@@ -81,11 +79,11 @@ def build(kind: str, *, tiny: bool = False, is_trained: bool = False) -> Built:
     """The model on the GPU in bf16; with ``tiny`` a small one in float32 on the CPU."""
     folder = Path(tempfile.mkdtemp())
     if tiny:
-        step_model = load_step_model(save_tiny(kind, folder / "model"), PRMConfig(), device="cpu", image_root=folder)
-        model, encoder = step_model.model, step_model.encoder
+        prm = PRM.from_pretrained(save_tiny(kind, folder / "model"), PRMConfig(), device="cpu", image_root=folder)
+        model, encoder = prm.model, prm.encoder
     else:
         model, encoder = _true_size(kind, folder)
-    freeze_vision(model, encoder.family)
+    freeze_vision(model)
     if is_trained:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return Built(kind, model.train(is_trained), encoder, folder)
@@ -109,7 +107,8 @@ def _true_size(kind: str, folder: Path) -> tuple[Any, PromptEncoder]:
         for name, parameter in model.named_parameters():
             parameter.fill_(1.0) if "norm" in name and "weight" in name else parameter.normal_(0, 0.02)
     torch.backends.cuda.enable_cudnn_sdp(False)  # as mprm loads models: its plans are made anew for every shape
-    return prm_model(model, family, tokens), PromptEncoder(tokenizer, processor, family, tokens, image_root=folder)
+    encoder = PromptEncoder(tokenizer, processor, family, tokens, image_root=folder)
+    return prm_model(model, family, tokens, processor), encoder
 
 
 def _processor(kind: str, config: Any, folder: Path) -> Any:
@@ -137,8 +136,6 @@ def write_image(folder: Path, number: int) -> str:
 
 def step_text(encoder: PromptEncoder, n_tokens: int, seed: int) -> str:
     """Words of a step of ``n_tokens`` tokens, its mark counted; other seeds begin with other words."""
-    from mprm.models.chat import plain_text
-
     plain, text = plain_text(encoder.tokenizer), f"{seed} "
     while len(plain.encode(f"\n\n{text}".strip(" "))) < n_tokens - 1:
         text += "hm "
@@ -151,7 +148,7 @@ def flops_of(model: Any, *, n_tokens: int, n_pairs: int, n_patches: int, is_trai
     Two for each weight and token, and four for each layer, pair of tokens that see each other, and hidden
     dimension; backward twice as many.
     """
-    text, family = model.config.get_text_config(), model.step_family
+    text, family = model.config.get_text_config(), model.prm_family
     decoder = model.model.language_model
     language = sum(p.numel() for name, p in decoder.named_parameters() if "embed_tokens" not in name)
     projector = sum(p.numel() for p in family.projector(model).parameters())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mprm.data.types import Question
 
-N_UPDATES = 100
+N_STEPS = 100
 
 
 def sums() -> list[Question]:
@@ -24,12 +24,12 @@ def solution(question: Question) -> str:
     return f"We add {a} and {b}.\n\n{a} and {b} make {question.answer}.\n\n\\boxed{{{question.answer}}}"
 
 
-def save_adder(folder: Path, *, n_updates: int = N_UPDATES) -> Path:
+def save_adder(folder: Path, *, n_steps: int = N_STEPS) -> Path:
     """Write the policy; it is right about a third of the time."""
     import torch
 
     from mprm.data.questions import prompt_of
-    from mprm.models.checkpoint import load_backbone
+    from mprm.models import load_backbone
     from tests.tiny_models import save_tiny
 
     save_tiny("text", folder, hidden=64)
@@ -37,17 +37,17 @@ def save_adder(folder: Path, *, n_updates: int = N_UPDATES) -> Path:
     end = policy.tokenizer.eos_token_id
     rows = []
     for question in sums():
-        asked = policy.encode_chat(prompt_of(question))["input_ids"][0].tolist()
-        begun = policy.encode_chat(prompt_of(question), begun=solution(question))
-        whole = [*begun["input_ids"][0].tolist(), end]
-        rows.append((whole, [-100] * len(asked) + whole[len(asked) :]))
+        prompt = policy.encode_chat(prompt_of(question))["input_ids"][0].tolist()
+        answered = policy.encode_chat(prompt_of(question), prefix=solution(question))
+        whole = [*answered["input_ids"][0].tolist(), end]
+        rows.append((whole, [-100] * len(prompt) + whole[len(prompt) :]))
     width = max(len(ids) for ids, _ in rows)
     input_ids = torch.tensor([ids + [end] * (width - len(ids)) for ids, _ in rows])
     labels = torch.tensor([ids + [-100] * (width - len(ids)) for _, ids in rows])
     model = policy.model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     torch.manual_seed(0)
-    for _ in range(n_updates):
+    for _ in range(n_steps):
         loss = model(input_ids=input_ids, labels=labels).loss
         optimizer.zero_grad()
         loss.backward()

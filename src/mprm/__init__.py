@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mprm.data.corpus import Corpus as Corpus
     from mprm.data.corpus import open_corpus as open_corpus
     from mprm.data.questions import read_questions as read_questions
+    from mprm.data.quickstart import quickstart as quickstart
     from mprm.data.types import Chain as Chain
     from mprm.data.types import Rollout as Rollout
     from mprm.data.types import Step as Step
@@ -54,6 +55,7 @@ __getattr__ = lazy_exports(
         "mprm.data.convert": ["convert"],
         "mprm.data.corpus": ["Corpus", "open_corpus"],
         "mprm.data.questions": ["read_questions"],
+        "mprm.data.quickstart": ["quickstart"],
         "mprm.data.types": ["Chain", "Rollout", "Step"],
         "mprm.errors": ["MprmError"],
         "mprm.evaluation.evaluate": ["EvaluateConfig", "evaluate"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 
@@ -20,6 +21,15 @@ def lazy_exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[
     """
     home = {name: module for module, of_module in names.items() for name in of_module}
     sys.modules[package].__dict__.setdefault("__all__", sorted(home))
+
+    class Package(ModuleType):
+        """A module that exports `train` from its submodule `train`, whoever imported that before."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name not in home or not isinstance(value, ModuleType):  # the import system binds submodules
+                super().__setattr__(name, value)
+
+    sys.modules[package].__class__ = Package
 
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name not in home:

@@ -62,7 +62,7 @@ def test_a_real_policys_rollouts_pass_check_select_and_train(
         model=str(model), out="prm", batch_size=8, per_device=4, text_only=True, device="cpu", report_to=("none",)
     )
     trained = mprm.train("half.jsonl", config)
-    assert trained.n_updates == 3  # 20 rollouts, 8 an update
+    assert trained.n_optimizer_steps == 3  # 20 rollouts, 8 an optimizer step
     scores = mprm.PRM.from_pretrained("prm", device="cpu").score(
         question=records[0]["question_orig"], steps=[step["step"] for step in records[0]["steps_with_score"]]
     )

@@ -538,8 +538,7 @@ def test_a_real_reward_model_scores_what_a_real_policy_sampled(kind: str, tmp_pa
     from PIL import Image
 
     from mprm.cli.sample import run as run_sample
-    from mprm.models.checkpoint import PRMConfig, write_prm_config
-    from mprm.models.head import load_step_model
+    from mprm.models import PRM, PRMConfig
     from tests.tiny_models import save_tiny
 
     policy = str(save_tiny(kind, tmp_path / "policy"))
@@ -554,10 +553,7 @@ def test_a_real_reward_model_scores_what_a_real_policy_sampled(kind: str, tmp_pa
     sets = read_candidates(out)
     assert [len(entry.candidates) for entry in sets] == [4, 4]
     prm = str(tmp_path / "prm")  # random weights serve as a reward model, too
-    step_model = load_step_model(policy, PRMConfig(), device="cpu")
-    step_model.model.save_pretrained(prm)
-    step_model.save_beside(prm)
-    write_prm_config(prm, PRMConfig())
+    PRM.from_pretrained(policy, PRMConfig(), device="cpu").save_pretrained(prm)
     ranked = tmp_path / "ranked"
     assert (
         run([str(out), "--model", prm, "--image-root", str(tmp_path), "--out", str(ranked), "--device", "cpu"]) == 0

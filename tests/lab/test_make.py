@@ -1,4 +1,4 @@
-"""The lab from nothing, in miniature, on the CPU."""
+"""The lab's plan holds together, and the lab is made from nothing, in miniature, on the CPU."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 
-import mprm
-from mprm.annotation.samplers.sampler import SamplingParams
-from mprm.errors import ConfigError
-from mprm.evaluation import read_scores
-from mprm_lab.make import make_lab
-from mprm_lab.plan import LabPlan, PolicyPlan
-from mprm_lab.policy.architecture import Size
-from mprm_lab.policy.train_policy import PolicyTraining
+torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.slow
+import mprm
+from mprm.annotation import SamplingParams
+from mprm.data import prompt_of, read_benchmark, read_candidates
+from mprm.errors import ConfigError, DataError, InputNotFoundError
+from mprm.evaluation import read_scores
+from mprm.models import load_backbone
+from mprm_lab.folder import RECORDS, LabFolder
+from mprm_lab.make import LabPlan, PolicyPlan, labeled_solutions, make_lab, train_and_save, write_questions
+from mprm_lab.policy.architecture import Size, new_policy
+from mprm_lab.policy.train import PolicyTrainConfig, train_policy
+from mprm_lab.world import SOURCES, Problem, problems_of, solution
 
 SMALL = Size(
     hidden=64, layers=2, heads=4, kv_heads=2, intermediate=128, vision_hidden=32, vision_layers=1, vision_heads=2
@@ -25,7 +28,7 @@ SMALL = Size(
 
 
 def small(kind: str, seed: int) -> PolicyPlan:
-    how = PolicyTraining(n_updates=40, batch_size=16, learning_rate=5e-3, workers=0, seed=seed)
+    how = PolicyTrainConfig(n_optimizer_steps=40, batch_size=16, learning_rate=5e-3, dataloader_workers=0, seed=seed)
     return PolicyPlan(kind=kind, size=SMALL, training=how)
 
 
@@ -37,7 +40,7 @@ PLAN = LabPlan(
     policies={"qwen": with_snapshot(small("qwen2_5_vl", 0), "b"), "a": small("internvl", 1)},
     benchmark_policies=("a", "b"),
     demo_policy="a",
-    at_once=2,
+    policies_at_once=2,
     corpus_policy="qwen",
     corpus_questions=6,
     rollouts=4,
@@ -53,12 +56,13 @@ PLAN = LabPlan(
 )
 
 
+@pytest.mark.slow
 def test_the_lab_is_made_from_nothing_and_what_is_there_is_kept(tmp_path: Path) -> None:
     said: list[str] = []
-    make_lab(tmp_path, PLAN, only=("policies",), say=said.append)
+    make_lab(tmp_path, PLAN, only=("policies",), log=said.append)
     made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
     assert len(made) == 3
-    make_lab(tmp_path, PLAN, say=said.append)
+    make_lab(tmp_path, PLAN, log=said.append)
     assert {path: path.stat().st_mtime_ns for path in made} == made
     assert mprm.check(str(tmp_path / "corpus.jsonl"), image_root=str(tmp_path / "images")).counts.keys() <= {
         "special_token"
@@ -75,10 +79,202 @@ def test_the_lab_is_made_from_nothing_and_what_is_there_is_kept(tmp_path: Path) 
     scores = read_scores(tmp_path / "scores" / "full.jsonl")
     assert (scores.model, len(scores.solutions)) == ("full", len(records))
     n_said = len(said)
-    make_lab(tmp_path, PLAN, say=said.append)
+    make_lab(tmp_path, PLAN, log=said.append)
     assert len(said) == n_said  # nothing was left to do
 
 
 def test_parts_that_are_not_there_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no part report of the lab"):
         make_lab(tmp_path, only=("report",))
+
+
+def test_who_makes_the_benchmark_is_made_and_has_no_part_in_the_corpus() -> None:
+    plan = LabPlan()
+    made = [*plan.policies, *(name for policy in plan.policies.values() for name in policy.snapshots)]
+    assert len(made) == len(set(made))
+    assert {plan.corpus_policy, *plan.benchmark_policies} <= set(made)
+    assert plan.corpus_policy not in plan.benchmark_policies
+    assert len(plan.benchmark_policies) == 4
+    seeds = [policy.training.seed for policy in plan.policies.values()]
+    assert len(set(seeds)) == len(seeds), "policies see problems of their own"
+
+
+def test_the_lab_has_the_sizes_that_it_promises() -> None:
+    plan = LabPlan()
+    assert plan.corpus_questions * plan.rollouts >= 40_000
+    assert plan.continuations == 16
+    assert plan.benchmark_questions * len(plan.benchmark_policies) >= 2_000
+    assert (plan.best_of_n_questions >= 500, plan.candidates) == (True, 16)
+    assert set(plan.sources) <= set(SOURCES)
+    assert len(plan.sources) >= 8
+    assert set(plan.corpus_sources) == set(plan.sources)
+    for policy in plan.policies.values():
+        model = new_policy(policy.kind, size=policy.size).model
+        assert 1e6 < sum(weight.numel() for weight in model.parameters()) < 1e7
+
+
+@pytest.mark.parametrize("snapshots", [{"a": 0.0}, {"a": 1.0}, {"a": 0.5, "b": 0.5}, {"a": -0.1}])
+def test_snapshots_that_would_never_be_taken_are_refused(snapshots: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="snapshots must be taken at different optimizer steps before the last"):
+        PolicyPlan(kind="internvl", snapshots=snapshots)
+
+
+def test_a_folder_with_other_questions_is_not_taken_for_this_plan(tmp_path: Path) -> None:
+    sources = ("grid-sum", "bars-total")
+    path = write_questions(tmp_path, sources, "corpus", 6)
+    assert write_questions(tmp_path, sources, "corpus", 6) == path
+    with pytest.raises(ConfigError, match="holds other questions than this plan asks for"):
+        write_questions(tmp_path, ("grid-sum",), "corpus", 6)
+
+
+@pytest.mark.parametrize("part", ["corpus", "benchmark", "validation", "candidates"])
+def test_parts_that_need_a_policy_say_so_before_anything_is_drawn(part: str, tmp_path: Path) -> None:
+    with pytest.raises(InputNotFoundError, match="--only policies makes it"):
+        make_lab(tmp_path, only=(part,))
+    assert [path.name for path in tmp_path.iterdir()] == ["plans"]
+
+
+def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
+    for name in RECORDS:
+        (tmp_path / f"{name}.jsonl").touch()
+    (tmp_path / "images").mkdir()
+    with pytest.raises(DataError, match=r"corpus\.jsonl: no rollouts; remove it"):
+        LabFolder.read(tmp_path, ())
+
+
+def test_a_part_that_was_begun_with_another_plan_is_not_gone_on_with(tmp_path: Path) -> None:
+    plan = LabPlan()
+    with pytest.raises(InputNotFoundError, match="no policy there"):
+        make_lab(tmp_path, plan, only=("corpus",))
+    (tmp_path / "corpus.jsonl").touch()
+    make_lab(tmp_path, plan, only=("corpus",))  # it is there
+    with pytest.raises(ConfigError, match="begun with another plan"):
+        make_lab(tmp_path, replace(plan, sampling=replace(plan.sampling, temperature=0.3)), only=("corpus",))
+
+
+@pytest.mark.parametrize("part", ["corpus", "benchmark", "validation", "candidates", "scores"])
+def test_what_an_opened_lab_has_is_not_taken_for_made(tmp_path: Path, part: str) -> None:
+    path = tmp_path / ("scores/full.jsonl" if part == "scores" else f"{part}.jsonl")
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    with pytest.raises(ConfigError, match="is there without its plan, as in an opened lab"):
+        make_lab(tmp_path, LabPlan(), only=(part,))
+    assert not (tmp_path / "plans" / f"{part}.json").exists()
+
+
+def test_policies_of_one_name_or_that_nobody_makes_are_refused() -> None:
+    plan = LabPlan()
+    twice = {**plan.policies, "qwen-40": plan.policies["small"]}
+    for policies in (twice, {**plan.policies, "a/b": plan.policies["small"]}):
+        with pytest.raises(ConfigError, match="different names without a slash"):
+            replace(plan, policies=policies)
+    with pytest.raises(ConfigError, match="no policy nobody is made"):
+        replace(plan, corpus_policy="nobody")
+
+
+def test_a_snapshot_holds_the_weights_after_its_share_of_the_optimizer_steps(tmp_path: Path) -> None:
+    size = Size(
+        hidden=32, layers=1, heads=2, kv_heads=1, intermediate=32, vision_hidden=16, vision_layers=1, vision_heads=2
+    )
+    how = PolicyTrainConfig(n_optimizer_steps=4, n_pools=1, batch_size=2, dataloader_workers=0, device="cpu")
+    train_and_save(
+        tmp_path / "a", PolicyPlan(kind="internvl", size=size, training=how, snapshots={"b": 0.5}), lambda _: None
+    )
+    policy, heads = new_policy("internvl", size=size), []
+    train_policy(policy, how, on_step=lambda *_: heads.append(policy.model.lm_head.weight.detach().bfloat16()))
+    for name, n_steps in (("b", 2), ("a", 4)):
+        kept = load_backbone(tmp_path / name, device="cpu").model.lm_head.weight
+        assert torch.equal(kept.bfloat16(), heads[n_steps - 1])
+    assert not torch.equal(heads[0], heads[1])
+
+
+def test_a_policy_that_was_made_otherwise_or_stands_without_its_snapshots_is_refused(tmp_path: Path) -> None:
+    policy = LabPlan().policies["internvl"]
+    plan = replace(
+        LabPlan(),
+        policies={"one": replace(policy, snapshots={"early": 0.5})},
+        corpus_policy="one",
+        demo_policy="one",
+        benchmark_policies=("early",),
+    )
+    (tmp_path / "policies" / "one").mkdir(parents=True)
+    (tmp_path / "policies" / "one" / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="one is there without its snapshots, as in an opened lab"):
+        make_lab(tmp_path, plan, only=("policies",))
+    (tmp_path / "policies" / "early").mkdir()
+    (tmp_path / "policies" / "early" / "config.json").write_text("{}")
+    make_lab(tmp_path, plan, only=("policies",))  # all is there
+    elsewhere = replace(
+        policy, snapshots={"early": 0.5}, training=replace(policy.training, device="cpu", dataloader_workers=1)
+    )
+    make_lab(tmp_path, replace(plan, policies={"one": elsewhere}), only=("policies",))
+    longer = replace(elsewhere, training=replace(policy.training, n_optimizer_steps=9000))
+    with pytest.raises(ConfigError, match=r"policy-one\.json: this part of the lab was begun with another plan"):
+        make_lab(tmp_path, replace(plan, policies={"one": longer}), only=("policies",))
+
+
+def test_a_file_of_questions_asks_what_the_world_asks(tmp_path: Path) -> None:
+    problems = problems_of("corpus", 2 * len(SOURCES))
+    path = write_questions(tmp_path, tuple(SOURCES), "corpus", 2 * len(SOURCES))
+    found = mprm.read_questions(str(path), image_root=tmp_path / "images")
+    assert [prompt_of(question) for question in found] == [prompt_of(one.as_question()) for one in problems]
+    assert found == [one.as_question() for one in problems]
+    assert {question.source for question in found} == set(SOURCES)
+    assert problems_of("corpus", 3, first=20) == problems[20:23]
+
+
+def test_a_source_that_comes_up_more_often_has_more_problems_and_none_twice() -> None:
+    sources = ("grid-sum", "grid-max", "grid-max", "bars-total")
+    found = problems_of("corpus", 10, sources=sources)
+    assert [one.source for one in found] == [*sources, *sources, "grid-sum", "grid-max"]
+    assert len({one.id for one in found}) == 10
+    for source in sources:  # the first ones of each, as if it were alone
+        assert [one for one in found if one.source == source] == problems_of(
+            "corpus", sum(one.source == source for one in found), sources=(source,)
+        )
+    assert problems_of("corpus", 5, first=3, sources=sources) == found[3:8]
+
+
+def test_splits_and_numbers_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no split 'test' in the lab"):
+        problems_of("test", 1)
+    with pytest.raises(ConfigError, match="no sources; name at least one"):
+        problems_of("train", 1, sources=())
+    with pytest.raises(ConfigError, match="n must be 1 or more"):
+        problems_of("train", 0)
+
+
+def test_solutions_become_a_benchmark_with_the_truth_of_each_step(tmp_path: Path) -> None:
+    right, other = problems_of("benchmark", 2)
+    steps = solution(right)
+    wrong = [steps[0].replace(steps[0].split()[-1], "97."), *steps[1:], "Let us go on."]
+    lines = [
+        {
+            **_question(right),
+            "candidates": [{"text": "\n\n".join(steps)}, {"text": "\n\n".join(wrong)}, {"text": ""}],
+        },
+        {**_question(other), "candidates": [{"text": "Gr row is."}]},
+    ]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    records = list(labeled_solutions(read_candidates(str(tmp_path / "c.jsonl")), policy="small"))
+    truth = [record["response"]["process_correctness"] for record in records]
+    assert set(truth[0]) <= {1, 0}
+    assert truth[1][0] == -1
+    assert truth[1][1:-1] == truth[0][1:]
+    assert truth[1][-1] == 0
+    assert truth[2] == [-1]
+    (tmp_path / "bench.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    benchmark = read_benchmark(str(tmp_path / "bench.jsonl"))
+    assert [len(chain.steps) for chain in benchmark.chains] == [len(steps), len(steps) + 1, 1]
+
+
+def _question(one: Problem) -> dict[str, object]:
+    question = one.as_question()
+    return {
+        "id": question.id,
+        "source": question.source,
+        "question": question.question,
+        "answer": question.answer,
+        "images": list(question.images),
+        "options": list(question.options),
+    }

@@ -1,27 +1,47 @@
-"""A lab packed and opened again is the lab."""
+"""A lab packed and opened again is the lab; the one that the package ships is what it is said to be."""
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+import zstandard
+from PIL import Image
 
+import mprm
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
+from mprm.models import load_backbone
 from mprm_lab import shipped
-from mprm_lab.shipped import open_lab, pack_lab
-from mprm_lab.world import draw, problem
+from mprm_lab.folder import RECORDS, SCORES
+from mprm_lab.make import LabPlan
+from mprm_lab.shipped import (
+    HASHES,
+    MAX_BYTES,
+    POLICIES,
+    open_lab,
+    pack_lab,
+    quickstart_excerpt,
+    shipped_files,
+    unpack,
+)
+from mprm_lab.world import draw, judge_chain, problem, problem_named
 
 
 def made(folder: Path) -> Path:
     """A lab of one record a file; the weights are any bytes."""
-    image = {name: f"bars-total/{number}.png" for number, name in enumerate(shipped.RECORDS)}
+    image = {name: f"bars-total/{number}.png" for number, name in enumerate(RECORDS)}
     for name in ("corpus", "validation", "benchmark"):
         (folder / f"{name}.jsonl").parent.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.jsonl").write_text(json.dumps({"image": image[name], "question": "?"}) + "\n")
     (folder / "candidates.jsonl").write_text(json.dumps({"images": [image["candidates"]]}) + "\n")
     (folder / "scores").mkdir()
-    (folder / shipped.SCORES).write_text("{}\n")
+    (folder / SCORES).write_text("{}\n")
     for name in shipped.POLICIES:
         (folder / "policies" / name).mkdir(parents=True)
         (folder / "policies" / name / "config.json").write_text("{}")
@@ -47,7 +67,8 @@ def test_a_lab_that_is_packed_and_opened_is_the_same_with_its_pictures(
             assert (opened / path.relative_to(lab)).read_bytes() == path.read_bytes()
     pictures = sorted((opened / "images" / "bars-total").iterdir())
     assert [path.name for path in pictures] == ["0.png", "1.png", "2.png", "3.png"]
-    assert pictures[2].read_bytes() == draw(problem("bars-total", 2))
+    with Image.open(pictures[2]) as image:
+        assert image.convert("RGB").tobytes() == draw(problem("bars-total", 2)).convert("RGB").tobytes()
     with pytest.raises(OutputExistsError, match=r"corpus\.jsonl"):
         open_lab(opened)
     open_lab(opened, force=True)
@@ -55,7 +76,7 @@ def test_a_lab_that_is_packed_and_opened_is_the_same_with_its_pictures(
 
 def test_a_lab_that_is_not_whole_or_too_large_is_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = made(tmp_path / "lab")
-    monkeypatch.setattr(shipped, "MOST_BYTES", 100)
+    monkeypatch.setattr(shipped, "MAX_BYTES", 100)
     with pytest.raises(ConfigError, match="100 may be shipped"):
         pack_lab(lab, tmp_path / "packed")
     (lab / "benchmark.jsonl").unlink()
@@ -65,7 +86,7 @@ def test_a_lab_that_is_not_whole_or_too_large_is_not_packed(tmp_path: Path, monk
 
 def test_an_installation_without_a_lab_says_how_to_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipped, "shipped_files", lambda: tmp_path)
-    with pytest.raises(InputNotFoundError, match="mprm lab make DIR"):
+    with pytest.raises(InputNotFoundError, match="mprm-lab make DIR"):
         open_lab(tmp_path / "lab")
 
 
@@ -74,7 +95,7 @@ def test_nothing_that_is_there_is_replaced_unasked_and_nothing_stale_is_left(
 ) -> None:
     pack_lab(made(tmp_path / "lab"), tmp_path / "packed")
     monkeypatch.setattr(shipped, "shipped_files", lambda: tmp_path / "packed")
-    for path in ("policies/small/config.json", shipped.SCORES):
+    for path in ("policies/small/config.json", SCORES):
         other = tmp_path / path.replace("/", "-")
         (other / path).parent.mkdir(parents=True)
         (other / path).write_text("mine")
@@ -87,7 +108,8 @@ def test_nothing_that_is_there_is_replaced_unasked_and_nothing_stale_is_left(
     (other / "policies" / "small").mkdir(parents=True)
     (other / "policies" / "small" / "extra.bin").write_bytes(b"")
     open_lab(other, force=True)
-    assert stale.read_bytes() == draw(problem("bars-total", 0))
+    with Image.open(stale) as image:
+        assert image.convert("RGB").tobytes() == draw(problem("bars-total", 0)).convert("RGB").tobytes()
     assert not (other / "policies" / "small" / "extra.bin").exists()
 
 
@@ -101,7 +123,7 @@ def test_a_damaged_or_missing_file_is_named_before_anything_is_written(
     whole = (packed / name).read_bytes()
     for damaged in (b"version https://git-lfs", b"", whole[:-1] + bytes([whole[-1] ^ 1])):
         (packed / name).write_bytes(damaged)
-        with pytest.raises(DataError, match=f"{name} is damaged .*install mprm anew"):
+        with pytest.raises(DataError, match=f"{name} is damaged .*install mprm-lab anew"):
             open_lab(tmp_path / "opened")
     hashes = (packed / shipped.HASHES).read_bytes()
     for damaged in (b"", b"[]", b"{}"):
@@ -113,3 +135,107 @@ def test_a_damaged_or_missing_file_is_named_before_anything_is_written(
     with pytest.raises(InputNotFoundError, match="ships no lab"):
         open_lab(tmp_path / "opened")
     assert not (tmp_path / "opened").exists()
+
+
+ROOT = Path(__file__).parents[2]
+LABELS = {"correct": 1, "neutral": 0, "incorrect": -1}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lab") / "corpus.jsonl"
+    path.write_bytes(unpack(shipped_files(), "corpus.jsonl.zst"))
+    return path
+
+
+def records(name: str) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(line) for line in unpack(shipped_files(), f"{name}.jsonl.zst").splitlines()]
+
+
+def test_the_corpus_has_the_statistics_that_it_promises(corpus: Path) -> None:
+    total = mprm.stats(str(corpus)).total
+    assert total.n_rollouts == LabPlan().corpus_questions * LabPlan().rollouts >= 40_000
+    assert 0.03 < total.error_step_ratio < 0.06
+    assert 0.06 < total.mixed_share < 0.12
+    assert 0.80 < total.mean_mc < 0.90
+    assert 5.4 < total.steps_per_rollout < 5.8
+    results = ROOT / "docs" / "results" / "lab.json"
+    measured_on = msgspec.json.decode(results.read_bytes())["corpus"]
+    assert (measured_on["steps"], measured_on["mean_mc"]) == (total.n_steps, pytest.approx(total.mean_mc, abs=1e-6))
+    told = (ROOT / "docs" / "lab.md").read_text()
+    for number in (f"{total.n_steps:,} steps", f"{100 * total.error_step_ratio:.2f}%", f"{total.mean_mc:.3f}"):
+        assert number in told
+
+
+def test_nothing_is_wrong_with_the_corpus(corpus: Path) -> None:
+    found = mprm.check(str(corpus))
+    assert (found.n_records, found.n_errors, found.n_warnings) == (40_000, 0, 0)
+
+
+def test_every_question_is_this_versions_own() -> None:
+    for name in ("corpus", "benchmark", "validation", "candidates"):
+        images = {}
+        for record in records(name):
+            image = record.get("image") or record["images"]
+            images[image if isinstance(image, str) else image[0]] = record
+        assert len(images) >= 600
+        for image, record in images.items():
+            one = problem_named(image)
+            asked = record.get("question_orig", record["question"])
+            assert (asked, record["answer"]) == (one.question, one.answer)
+
+
+def test_the_benchmarks_labels_are_the_worlds() -> None:
+    found = records("benchmark")
+    assert len(found) >= 2_000
+    assert {record["policy_model"] for record in found} == set(LabPlan().benchmark_policies)
+    counts = Counter[int]()
+    for record in found:
+        told = record["response"]["process_correctness"]
+        judged = judge_chain(problem_named(record["image"][0]), record["response"]["steps"])
+        assert told == [LABELS[one] for one in judged]
+        counts.update(told)
+    assert counts[-1] / counts.total() == pytest.approx(0.30, abs=0.02)
+    assert counts[0] / counts.total() == pytest.approx(0.10, abs=0.02)
+
+
+def test_no_problem_serves_two_ends() -> None:
+    splits = [{str(record.get("image") or record["images"]) for record in records(name)} for name in RECORDS]
+    splits = [{image.strip("[]'") for image in images} for images in splits]
+    assert sum(map(len, splits)) == len(set().union(*splits))
+    assert len(splits[3]) >= 500
+    assert all(len(record["candidates"]) == 16 for record in records("candidates"))
+
+
+def test_the_policies_load_as_the_published_ones_do(tmp_path: Path) -> None:
+    for name in POLICIES:
+        with tarfile.open(fileobj=io.BytesIO(unpack(shipped_files(), f"{name}.tar.zst"))) as bundle:
+            bundle.extractall(tmp_path, filter="data")
+        model = load_backbone(tmp_path / name, device="cpu").model
+        assert 1e6 < sum(weight.numel() for weight in model.parameters()) < 1e7
+
+
+def test_all_of_it_is_small() -> None:
+    files = list(shipped_files().iterdir())
+    assert {path.name for path in files} == {
+        *(f"{name}.jsonl.zst" for name in RECORDS),
+        *(f"{name}.tar.zst" for name in POLICIES),
+        f"{Path(SCORES).name}.zst",
+        HASHES,
+    }
+    assert sum(len(path.read_bytes()) for path in files) < MAX_BYTES
+
+
+def test_the_quick_start_corpus_of_mprm_is_an_excerpt_of_the_corpus(tmp_path: Path) -> None:
+    lines = unpack(shipped_files(), "corpus.jsonl.zst").splitlines()
+    data = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(quickstart_excerpt(lines))
+    with tarfile.open(fileobj=io.BytesIO(data)) as bundle:
+        bundle.extractall(tmp_path / "excerpt", filter="data")
+    mprm.quickstart(tmp_path / "shipped")
+    for path in (tmp_path / "excerpt").rglob("*"):
+        if path.suffix == ".jsonl":
+            assert path.read_bytes() == (tmp_path / "shipped" / path.relative_to(tmp_path / "excerpt")).read_bytes()
+        elif path.suffix == ".png":
+            other = tmp_path / "shipped" / path.relative_to(tmp_path / "excerpt")
+            with Image.open(path) as made, Image.open(other) as there:
+                assert made.convert("RGB").tobytes() == there.convert("RGB").tobytes()

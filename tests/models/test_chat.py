@@ -1,4 +1,4 @@
-"""Text between the chat template's parts, and answers that are begun."""
+"""Text between the chat template's parts, and prefixes of responses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+pytest.importorskip("transformers")
 
 from mprm.models.chat import PlainText, chat_frame
 from tests.tiny_models import CHAT, tiny_tokenizer
@@ -38,29 +40,29 @@ def tokenizer_with(split: str) -> Any:
 QWEN_LIKE = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+"
 
 
-def test_the_end_of_a_begun_answer_is_cut_as_it_would_be_within_the_answer() -> None:
+def test_the_end_of_a_prefix_is_tokenized_as_within_the_response() -> None:
     tokenizer = tokenizer_with("gpt2")
     plain = PlainText(tokenizer)
     whole = plain.encode("One step.\n\nThen")
     # GPT-2 splits off the last white space before a word: an end of line, and another with the word to come
     assert tokenizer.convert_ids_to_tokens(whole)[-3:] == ["Ċ", "Ċ", "Then"]
     assert tokenizer.convert_ids_to_tokens(plain.encode("One step.\n\n"))[-1] == "ĊĊ"
-    assert plain.encode_begun("One step.\n\n") == whole[:-1]
+    assert plain.encode_prefix("One step.\n\n") == whole[:-1]
 
 
 @pytest.mark.parametrize("split", ["gpt2", QWEN_LIKE])
 @given(text=st.text(alphabet="One ste.\n\t ü", max_size=20))
 @settings(max_examples=60, deadline=None)
-def test_a_begun_answer_goes_on_token_by_token(split: str, text: str) -> None:
+def test_a_response_continues_its_prefix_token_by_token(split: str, text: str) -> None:
     plain = PlainText(_cached(split))
-    begun = plain.encode_begun(text)
-    assert plain._tokenizer.decode(begun) == plain._tokenizer.decode(plain.encode(text))
+    prefix = plain.encode_prefix(text)
+    assert plain._tokenizer.decode(prefix) == plain._tokenizer.decode(plain.encode(text))
     if text[-1:].isspace():
         whole = plain.encode(text + "A")
         # either the whole answer begins with these ids, or its white space and the word share a token
-        assert whole[: len(begun)] == begun or begun == plain.encode(text)
+        assert whole[: len(prefix)] == prefix or prefix == plain.encode(text)
     else:
-        assert begun == plain.encode(text)
+        assert prefix == plain.encode(text)
 
 
 _MADE: dict[str, Any] = {}

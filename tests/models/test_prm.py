@@ -1,4 +1,4 @@
-"""PRM: loading what was trained, refusing what was not, scoring."""
+"""PRM: loading what was trained, refusing what was not, scoring; a common prefix of chains is computed once."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+
+pytest.importorskip("torch")
+
 from safetensors.torch import load_file, save_file
 
 import mprm
 from mprm.data.images import as_rgb
 from mprm.errors import ConfigError, DataError, InputNotFoundError
-from mprm.models.checkpoint import PRMConfig, write_prm_config
-from mprm.models.head import load_step_model
+from mprm.models.checkpoint import PRM_CONFIG, PRMConfig, read_prm_config
 from mprm.models.prm import PRM, score_chains
 from tests.tiny_models import BACKBONES, save_tiny
 
 
-def saved(kind: str, path: Path, **card: Any) -> Path:
-    """A step model as training leaves it, untrained."""
+def saved(kind: str, path: Path, **config: Any) -> Path:
+    """A process reward model as training leaves it, untrained."""
     base = save_tiny(kind, path.with_name(path.name + "-base"))
-    step_model = load_step_model(base, PRMConfig(), device="cpu")
-    step_model.model.save_pretrained(path)
-    step_model.save_beside(path)
-    write_prm_config(path, PRMConfig(**card))
+    prm = PRM.from_pretrained(base, PRMConfig(), device="cpu")
+    prm.config = PRMConfig(**config)
+    prm.save_pretrained(path)
     return path
 
 
@@ -58,7 +59,8 @@ def test_several_ranks_score_each_chain_once(text: Path) -> None:
     chains = [mprm.Chain(f"q {n}", ("a", "b")) for n in range(7)]
     whole = prm.score_many(chains)
     shares = [
-        score_chains(prm.model, prm.encoder, chains, tokens_per_batch=150, rank=rank, world=3) for rank in range(3)
+        score_chains(prm.model, prm.encoder, chains, tokens_per_batch=150, rank=rank, world_size=3)
+        for rank in range(3)
     ]
     merged = {index: values for share in shares for index, values in share.items()}
     for index, values in enumerate(whole):
@@ -105,10 +107,11 @@ def test_a_configuration_with_fewer_layers_than_the_weights_is_refused(text: Pat
         ("model.safetensors", b""),
         ("model.safetensors", b"garbage" * 9),
         ("tokenizer.json", b"{"),
-        ("mprm.json", b"{}"),
-        ("mprm.json", b"\xff"),
-        ("mprm.json", b'{"prompt_version": 99}'),
-        ("mprm.json", b'{"prompt_version": 1, "step_token": "<other>"}'),
+        (PRM_CONFIG, b"{}"),
+        (PRM_CONFIG, b"\xff"),
+        (PRM_CONFIG, b'{"prompt_version": 99}'),
+        (PRM_CONFIG, b'{"prompt_version": 1, "max_length": 0}'),
+        (PRM_CONFIG, b'{"prompt_version": 1, "step_token": "<other>"}'),
     ],
 )
 def test_a_broken_checkpoint_gives_one_clear_error(name: str, content: bytes, text: Path, tmp_path: Path) -> None:
@@ -121,7 +124,7 @@ def test_a_broken_checkpoint_gives_one_clear_error(name: str, content: bytes, te
 def test_a_folder_that_is_no_model_says_so(tmp_path: Path, text: Path) -> None:
     with pytest.raises(InputNotFoundError, match="is not a folder"):
         PRM.from_pretrained(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match=r"has no mprm\.json"):
+    with pytest.raises(ConfigError, match=r"has no prm_config\.json"):
         PRM.from_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="device 'zork' cannot be used"):
         PRM.from_pretrained(text, device="zork")
@@ -172,7 +175,7 @@ def test_an_image_that_is_read_only_when_it_is_needed_serves_many_batches(kind: 
 
 
 @pytest.mark.parametrize("kind", ["internvl", "qwen2_5_vl"])
-def test_an_image_that_took_the_place_of_another_is_seen(kind: str, tmp_path: Path) -> None:
+def test_an_image_that_replaced_another_is_seen(kind: str, tmp_path: Path) -> None:
     prm = PRM.from_pretrained(saved(kind, tmp_path / kind), device="cpu")
     sizes = [(60, 60), (300, 200), (60, 60)]
     for number, size in enumerate(sizes):
@@ -182,7 +185,7 @@ def test_an_image_that_took_the_place_of_another_is_seen(kind: str, tmp_path: Pa
         assert prm.score("q", [tmp_path / "same.png"], ["a"]) == prm.score("q", [tmp_path / f"{number}.png"], ["a"])
 
 
-def test_images_in_memory_that_cannot_be_used_are_told_of(tmp_path: Path) -> None:
+def test_images_in_memory_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     prm = PRM.from_pretrained(saved("qwen2_5_vl", tmp_path / "prm"), device="cpu")
     closed = Image.open(_png(tmp_path / "closed.png"))
     closed.close()
@@ -197,15 +200,15 @@ def _png(path: Path) -> Path:
     return path
 
 
-def test_weights_are_told_apart_whatever_their_folder_is_called(text: Path, tmp_path: Path) -> None:
-    one = PRM.from_pretrained(text, device="cpu")
+def test_weights_are_distinguished_whatever_their_folder_is_called(text: Path, tmp_path: Path) -> None:
+    prm = PRM.from_pretrained(text, device="cpu")
     copy = PRM.from_pretrained(shutil.copytree(text, tmp_path / "copy"), device="cpu")
-    assert one.fingerprint == copy.fingerprint
+    assert prm.fingerprint == copy.fingerprint
     state = load_file(text / "model.safetensors")
     state["model.norm.weight"] += 1
     other = Path(shutil.copytree(text, tmp_path / "text"))
     save_file(state, other / "model.safetensors", metadata={"format": "pt"})
-    assert PRM.from_pretrained(other, device="cpu").fingerprint != one.fingerprint
+    assert PRM.from_pretrained(other, device="cpu").fingerprint != prm.fingerprint
 
 
 def test_transparent_is_white_and_sixteen_bits_are_scaled() -> None:
@@ -241,4 +244,138 @@ def test_settings_of_another_backbone_are_refused(tmp_path: Path) -> None:
         ({"min_pixels": 5000, "max_pixels": 1000}, "min_pixels must be at most max_pixels"),
     ):
         with pytest.raises(ConfigError, match=message):
-            load_step_model(base, PRMConfig(image_settings=settings), device="cpu")
+            PRM.from_pretrained(base, PRMConfig(image_settings=settings), device="cpu")
+
+
+def test_the_old_name_of_the_config_is_read(text: Path, tmp_path: Path) -> None:
+    path = damaged(text, tmp_path)
+    (path / PRM_CONFIG).rename(path / "mprm.json")
+    assert read_prm_config(path) == read_prm_config(text)
+    assert PRM.from_pretrained(path, device="cpu").score("q", (), ["a"]) == PRM.from_pretrained(
+        text, device="cpu"
+    ).score("q", (), ["a"])
+
+
+@pytest.mark.parametrize("kind", ["internvl", "qwen2_5_vl"])
+def test_an_image_that_changes_after_its_chain_was_tokenized_is_an_error(kind: str, tmp_path: Path) -> None:
+    encoder = PRM.from_pretrained(saved(kind, tmp_path / kind), device="cpu", image_root=tmp_path).encoder
+    Image.new("RGB", (60, 40)).save(tmp_path / "a.png")
+    tokenized = encoder.tokenize(mprm.Chain("q", ("a",), ("a.png",)))
+    Image.new("RGB", (300, 200)).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match=r"a\.png has 300 × 200 pixels, and had 60 × 40 when"):
+        encoder.add_pixel_values(tokenized)
+
+
+@pytest.fixture(scope="module", params=BACKBONES)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint, and two images beside it."""
+    path = saved(request.param, tmp_path_factory.mktemp("shared") / request.param, max_length=400)
+    rng = np.random.default_rng(0)
+    for name, shape in (("a.png", (60, 80, 3)), ("b.png", (90, 30, 3))):
+        Image.fromarray(rng.integers(0, 255, shape, dtype=np.uint8)).save(path / name)
+    return path
+
+
+def both(folder: Path, **options: Any) -> tuple[PRM, PRM]:
+    """Shared and plain."""
+    shared, plain = (
+        PRM.from_pretrained(folder, device="cpu", image_root=folder, share_prefixes=share, **options)
+        for share in (True, False)
+    )
+    assert (shared.shares_prefixes, plain.shares_prefixes) == (True, False)
+    return shared, plain
+
+
+def chains(folder: Path) -> list[mprm.Chain]:
+    """Candidates of three questions in turns; one is truncated in its steps, one altogether, one has no steps."""
+    made = []
+    for k in range(5):
+        for number, images in enumerate((("a.png",), ("a.png", "b.png"), ())):
+            steps = ("the bar is 3 long", *(f"so {k} and {j}" for j in range(k)))
+            made.append(mprm.Chain(f"how long is bar {number}?", steps, images if folder.name != "text" else ()))
+    made[4] = mprm.Chain(made[4].question, ("a", "hm " * 500, "b"), made[4].images)
+    return [*made, mprm.Chain("zqx " * 500, ("a", "b")), mprm.Chain("q", ())]
+
+
+class Tokens:
+    """Counts the tokens that go through the language model."""
+
+    def __init__(self, prm: PRM) -> None:
+        self.n = 0
+        prm.model.get_input_embeddings().register_forward_hook(self._count)
+
+    def _count(self, module: Any, inputs: Any, output: Any) -> None:
+        self.n += output.shape[0] * output.shape[1]
+
+
+def test_many_chains_score_as_padded_in_their_order_with_fewer_tokens(folder: Path) -> None:
+    shared, plain = both(folder)
+    counts = [Tokens(prm) for prm in (shared, plain)]
+    done: list[int] = []
+    together = shared.score_many(chains(folder), on_scored=done.append)
+    expected = plain.score_many(chains(folder))
+    assert [len(scores) for scores in together] == [len(chain.steps) for chain in chains(folder)]
+    for mine, theirs in zip(together, expected, strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-5, nan_ok=True)
+    assert sum(done) == len(chains(folder))
+    assert not math.isnan(together[4][0])
+    assert all(map(math.isnan, [*together[4][1:], *together[-2]]))
+    assert counts[0].n < counts[1].n / 2
+
+
+def test_a_small_budget_changes_no_score(folder: Path) -> None:
+    shared, plain = both(folder, tokens_per_batch=150)
+    sizes: list[int] = []
+    shared.model.get_input_embeddings().register_forward_hook(lambda _m, _i, out: sizes.append(out.shape[1]))
+    some = [chain for chain in chains(folder) if chain.steps]
+    for mine, theirs in zip(shared.score_many(some), plain.score_many(some), strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-5, nan_ok=True)
+    longest = max(len(shared.encoder.tokenize(chain).input_ids) for chain in some)
+    assert len(sizes) > 1
+    assert max(sizes) <= max(150, longest)
+
+
+def test_score_takes_one_chain_or_many(folder: Path) -> None:
+    shared, plain = both(folder)
+    images = [] if folder.name == "text" else ["a.png"]
+    many = [["it is 7", "so 7"], ["it is 7", "no, 8", "so 8"], ["it is 7"], []]
+    of_chains = shared.score("how long is it?", images, many)
+    assert [len(scores) for scores in of_chains] == [2, 3, 1, 0]
+    for chain, scores in zip(many, of_chains, strict=True):
+        assert scores == pytest.approx(plain.score("how long is it?", images, chain), abs=1e-5)
+    # the first step is one and the same
+    assert of_chains[0][0] == of_chains[1][0] == of_chains[2][0]
+    with pytest.raises(ConfigError, match="must be text"):
+        shared.score("q", images, ["a step", ["a chain"]])  # type: ignore[call-overload]
+
+
+def test_several_ranks_share_the_packs(folder: Path) -> None:
+    shared, plain = both(folder)
+    some = chains(folder)
+    shares = [
+        score_chains(
+            shared.model, shared.encoder, some, tokens_per_batch=300, rank=rank, world_size=3, share_prefixes=True
+        )
+        for rank in range(3)
+    ]
+    merged = {index: values for share in shares for index, values in share.items()}
+    assert sorted(merged) == list(range(len(some)))
+    for index, values in enumerate(plain.score_many(some)):
+        assert merged[index] == pytest.approx(values, abs=1e-5, nan_ok=True)
+
+
+def test_images_in_memory_are_distinguished(folder: Path) -> None:
+    shared, plain = both(folder)
+    if folder.name == "text":
+        return
+    black, white = (Image.new("RGB", (60, 40), color) for color in ("black", "white"))
+    some = [mprm.Chain("what?", (f"step {k}",), (image,)) for k in range(3) for image in (black, white)]
+    for mine, theirs in zip(shared.score_many(some), plain.score_many(some), strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-5)
+
+
+def test_a_model_that_cannot_says_why_and_scores_padded(folder: Path, capsys: Any) -> None:
+    prm = PRM.from_pretrained(folder, device="cpu", image_root=folder, attention="eager")
+    assert not prm.shares_prefixes
+    assert "slower: the model attends with eager; expected sdpa" in capsys.readouterr().err
+    assert len(prm.score("q", (), ["a", "b"])) == 2

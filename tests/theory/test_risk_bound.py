@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from mprm.errors import ConfigError, DataError
 from mprm.theory.equations import RiskBound, risk_bound, subsampled
-from mprm_lab.theory.cubes import (
+from mprm_lab.theory.training import (
     batches,
     empirical_minimizer,
     excess_risk,

@@ -1,4 +1,4 @@
-"""What the distributed tests launch: a few updates of each backbone, gradients and weights written by the first rank.
+"""What the distributed tests launch: a few optimizer steps of each backbone, gradients and weights written by the first rank.
 
 torchrun --nproc-per-node 2 -m tests.training.launched FOLDER OUT PER_DEVICE KIND…
 
@@ -15,29 +15,30 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from mprm.training.config import TrainConfig
-from mprm.training.train import leave_group, train
+from mprm.training import TrainConfig, leave_process_group, train
 from mprm.training.trainer import PRMTrainer
 
 
 class DumpGradients(TrainerCallback):
-    """Keeps the gradients of each update, as they are before the optimizer sees them."""
+    """Keeps the gradients of each optimizer step, as they are before the optimizer sees them."""
 
     def __init__(self) -> None:
-        self.found: list[dict[str, torch.Tensor]] = []
+        self.gradients: list[dict[str, torch.Tensor]] = []
         self.losses: list[float] = []
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        found = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
-        self.found.append({name.removeprefix("module."): gradient.clone() for name, gradient in found.items()})
+        gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+        self.gradients.append(
+            {name.removeprefix("module."): gradient.clone() for name, gradient in gradients.items()}
+        )
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if "loss" in logs:
             self.losses.append(logs["loss"])
 
 
-def updates(kind: str, folder: Path, out: Path, per_device: int, pack: Any = "tree") -> None:
-    """Train a few updates and write ``gradients.pt`` into ``out``."""
+def optimizer_steps(kind: str, folder: Path, out: Path, per_device: int, pack: Any = "tree") -> None:
+    """Train a few optimizer steps and write ``gradients.pt`` into ``out``."""
     dump = DumpGradients()
     original = PRMTrainer.__init__
 
@@ -58,7 +59,7 @@ def updates(kind: str, folder: Path, out: Path, per_device: int, pack: Any = "tr
             image_root=str(folder / "images"),
             text_only=kind == "text",
             device="cpu",
-            workers=0,
+            dataloader_workers=0,
             save_every=0,
             report_to=("none",),
         )
@@ -66,11 +67,11 @@ def updates(kind: str, folder: Path, out: Path, per_device: int, pack: Any = "tr
     finally:
         PRMTrainer.__init__ = original  # type: ignore[method-assign]
     if int(os.environ.get("RANK", "0")) == 0:
-        torch.save({"gradients": dump.found, "losses": dump.losses}, out / "gradients.pt")
+        torch.save({"gradients": dump.gradients, "losses": dump.losses}, out / "gradients.pt")
 
 
 if __name__ == "__main__":
     root, destination, size, *kinds = sys.argv[1:]
     for each in kinds:
-        updates(each, Path(root), Path(destination) / each, int(size))
-    leave_group()
+        optimizer_steps(each, Path(root), Path(destination) / each, int(size))
+    leave_process_group()

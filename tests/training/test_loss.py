@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
+
 from torch.nn import functional as F
 
-from mprm.training.dataset import step_labels
-from mprm.training.loss import step_loss_sum
+from mprm.training import step_labels, step_loss_sum
 
 
 def test_the_loss_by_hand() -> None:

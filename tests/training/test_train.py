@@ -9,24 +9,23 @@ import signal
 import subprocess
 import sys
 import time
-from functools import lru_cache
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
+
 from safetensors.torch import load_file, save_file
 
 import mprm
 from mprm.errors import ConfigError, DataError, OutputExistsError
-from mprm.models.checkpoint import read_prm_config
-from mprm.models.prm import PRM
-from mprm.training.config import TrainConfig
-from mprm.training.dataset import TrainingSet, chain_of
-from mprm.training.train import train
+from mprm.models import PRM, PRMConfig, PromptEncoder, read_prm_config, score_chains
+from mprm.training import TrainConfig, train
 from tests.tiny_models import BACKBONES, save_tiny
 from tests.tiny_rollouts import bar_records, text_records, write_records
-from tests.training.launched import updates
+from tests.training.launched import optimizer_steps
 
 ROOT = Path(__file__).parents[2]
 each_backbone = pytest.mark.parametrize("kind", BACKBONES)
@@ -53,7 +52,7 @@ def config_for(kind: str, folder: Path, out: Path, **options: Any) -> TrainConfi
         "image_root": str(folder / "images"),
         "text_only": kind == "text",
         "device": "cpu",
-        "workers": 0,
+        "dataloader_workers": 0,
         "save_every": 0,
         "report_to": ("none",),
     }
@@ -77,7 +76,7 @@ def lines(path: Path) -> list[Any]:
 def test_training_changes_language_model_and_projector_and_no_bit_of_the_vision_tower(
     kind: str, folder: Path, tmp_path: Path
 ) -> None:
-    train(data_for(kind, folder), config_for(kind, folder, tmp_path / "run", batch_size=16))  # one update
+    train(data_for(kind, folder), config_for(kind, folder, tmp_path / "run", batch_size=16))  # one optimizer step
     before, after = weights(folder / kind), weights(tmp_path / "run")
     is_projector = {name for name in after if "merger" in name or "multi_modal_projector" in name}
     is_tower = {name for name in after if "visual" in name or "vision_tower" in name} - is_projector
@@ -97,12 +96,12 @@ def test_training_changes_language_model_and_projector_and_no_bit_of_the_vision_
 @each_backbone
 def test_loss_and_gradients_do_not_depend_on_the_micro_batch(kind: str, folder: Path, tmp_path: Path) -> None:
     for per_device in (1, 2, 4):
-        updates(kind, folder, tmp_path / str(per_device), per_device)
-    one, *others = (torch.load(tmp_path / str(size) / "gradients.pt") for size in (1, 2, 4))
-    assert len(one["gradients"]) == 3  # T = ⌈10 / 4⌉
+        optimizer_steps(kind, folder, tmp_path / str(per_device), per_device)
+    first, *others = (torch.load(tmp_path / str(size) / "gradients.pt") for size in (1, 2, 4))
+    assert len(first["gradients"]) == 3  # T = ⌈10 / 4⌉
     for other in others:
-        assert one["losses"] == pytest.approx(other["losses"], abs=1e-5)
-        for mine, theirs in zip(one["gradients"], other["gradients"], strict=True):
+        assert first["losses"] == pytest.approx(other["losses"], abs=1e-5)
+        for mine, theirs in zip(first["gradients"], other["gradients"], strict=True):
             assert mine.keys() == theirs.keys()
             for name, gradient in mine.items():
                 torch.testing.assert_close(theirs[name], gradient, atol=1e-5, rtol=1e-5, msg=name)
@@ -133,10 +132,10 @@ def launch(*words: str, processes: int = 2) -> None:
 def test_two_processes_give_the_loss_and_gradients_of_one(folder: Path, tmp_path: Path) -> None:
     launch("-m", "tests.training.launched", str(folder), str(tmp_path / "two"), "1", *BACKBONES)
     for kind in BACKBONES:
-        updates(kind, folder, tmp_path / "one" / kind, 4)
-        one, two = (torch.load(tmp_path / name / kind / "gradients.pt") for name in ("one", "two"))
-        assert one["losses"] == pytest.approx(two["losses"], abs=1e-5)
-        for mine, theirs in zip(one["gradients"], two["gradients"], strict=True):
+        optimizer_steps(kind, folder, tmp_path / "one" / kind, 4)
+        single, two = (torch.load(tmp_path / name / kind / "gradients.pt") for name in ("one", "two"))
+        assert single["losses"] == pytest.approx(two["losses"], abs=1e-5)
+        for mine, theirs in zip(single["gradients"], two["gradients"], strict=True):
             for name, gradient in mine.items():
                 torch.testing.assert_close(theirs[name], gradient, atol=1e-5, rtol=1e-5, msg=name)
 
@@ -152,14 +151,14 @@ def test_sharded_over_two_processes_stopped_and_resumed_gives_the_weights_of_one
     data = data_for("qwen2_5_vl", folder)
     train(data, config)
     words = f"""-m mprm train {data} --model {config.model} --out {tmp_path / "two"} --image-root {config.image_root}
-        --batch-size 4 --per-device 1 --learning-rate 1e-3 --device cpu --workers 0 --report-to none
+        --batch-size 4 --per-device 1 --learning-rate 1e-3 --device cpu --dataloader-workers 0 --report-to none
         --save-every 0 --sharding {sharding}""".split()
-    launch(*words, "--max-updates", "2")
+    launch(*words, "--max-optimizer-steps", "2")
     assert not (tmp_path / "two" / "model.safetensors").exists()
     launch(*words, "--resume")
-    one, sharded = weights(tmp_path / "one"), weights(tmp_path / "two")
-    assert one.keys() == sharded.keys()
-    for name, weight in one.items():
+    single, sharded = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert single.keys() == sharded.keys()
+    for name, weight in single.items():
         torch.testing.assert_close(sharded[name], weight, atol=1e-5, rtol=1e-4, msg=name)
     assert read_prm_config(tmp_path / "two").data["rollouts"] == 10
 
@@ -171,8 +170,16 @@ def test_a_model_overfits_64_rollouts(
 ) -> None:
     from sklearn.metrics import roc_auc_score
 
-    # encoded once, not once a pass: half of the time would go into it
-    monkeypatch.setattr(TrainingSet, "__getitem__", lru_cache(None)(TrainingSet.__getitem__))
+    # images are preprocessed once, not once an epoch: half of the time would go into it
+    seen: dict[Any, Any] = {}
+    original = PromptEncoder.add_pixel_values
+
+    def once(self: Any, tokenized: Any) -> Any:
+        if tokenized.images not in seen:
+            seen[tokenized.images] = original(self, tokenized).vision
+        return replace(tokenized, vision=seen[tokenized.images])
+
+    monkeypatch.setattr(PromptEncoder, "add_pixel_values", once)
     records = bar_records(64, tmp_path / "images", seed=1)
     path = write_records(tmp_path / "rollouts.jsonl", text_records(records) if kind == "text" else records)
     save_tiny(kind, tmp_path / "base", hidden=64, layers=2, seed=3)
@@ -190,10 +197,10 @@ def test_a_model_overfits_64_rollouts(
         epochs=75,
     )
     trained = train(str(path), config)
-    assert trained.n_updates == config.epochs * 4
+    assert trained.n_optimizer_steps == config.epochs * 4
     prm = PRM.from_pretrained(tmp_path / "run", device="cpu", image_root=tmp_path / "images")
     rollouts = list(mprm.open_corpus(str(path), text_only=kind == "text"))
-    scores = prm.score_many([chain_of(rollout) for rollout in rollouts])
+    scores = prm.score_many([rollout.chain for rollout in rollouts])
     labels = [score > 0 for rollout in rollouts for score in rollout.scores]
     assert roc_auc_score(labels, [value for chain in scores for value in chain]) > 0.99
 
@@ -203,7 +210,7 @@ def test_killed_and_resumed_gives_the_weights_of_an_uninterrupted_run(folder: Pa
     records = bar_records(24, tmp_path / "images")
     path = write_records(tmp_path / "rollouts.jsonl", records)
     words = f"""train {path} --model {folder / "qwen2_5_vl"} --image-root {tmp_path / "images"} --batch-size 4
-        --per-device 2 --epochs 3 --learning-rate 1e-3 --device cpu --workers 1 --report-to none --save-every 2""".split()
+        --per-device 2 --epochs 3 --learning-rate 1e-3 --device cpu --dataloader-workers 1 --report-to none --save-every 2""".split()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def run(out: Path, *more: str) -> subprocess.Popen[bytes]:
@@ -213,7 +220,7 @@ def test_killed_and_resumed_gives_the_weights_of_an_uninterrupted_run(folder: Pa
     killed = run(tmp_path / "killed")
     checkpoints = tmp_path / "killed" / "checkpoints"
     deadline = time.monotonic() + 120
-    while not list(checkpoints.glob("checkpoint-*/mprm.json")) and time.monotonic() < deadline:
+    while not list(checkpoints.glob("checkpoint-*/prm_config.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
     _, errors = killed.communicate()
@@ -233,7 +240,7 @@ def test_killed_and_resumed_gives_the_weights_of_an_uninterrupted_run(folder: Pa
 def test_the_ids_that_training_sees_are_those_that_evaluate_sees(
     tmp_path: Path, folder: Path, monkeypatch: Any
 ) -> None:
-    from mprm.models.head import PRMModel
+    from mprm.models import PRMModel
 
     seen: list[tuple[int, ...]] = []
     original = PRMModel.forward
@@ -249,26 +256,84 @@ def test_the_ids_that_training_sees_are_those_that_evaluate_sees(
     for kind in BACKBONES:
         seen.clear()
         train(data_for(kind, folder), config_for(kind, folder, tmp_path / kind))
-        taught = sorted(seen)
+        trained_on = sorted(seen)
         seen.clear()
         prm = PRM.from_pretrained(tmp_path / kind, device="cpu", image_root=folder / "images")
         options = mprm.EvaluateConfig(
             text_only=kind == "text", image_root=str(folder / "images"), draws=2, threshold=0.5
         )
         mprm.evaluate(data_for(kind, folder), model=prm, config=options)
-        assert len(taught) == 10
-        assert sorted(seen) == taught
+        assert len(trained_on) == 10
+        assert sorted(seen) == trained_on
 
 
-def test_a_run_writes_a_plain_checkpoint_and_its_card(folder: Path, tmp_path: Path) -> None:
+def test_each_rollout_is_tokenized_once_however_many_epochs(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    tokenized: list[Any] = []
+    original = PromptEncoder.tokenize
+    monkeypatch.setattr(
+        PromptEncoder, "tokenize", lambda self, chain: tokenized.append(chain) or original(self, chain)
+    )
+    train(data_for("qwen2_5_vl", folder), config_for("qwen2_5_vl", folder, tmp_path / "run", epochs=3))
+    assert sorted(map(str, tokenized)) == sorted(
+        str(rollout.chain) for rollout in mprm.open_corpus(data_for("qwen2_5_vl", folder))
+    )
+
+
+def test_the_training_set_holds_what_the_encoder_makes_of_each_rollout(folder: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    data = data_for("internvl", folder)
+    train(data, config_for("internvl", folder, tmp_path / "run", max_optimizer_steps=1, tau=0.4))
+    encoder = PRM.from_pretrained(
+        folder / "internvl", PRMConfig(), image_root=folder / "images", device="cpu"
+    ).encoder
+    rows = pa.ipc.open_file(tmp_path / "run" / "data" / "train.arrow").read_all().to_pylist()
+    for number, (row, rollout) in enumerate(zip(rows, mprm.open_corpus(data), strict=True)):
+        chain = encoder.tokenize(rollout.chain)
+        assert (row["input_ids"], row["prm_positions"]) == (chain.input_ids, chain.prm_positions)
+        assert row["labels"] == [float(step.score > 0.4) for step in rollout.steps]
+        # bars are 40 or 60 pixels wide, in turns
+        assert (row["images"], row["image_sizes"]) == ([f"{number}.png"], [[40 + 20 * (number % 2), 40]])
+        assert row["location"] == f"{data}:{number + 1}"
+
+
+def test_an_image_that_changed_its_size_since_the_run_was_prepared_is_named(folder: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    path = write_records(tmp_path / "rollouts.jsonl", bar_records(4, tmp_path / "images"))
+    options = {"image_root": str(tmp_path / "images"), "batch_size": 2}
+    train(str(path), config_for("internvl", folder, tmp_path / "run", max_optimizer_steps=1, **options))
+    for number in range(4):
+        Image.new("RGB", (300, 200)).save(tmp_path / "images" / f"{number}.png")
+    with pytest.raises(DataError, match=r"rollouts\.jsonl:\d: image \d\.png has 300 × 200 pixels, and had"):
+        train(str(path), config_for("internvl", folder, tmp_path / "run", **options), resume=True)
+
+
+def test_options_are_keywords_of_train_too(folder: Path, tmp_path: Path) -> None:
+    data = data_for("text", folder)
+    config = config_for("text", folder, tmp_path / "config")
+    train(data, config)
+    keywords = {name: value for name, value in config.as_dict().items() if name != "out"}
+    mprm.train(data, out=tmp_path / "keywords", **keywords)
+    mprm.train(data, config, out=tmp_path / "both", seed=1)
+    with_config, with_keywords, with_both = (weights(tmp_path / name) for name in ("config", "keywords", "both"))
+    assert all(torch.equal(with_keywords[name], weight) for name, weight in with_config.items())
+    assert not torch.equal(with_both["lm_head.weight"], with_config["lm_head.weight"])
+    with pytest.raises(ConfigError, match="unknown option 'modle'; did you mean model"):
+        mprm.train(data, modle="m", out="o")
+    with pytest.raises(ConfigError, match="model, out must be given"):
+        mprm.train(data)
+
+
+def test_a_run_writes_a_plain_checkpoint_and_its_config(folder: Path, tmp_path: Path) -> None:
     trained = train(data_for("internvl", folder), config_for("internvl", folder, tmp_path / "run", tau=0.5))
-    card = read_prm_config(tmp_path / "run")
-    assert (card.step_token, card.positive, card.negative) == ("<prm>", "Yes", "No")
-    assert card.labels == {"scheme": "hard", "tau": 0.5}
-    assert card.data == trained.data
-    assert card.base_fingerprint
-    assert card.image_settings == {"max_patches": 6}
-    assert card.data["rollouts"] == 10
+    saved = read_prm_config(tmp_path / "run")
+    assert (saved.step_token, saved.positive, saved.negative) == ("<prm>", "Yes", "No")
+    assert saved.labels == {"scheme": "hard", "tau": 0.5}
+    assert saved.data == trained.data
+    assert saved.base_fingerprint
+    assert saved.image_settings == {"max_patches": 6}
+    assert saved.data["rollouts"] == 10
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["architectures"] == ["InternVLForConditionalGeneration"]
     from transformers import InternVLForConditionalGeneration
@@ -294,11 +359,7 @@ def test_adapters_train_and_load(folder: Path, tmp_path: Path) -> None:
     )
     image = str(next((folder / "images").glob("*.png")).name)
     after = prm.score("how long is the bar?", [image], ["the bar is 3 long"])
-    from mprm.models.checkpoint import PRMConfig
-    from mprm.models.head import load_step_model
-    from mprm.models.prm import score_chains
-
-    untrained = load_step_model(base, PRMConfig(), device="cpu", image_root=folder / "images")
+    untrained = PRM.from_pretrained(base, PRMConfig(), device="cpu", image_root=folder / "images")
     chain = mprm.Chain("how long is the bar?", ("the bar is 3 long",), (image,))
     assert score_chains(untrained.model, untrained.encoder, [chain])[0] != after
 
@@ -306,7 +367,7 @@ def test_adapters_train_and_load(folder: Path, tmp_path: Path) -> None:
 def test_adapters_stopped_and_resumed_are_those_of_a_whole_run(folder: Path, tmp_path: Path) -> None:
     data = data_for("qwen2_5_vl", folder)
     train(data, config_for("qwen2_5_vl", folder, tmp_path / "whole", lora_rank=4))
-    train(data, config_for("qwen2_5_vl", folder, tmp_path / "run", lora_rank=4, max_updates=2))
+    train(data, config_for("qwen2_5_vl", folder, tmp_path / "run", lora_rank=4, max_optimizer_steps=2))
     train(data, config_for("qwen2_5_vl", folder, tmp_path / "run", lora_rank=4), resume=True)
     whole, resumed = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "run"))
     assert all(torch.equal(resumed[name], weight) for name, weight in whole.items())
@@ -352,12 +413,14 @@ def test_a_loss_that_is_not_finite_stops_with_the_rollouts_that_made_it(folder: 
     state = load_file(base / "model.safetensors")
     state["model.norm.weight"][0] = float("nan")
     save_file(state, base / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DataError, match=r"the loss of update 1 is nan; its micro-batch holds .*text\.jsonl:\d+"):
+    with pytest.raises(
+        DataError, match=r"the loss of optimizer step 1 is nan; its micro-batch holds .*text\.jsonl:\d+"
+    ):
         train(data_for("text", folder), config_for("text", folder, tmp_path / "run", model=str(base)))
 
 
-def test_a_subset_is_chosen_inline_as_select_chooses_it(folder: Path, tmp_path: Path) -> None:
-    config = config_for("internvl", folder, tmp_path / "run", select="bis", rho=0.5)
+def test_a_subset_is_selected_inline_as_select_selects_it(folder: Path, tmp_path: Path) -> None:
+    config = config_for("internvl", folder, tmp_path / "run", strategy="bis", rho=0.5)
     trained = train(data_for("internvl", folder), config)
     chosen = mprm.select(data_for("internvl", folder), strategy="bis", rho=0.5)
     chosen.write(str(tmp_path / "chosen.jsonl"))
@@ -373,13 +436,13 @@ def test_the_learning_curve_is_what_evaluate_gives(folder: Path, tmp_path: Path)
     points = lines(tmp_path / "run" / "curve.jsonl")
     assert [point["update"] for point in points] == [0, 2, 3]
     prm = PRM.from_pretrained(tmp_path / "run", device="cpu")
-    found = mprm.evaluate(path, model=prm, config=mprm.EvaluateConfig(text_only=True, draws=2))
-    assert points[-1]["overall"] == pytest.approx(found.models[0].value("overall"), abs=1e-6)
-    assert points[-1]["macro_f1"] == pytest.approx({"text": found.models[0].value("macro_f1", "text")}, abs=1e-6)
-    assert points[-1]["auc"] == pytest.approx(found.models[0].value("auc"), abs=1e-4)
+    evaluation = mprm.evaluate(path, model=prm, config=mprm.EvaluateConfig(text_only=True, draws=2))
+    assert points[-1]["overall"] == pytest.approx(evaluation.models[0].value("overall"), abs=1e-6)
+    assert points[-1]["macro_f1"] == pytest.approx({"text": evaluation.models[0].value("macro_f1", "text")}, abs=1e-6)
+    assert points[-1]["auc"] == pytest.approx(evaluation.models[0].value("auc"), abs=1e-4)
 
 
-def test_every_update_logs_its_loss_where_the_curve_is_measured_too(folder: Path, tmp_path: Path) -> None:
+def test_every_optimizer_step_logs_its_loss_where_the_curve_is_measured_too(folder: Path, tmp_path: Path) -> None:
     path = data_for("text", folder)
     train(path, config_for("text", folder, tmp_path / "run", benchmark=(path,), eval_every=1, save_every=3))
     state = json.loads((tmp_path / "run" / "checkpoints" / "checkpoint-3" / "trainer_state.json").read_text())
@@ -393,18 +456,18 @@ def test_two_processes_measure_the_learning_curve_of_one(folder: Path, tmp_path:
     config = config_for("text", folder, tmp_path / "one", benchmark=(path,), eval_every=1)
     train(path, config)
     words = f"""-m mprm train {path} --model {config.model} --out {tmp_path / "two"} --text-only --batch-size 4
-        --learning-rate 1e-3 --device cpu --workers 0 --report-to none --save-every 0
+        --learning-rate 1e-3 --device cpu --dataloader-workers 0 --report-to none --save-every 0
         --benchmark {path} --eval-every 1""".split()
     launch(*words)
-    one, two = (lines(tmp_path / name / "curve.jsonl") for name in ("one", "two"))
+    single, two = (lines(tmp_path / name / "curve.jsonl") for name in ("one", "two"))
     assert [point["update"] for point in two] == [0, 1, 2, 3]
-    assert [point["auc"] for point in two] == pytest.approx([point["auc"] for point in one], abs=1e-4)
+    assert [point["auc"] for point in two] == pytest.approx([point["auc"] for point in single], abs=1e-4)
 
 
 def test_nobodys_run_is_overwritten_and_a_resumed_one_must_be_the_same(folder: Path, tmp_path: Path) -> None:
     path, out = data_for("text", folder), tmp_path / "run"
-    train(path, config_for("text", folder, out, max_updates=1))
-    with pytest.raises(OutputExistsError, match="go on with --resume"):
+    train(path, config_for("text", folder, out, max_optimizer_steps=1))
+    with pytest.raises(OutputExistsError, match="continue with --resume"):
         train(path, config_for("text", folder, out))
     with pytest.raises(ConfigError, match=r"learning_rate was 0\.001, now 0.5"):
         train(path, config_for("text", folder, out, learning_rate=0.5), resume=True)
@@ -432,7 +495,7 @@ def test_force_keeps_the_earlier_run_until_the_new_one_is_finished(folder: Path,
     state = load_file(broken / "model.safetensors")
     state["model.norm.weight"][0] = float("nan")
     save_file(state, broken / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DataError, match="the loss of update"):
+    with pytest.raises(DataError, match="the loss of optimizer step"):
         train(path, config_for("text", folder, out, model=str(broken)), force=True)
     assert "is kept in" in capfd.readouterr().err
     kept = tmp_path / "run.replaced"
@@ -457,7 +520,7 @@ def test_a_resumed_run_must_have_the_same_rollouts_and_the_same_base(folder: Pat
     path = tmp_path / "rollouts.jsonl"
     path.write_bytes((folder / "text.jsonl").read_bytes())
     shutil.copytree(folder / "text", tmp_path / "base")
-    config = config_for("text", folder, tmp_path / "run", model=str(tmp_path / "base"), max_updates=1)
+    config = config_for("text", folder, tmp_path / "run", model=str(tmp_path / "base"), max_optimizer_steps=1)
     train(str(path), config)
     path.write_text(path.read_text().replace("bar", "rod"))
     with pytest.raises(ConfigError, match="rollouts_xxh3_128 was"):
@@ -471,10 +534,10 @@ def test_a_resumed_run_must_have_the_same_rollouts_and_the_same_base(folder: Pat
 def test_a_damaged_checkpoint_is_passed_over_for_an_older_whole_one(folder: Path, tmp_path: Path) -> None:
     path = data_for("text", folder)
     train(path, config_for("text", folder, tmp_path / "whole"))
-    train(path, config_for("text", folder, tmp_path / "run", save_every=1, max_updates=2))
+    train(path, config_for("text", folder, tmp_path / "run", save_every=1, max_optimizer_steps=2))
     newest = tmp_path / "run" / "checkpoints" / "checkpoint-2"
     (newest / "optimizer.pt").write_bytes((newest / "optimizer.pt").read_bytes()[:100])
-    assert train(path, config_for("text", folder, tmp_path / "run"), resume=True).n_updates == 3
+    assert train(path, config_for("text", folder, tmp_path / "run"), resume=True).n_optimizer_steps == 3
     resumed, whole = weights(tmp_path / "run"), weights(tmp_path / "whole")
     assert all(torch.equal(resumed[name], weight) for name, weight in whole.items())
     again = train(path, config_for("text", folder, tmp_path / "run"), resume=True)
@@ -484,7 +547,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_an_older_whole_one(folder: Path
 def test_two_processes_cannot_train_in_one_folder(folder: Path, tmp_path: Path) -> None:
     import fcntl
 
-    train(data_for("text", folder), config_for("text", folder, tmp_path / "run", max_updates=1))
+    train(data_for("text", folder), config_for("text", folder, tmp_path / "run", max_optimizer_steps=1))
     with (tmp_path / "run" / "lock").open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(ConfigError, match="another process is training"):
@@ -499,21 +562,21 @@ def test_a_text_model_is_not_given_images(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": -1}, "seed must be from 0"),
-        ({"beta1": 1.5}, "beta1 must be in"),
+        ({"seed": -1}, "seed must be at least 0 and below 4294967296"),
+        ({"beta1": 1.5}, "beta1 must be at least 0 and below 1"),
         ({"epsilon": 0.0}, "epsilon must be above 0"),
-        ({"max_updates": 0}, "max-updates must be at least 1"),
-        ({"batch_size": 2.5}, "batch-size must be a whole number"),
+        ({"max_optimizer_steps": 0}, "max_optimizer_steps must be at least 1"),
+        ({"batch_size": 2.5}, "batch_size must be a whole number"),
         ({"lora_alpha": 8}, "lora-rank says that there are none"),
         ({"device": "cuda"}, "unknown device"),
-        ({"tau": 1.0}, "tau must be in"),
+        ({"tau": 1.0}, "tau must be at least 0 and below 1"),
         ({"soft": True, "tau": 0.5}, "soft labels have no threshold"),
-        ({"rho": 0.1}, "select does not say"),
+        ({"rho": 0.1}, "strategy does not say"),
         ({"eval_every": 5}, "go together"),
-        ({"batch_size": 0}, "batch-size must be at least 1"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"precision": "int4"}, "unknown precision"),
-        ({"pack": "zip"}, "unknown pack 'zip'; expected tree, none"),
-        ({"learning_rate": float("nan")}, "learning-rate must be 0 or more"),
+        ({"pack": "zip"}, "unknown pack 'zip'; expected one of tree, none"),
+        ({"learning_rate": float("nan")}, "learning_rate must be at least 0, got nan"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:

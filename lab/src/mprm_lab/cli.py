@@ -1,81 +1,54 @@
-"""``mprm lab``."""
+"""The ``mprm-lab`` command."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
-from mprm.cli.arguments import parsed
-from mprm.config import Config, Force, Option
+from mprm.cli import Program, as_json, parsed, run, show_fitted
+from mprm.config import Config, DryRun, Force, Json, Option, Seed
 from mprm.errors import ConfigError, InputNotFoundError
+from mprm.progress import progress_bar
+
+COMMANDS = {
+    "open": ("mprm_lab.cli:run_open", "write the shipped lab into a folder, and draw its pictures"),
+    "demo": ("mprm_lab.cli:run_demo", "the pipeline from end to end on the shipped lab, without a GPU"),
+    "reproduce": ("mprm_lab.cli:run_reproduce", "the paper's experiments on a lab"),
+    "theory": ("mprm_lab.cli:run_theory", "the paper's analysis, verified by simulation"),
+    "make": ("mprm_lab.cli:run_make", "train policies from scratch and let them make a lab"),
+    "pack": ("mprm_lab.cli:run_pack", "compress a lab, and its excerpt for mprm quickstart, as packages ship them"),
+}
+MPRM_LAB = Program(
+    name="mprm-lab",
+    about="the proving ground of mprm: a small visual world, and the paper's experiments on it.",
+    example="mprm-lab demo demo",
+    commands=COMMANDS,
+    resumable=("make", "reproduce"),
+)
+
+log = partial(print, file=sys.stderr, flush=True)
+Folder = Annotated[str, Option("Folder of the lab; made if it is not there.", "DIR", is_positional=True)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabCommand(Config):
-    """The laboratory.
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:], MPRM_LAB))
 
-    corpus: write the sample corpus that mprm ships, about 3,000 made-up rollouts of eight sources, without images.
-    open: write the lab that mprm ships, as make made it: annotated rollouts of a visual world, benchmarks, candidates
-    and policies; pictures are drawn.
-    demo: open it, choose a tenth by BIS and at random, train on both, measure, choose among candidates, and write the
-    report page; without a GPU.
-    make: train small policies on the lab's visual world and let them make a corpus with Monte-Carlo scores, two step
-    benchmarks and candidates; every part that is there already is kept. Meant for a GPU.
-    reproduce: train and measure the paper's experiments on what make wrote or open opened, cell by cell; a stopped
-    command goes on where it was. With --make it is the whole, from nothing. Meant for a GPU.
-    pack: compress what make wrote into FOLDER/shipped, as the package ships it.
-    """
 
-    what: Annotated[
-        Literal["corpus", "open", "demo", "make", "pack", "reproduce"], Option("What to do.", is_positional=True)
-    ]
-    folder: Annotated[str, Option("Folder of the lab; made if it is not there.", "DIR", is_positional=True)]
-    only: Annotated[
-        tuple[str, ...],
-        Option(
-            "make: parts to make (policies, corpus, benchmark, validation, candidates, scores); reproduce: a pattern"
-            " of names of cells, such as 'qwen.*-10.*'. All by default.",
-            "NAME",
-        ),
-    ] = ()
-    seeds: Annotated[int | None, Option("reproduce: seeds of each cell; 5 by default.", "N")] = None
-    jobs: Annotated[
-        int | None, Option("reproduce: cells at a time; by default 3/4 of the cores on a GPU, else one.", "N")
-    ] = None
-    out: Annotated[
-        str | None, Option("reproduce: folder for lab.json, lab.md and its figures, once cells are done.", "DIR")
-    ] = None
-    dry_run: Annotated[
-        bool, Option("reproduce: list the cells, and how long they will take where that is known.")
-    ] = False
-    make: Annotated[bool, Option("reproduce: make the lab first, where it is not whole.")] = False
+@dataclass(frozen=True, kw_only=True)
+class OpenCommand(Config):
+    """Write the shipped lab, as make made it: annotated rollouts, benchmarks, candidates, policies, pictures."""
+
+    folder: Folder
     force: Force = False
 
 
-OF_REPRODUCE = ("seeds", "jobs", "out", "dry_run", "make")
-
-
-def run(arguments: list[str]) -> int:
-    """Parse, call what is asked for, print."""
-    options = parsed(LabCommand, arguments, command="lab", example="mprm lab corpus demo\n  mprm stats demo")
-    if options.what == "reproduce":
-        return _reproduce(options)
-    if unfit := [name for name in OF_REPRODUCE if not any(getattr(options, name) is no for no in (None, False))]:
-        raise ConfigError(f"--{unfit[0].replace('_', '-')} is for mprm lab reproduce")
-    if options.what == "make":
-        if options.force:
-            raise ConfigError("mprm lab make keeps what is there; remove what is to be made anew")
-        from mprm_lab.make import make_lab
-
-        make_lab(options.folder, only=options.only, say=_say)
-        return 0
-    if options.only:
-        raise ConfigError("--only is for mprm lab make and mprm lab reproduce")
-    return {"corpus": _write_sample, "open": _open, "demo": _demo, "pack": _pack}[options.what](options)
-
-
-def _open(options: LabCommand) -> int:
+def run_open(arguments: list[str]) -> int:
+    """Parse, open, print."""
+    options = parsed(OpenCommand, arguments, command="mprm-lab open", example="mprm-lab open LAB")
     from mprm_lab.shipped import open_lab
 
     for path in open_lab(options.folder, force=options.force):
@@ -84,95 +57,185 @@ def _open(options: LabCommand) -> int:
     return 0
 
 
-def _demo(options: LabCommand) -> int:
-    from pathlib import Path
+@dataclass(frozen=True, kw_only=True)
+class DemoCommand(Config):
+    """Open the shipped lab, select a tenth by BIS and at random, train on both, evaluate, rerank and report.
 
+    Takes a few minutes on two cores, without a GPU.
+    """
+
+    folder: Annotated[str, Option("A new folder.", "DIR", is_positional=True)]
+
+
+def run_demo(arguments: list[str]) -> int:
+    """Parse, run the demo."""
+    options = parsed(DemoCommand, arguments, command="mprm-lab demo", example="mprm-lab demo demo")
     from mprm_lab.demo import demo
 
-    if options.force:
-        raise ConfigError("mprm lab demo removes nothing; choose a folder that is empty")
     demo(Path(options.folder).expanduser())
     return 0
 
 
-def _pack(options: LabCommand) -> int:
-    from pathlib import Path
+@dataclass(frozen=True, kw_only=True)
+class MakeCommand(Config):
+    """Train small policies on the visual world and let them make a corpus, two step benchmarks and candidates.
 
-    from mprm_lab.shipped import pack_lab
+    Every part that is there already is kept. Meant for a GPU.
+    """
 
-    if options.force:
-        raise ConfigError("mprm lab pack replaces what it packed before, and needs no --force")
-    out = Path(options.folder) / "shipped"
-    written = pack_lab(options.folder, out)
-    for name, n_bytes in written.items():
-        print(f"{out / name}: {n_bytes:,} bytes")
-    print(f"{sum(written.values()):,} bytes in all")
+    folder: Folder
+    only: Annotated[
+        tuple[Literal["policies", "corpus", "benchmark", "validation", "candidates", "scores"], ...],
+        Option("Parts to make; all by default."),
+    ] = ()
+
+
+def run_make(arguments: list[str]) -> int:
+    """Parse, make."""
+    options = parsed(MakeCommand, arguments, command="mprm-lab make", example="mprm-lab make LAB --only policies")
+    from mprm_lab.make import make_lab
+
+    make_lab(options.folder, only=options.only, log=log)
     return 0
 
 
-def _reproduce(options: LabCommand) -> int:
-    from pathlib import Path
+@dataclass(frozen=True, kw_only=True)
+class PackCommand(Config):
+    """Compress what make wrote into FOLDER/shipped, as the package ships it, with the excerpt that mprm ships."""
 
-    from mprm.data.charts import need_altair
-    from mprm.data.output import check_overwrite
-    from mprm_lab.reproduce.dry_run import dry_run
-    from mprm_lab.reproduce.inputs import find_inputs
-    from mprm_lab.reproduce.reproduce import check_free, check_jobs, reproduce, wanted_cells
-    from mprm_lab.reproduce.reproduce_plan import ReproducePlan
-    from mprm_lab.reproduce.write_page import write_page
+    folder: Folder
 
-    if options.force and options.out is None:
-        raise ConfigError("--force replaces results in --out; cells to be measured anew are to be removed by hand")
-    if len(options.only) > 1:
-        raise ConfigError(f"mprm lab reproduce --only takes one pattern, got {' '.join(options.only)}")
-    only = options.only[0] if options.only else "*"
-    plan = ReproducePlan() if options.seeds is None else ReproducePlan(seeds=options.seeds)
-    if options.dry_run and options.make:
-        raise ConfigError("--dry-run makes nothing, so that --make does not go with it")
+
+def run_pack(arguments: list[str]) -> int:
+    """Parse, pack, print."""
+    options = parsed(PackCommand, arguments, command="mprm-lab pack", example="mprm-lab pack LAB")
+    from mprm_lab.shipped import pack_lab
+
+    out = Path(options.folder) / "shipped"
+    sizes = pack_lab(options.folder, out)
+    for name, n_bytes in sizes.items():
+        print(f"{out / name}: {n_bytes:,} bytes")
+    print(f"{sum(sizes.values()):,} bytes in all")
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceCommand(Config):
+    """Train and evaluate the paper's experiments on what make wrote or open opened, run by run.
+
+    A stopped command continues where it was. Meant for a GPU.
+    """
+
+    folder: Folder
+    only: Annotated[str, Option("Runs whose names match this pattern, such as 'qwen.*-10.*'.", "PATTERN")] = "*"
+    seeds: Annotated[int, Option("Seeds of each condition.", "N", at_least=1)] = 5
+    jobs: Annotated[
+        int | None, Option("Runs at a time; by default 3/4 of the cores on a GPU, else one.", "N", at_least=1)
+    ] = None
+    make: Annotated[bool, Option("Make the lab first, where files are missing: the whole from nothing.")] = False
+    out: Annotated[
+        str | None, Option("Folder for lab.json, lab.md and its figures, once runs are done.", "DIR", group="output")
+    ] = None
+    dry_run: DryRun = False
+    force: Force = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.force and self.out is None:
+            raise ConfigError("--force replaces results in --out; runs to be repeated are to be removed by hand")
+        if self.dry_run and self.make:
+            raise ConfigError("--dry-run makes nothing, so that --make does not go with it")
+
+
+def run_reproduce(arguments: list[str]) -> int:
+    """Parse, reproduce, print."""
+    example = "mprm-lab reproduce LAB --out results"
+    options = parsed(ReproduceCommand, arguments, command="mprm-lab reproduce", example=example)
+    from mprm.data import check_overwrite, need_altair
+    from mprm_lab.folder import LabFolder
+    from mprm_lab.make import make_lab
+    from mprm_lab.reproduce.page import write_page
+    from mprm_lab.reproduce.plan import ReproducePlan
+    from mprm_lab.reproduce.reproduce import dry_run, reproduce, wanted_runs
+
+    folder, plan = Path(options.folder), ReproducePlan(seeds=options.seeds)
     if options.dry_run:
-        for line in dry_run(options.folder, plan, only=only):
-            print(line)
+        print(*dry_run(folder, plan, only=options.only), sep="\n")
         return 0
     if options.out is not None:
         need_altair()  # before minutes of training
         check_overwrite(f"{options.out}/lab.json", force=options.force)
     if options.make:
-        from mprm_lab.make import make_lab
-
-        backbones = {cell.backbone for cell in wanted_cells(plan, only)}  # stops before minutes of making
-        if options.jobs is not None:
-            check_jobs(options.jobs)
-        check_free(Path(options.folder))
+        backbones = {run.backbone for run in wanted_runs(plan, options.only)}  # stops before minutes of making
         try:
-            find_inputs(Path(options.folder), tuple(backbones))
+            LabFolder.read(folder, backbones)
         except InputNotFoundError:
-            make_lab(options.folder, say=_say)
-    found = reproduce(options.folder, plan, only=only, jobs=options.jobs, say=_say)
-    print(f"{found.n_cells - len(found.failed):,} of {found.n_cells:,} cells are done, {found.n_kept:,} from before.")
+            make_lab(folder, log=log)
+    done = reproduce(folder, plan, only=options.only, jobs=options.jobs, log=log, progress=progress_bar)
+    print(f"{done.n_runs - len(done.failed):,} of {done.n_runs:,} runs are done, {done.n_kept:,} from before.")
     if options.out is not None:
-        for path in write_page(Path(options.folder), Path(options.out), plan):
-            print(path)
-    for name, error in found.failed.items():
+        print(*write_page(folder, Path(options.out), plan), sep="\n")
+    for name, error in done.failed.items():
         print(f"{name} failed: {error}", file=sys.stderr)
-    return 1 if found.failed else 0
+    return 1 if done.failed else 0
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+@dataclass(frozen=True, kw_only=True)
+class TheoryCommand(Config):
+    """Simulate what each statement of the paper's analysis is about, and show whether it holds.
+
+    Exits with 1 when a statement does not hold.
+    """
+
+    seed: Seed = 0
+    only: Annotated[
+        tuple[Literal["steps", "rollouts", "success-rates", "training", "strategies"], ...],
+        Option("Parts to simulate; all by default."),
+    ] = ()
+    out: Annotated[str | None, Option("Folder for theory.json and the figures.", "DIR", group="output")] = None
+    force: Force = False
+    json: Json = False
 
 
-def _write_sample(options: LabCommand) -> int:
-    import shlex
+def run_theory(arguments: list[str]) -> int:
+    """Parse, verify, write, print."""
+    options = parsed(TheoryCommand, arguments, command="mprm-lab theory", example="mprm-lab theory --out theory")
+    from mprm.data import atomic_write, can_draw, check_overwrite
+    from mprm_lab.theory.statements import CRITERION, STATEMENTS
+    from mprm_lab.theory.verify import FIGURES, verify, write_figures
 
-    from mprm.data.records import source_name
-    from mprm.selection.stats import stats
-    from mprm_lab.sample_corpus import write_sample
-
-    paths = write_sample(options.folder, force=options.force)
-    found = stats(paths)
-    for path in paths:
-        entry = found.sources[source_name(str(path))]
-        print(f"{path}: {entry.n_rollouts:,} rollouts, {entry.n_steps:,} steps")
-    print(f"{len(paths)} files: {found.total.n_rollouts:,} rollouts, {found.total.n_steps:,} steps")
-    print(f"Next: mprm stats {shlex.quote(options.folder)}")
-    return 0
+    folder = Path(options.out or "").expanduser()
+    if options.out is not None:
+        for name in ("theory.json", *FIGURES):
+            check_overwrite(str(folder / name), force=options.force)
+    verification = verify(seed=options.seed, only=options.only, progress=progress_bar)
+    written: list[str] = []
+    if options.out is not None:
+        with atomic_write(str(folder / "theory.json")) as temporary:
+            temporary.write_text(as_json(verification.as_dict()) + "\n", encoding="utf-8")
+        names = ["theory.json", *(write_figures(verification, folder) if can_draw() else ())]
+        written = [str(folder / name) for name in names]
+        if not can_draw():
+            written.append("No figures: they need Altair and vl-convert; install mprm with its extra [report].")
+    if options.json:
+        print(as_json(verification.as_dict()))
+        return 0 if verification.holds else 1
+    rows = []
+    for result in verification.results:
+        compared, (low, high) = result.comparison, result.interval()
+        interval = f"{low:.4g} to {high:.4g}" if compared.error[0] else "exact"
+        values = [f"{compared.predicted[0]:.4g}", f"{compared.simulated[0]:.4g}", interval]
+        verdict = "holds" if result.holds else "FAILS"
+        rows.append([compared.name, *STATEMENTS[compared.name], *values, str(len(compared.predicted)), verdict])
+    show_fitted(
+        f"The paper's statements, simulated (seed {verification.seed})",
+        ["statement", "in the paper", "what it says", "", "predicted", "simulated", "95% interval", "settings", ""],
+        rows,
+        spare=["what it says", "settings", "in the paper", "95% interval"],
+        texts=["in the paper", "what it says"],
+        total_last=False,
+    )
+    print(CRITERION)
+    n_holding = sum(result.holds for result in verification.results)
+    print(f"{n_holding} of {len(rows)} lines hold.", *written, sep="\n")
+    return 0 if verification.holds else 1

@@ -7,38 +7,131 @@ import multiprocessing
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from mprm.annotation.sample import SampleConfig, sample
-from mprm.annotation.samplers.load import load_policy
-from mprm.data.candidate_formats import read_candidates
-from mprm.data.output import atomic_write
+import mprm
+from mprm.annotation import SampleConfig, SamplingParams, load_policy
+from mprm.data import CandidateSet, atomic_write, check_images_exist, read_benchmark, read_candidates
 from mprm.errors import ConfigError, InputNotFoundError, MprmError
-from mprm.models.checkpoint import Backbone, need_torch
-from mprm_lab.plan import LabPlan, PolicyPlan
-from mprm_lab.policy.architecture import new_policy, save_policy
-from mprm_lab.policy.train_policy import PolicyTraining, train_policy
-from mprm_lab.questions import problems_of, write_questions
-from mprm_lab.step_benchmark import judged_solutions
-from mprm_lab.world import write_images
-from mprm_lab.world.vocabulary import world_version
+from mprm.evaluation import score_benchmark, write_scores
+from mprm.models import Backbone, need_torch
+from mprm.training import TrainConfig
+from mprm_lab.folder import SCORES, Log
+from mprm_lab.policy.architecture import Size, new_policy, save_policy
+from mprm_lab.policy.train import PolicyTrainConfig, train_policy
+from mprm_lab.world import SOURCES, Problem, Verdict, judge_chain, problem_named, problems_of, write_images
+from mprm_lab.world.problems import world_version
 
-Say = Callable[[str], None]
-TELL_EVERY = 250
-"""Updates of a policy between two words on how it goes."""
+LABELS: dict[Verdict, int] = {"correct": 1, "incorrect": -1, "neutral": 0}
+"""Of VisualProcessBench."""
+LOG_EVERY = 250
+"""Optimizer steps of a policy between two lines of the log."""
+TRAINING: dict[str, Any] = {"batch_size": 64, "per_device": 64, "max_length": 1024}
+"""Fields of `mprm.TrainConfig` that all reward models of the lab share."""
 
 
-def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, ...] = (), say: Say = print) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyPlan:
+    """One policy."""
+
+    kind: str
+    """``qwen2_5_vl`` or ``internvl``."""
+    size: Size = field(default_factory=Size)
+    training: PolicyTrainConfig = field(default_factory=PolicyTrainConfig)
+    snapshots: dict[str, float] = field(default_factory=dict)
+    """Weaker policies, each saved after this share of the optimizer steps."""
+
+    def __post_init__(self) -> None:
+        n_steps = self.training.n_optimizer_steps
+        at = [round(share * n_steps) for share in self.snapshots.values()]
+        if len(set(at)) < len(at) or not all(0 < step < n_steps for step in at):
+            raise ConfigError(
+                f"snapshots must be taken at different optimizer steps before the last, got {self.snapshots}"
+                f" of {n_steps:,}"
+            )
+
+
+def _policies() -> dict[str, PolicyPlan]:
+    usual = Size(hidden=256, layers=5, heads=8, kv_heads=4, intermediate=768, vision_hidden=128, vision_layers=3)
+    small = Size(hidden=128, layers=3, heads=4, kv_heads=2, intermediate=384, vision_hidden=96, vision_layers=2)
+    training = PolicyTrainConfig(n_optimizer_steps=8000)
+
+    def snapshots(name: str) -> dict[str, float]:
+        return {f"{name}-{percent}": percent / 100 for percent in range(20, 100, 10)}
+
+    return {
+        "internvl": PolicyPlan(kind="internvl", size=usual, training=training, snapshots=snapshots("internvl")),
+        "qwen": PolicyPlan(
+            kind="qwen2_5_vl", size=usual, training=replace(training, seed=1), snapshots=snapshots("qwen")
+        ),
+        "small": PolicyPlan(kind="internvl", size=small, training=replace(training, seed=2)),
+    }
+
+
+_LARGER = {"grid-max": 6, "bars-second": 6, "grid-path": 4, "shapes-points": 3}
+CORPUS_SOURCES = tuple(source for source in SOURCES for _ in range(_LARGER.get(source, 1)))
+"""Sources of a collected corpus differ in size: here the ones that the policy finds hard are the large ones, which
+brings the corpus's share of error steps and of mixed rollouts near the paper's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabPlan:
+    """The whole lab; the defaults are its real size, for one H200."""
+
+    policies: dict[str, PolicyPlan] = field(default_factory=_policies)
+    policies_at_once: int = 3
+    """Policies that are trained side by side on one device."""
+    corpus_policy: str = "internvl-90"
+    """Samples the corpus, and the candidates of best-of-N."""
+    benchmark_policies: tuple[str, ...] = ("internvl-40", "internvl-50", "qwen-40", "qwen-70")
+    """Sample the benchmark; none of them has a part in the corpus."""
+    demo_policy: str = "small"
+    """What reward models are trained from where there is no GPU."""
+    demo_learning_rate: float = 3e-4
+    sources: tuple[str, ...] = tuple(SOURCES)
+    """Of the benchmarks and the candidates, in turn."""
+    corpus_sources: tuple[str, ...] = CORPUS_SOURCES
+    """Of the corpus, in turn; some are listed more than once."""
+    corpus_questions: int = 10_000
+    rollouts: int = 4
+    continuations: int = 16
+    benchmark_questions: int = 600
+    """For each of the benchmark's policies, one solution each."""
+    validation_questions: int = 150
+    """Likewise, of the benchmark that hyperparameters are chosen on."""
+    best_of_n_questions: int = 600
+    candidates: int = 16
+    sampling: SamplingParams = field(
+        default_factory=lambda: SamplingParams(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=320)
+    )
+    rows: int | None = 4096
+    """Completions that a process samples at a time."""
+    shards: int = 6
+    """Processes that annotate side by side on one device."""
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        made = [*self.policies, *(name for policy in self.policies.values() for name in policy.snapshots)]
+        if len(set(made)) < len(made) or any("/" in name for name in made):
+            raise ConfigError(
+                f"policies and snapshots must have different names without a slash, got {', '.join(made)}"
+            )
+        if unknown := {self.corpus_policy, self.demo_policy, *self.benchmark_policies} - set(made):
+            raise ConfigError(f"no policy {', '.join(sorted(unknown))} is made; there are {', '.join(made)}")
+
+
+def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, ...] = (), log: Log = print) -> None:
     """Make every part that is not there yet, or the parts named in ``only``, in the folder ``out``.
 
-    A part that was interrupted goes on where it was, as far as its command can: annotation and sampling
-    do, the training of a policy begins anew.
+    A part that was interrupted continues where it was, as far as its command can: annotation and sampling do, the
+    training of a policy starts over.
     """
     folder, plan = Path(out), plan or LabPlan()
     if unknown := set(only) - PARTS.keys():
@@ -47,91 +140,74 @@ def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, .
     folder.mkdir(parents=True, exist_ok=True)
     for name, make in PARTS.items():
         if not only or name in only:
-            make(folder, plan, say)
+            make(folder, plan, log)
 
 
-def make_policies(folder: Path, plan: LabPlan, say: Say) -> None:
+def make_policies(folder: Path, plan: LabPlan, log: Log) -> None:
     """Train the policies, several at once; a folder without ``config.json`` is not finished."""
-    missing = {
-        name: replace(wanted, training=replace(wanted.training, device=plan.device))
-        for name, wanted in plan.policies.items()
-        if not all((folder / "policies" / made / "config.json").is_file() for made in (name, *wanted.snapshots))
-    }
-    for name in missing:
-        if (there := folder / "policies" / name / "config.json").is_file():  # it comes last, after its snapshots
+    missing = {}
+    for name, policy in plan.policies.items():
+        paths = [folder / "policies" / made for made in (name, *policy.snapshots)]
+        are_made = [(path / "config.json").is_file() for path in paths]
+        if are_made[0] and not all(are_made):  # it comes last, after its snapshots
             raise ConfigError(
-                f"{there.parent} is there without its snapshots, as in an opened lab; make one in another folder"
+                f"{paths[0]} is there without its snapshots, as in an opened lab; make one in another folder"
             )
-    for name, wanted in plan.policies.items():
-        _settle(folder, f"policy-{name}", wanted.kind, wanted.size, wanted.snapshots, _of_the_result(wanted.training))
-    if plan.at_once == 1 or len(missing) < 2:
-        for name, wanted in missing.items():
-            _train(folder / "policies" / name, wanted, say)
+        if not all(are_made):
+            missing[paths[0]] = replace(policy, training=replace(policy.training, device=plan.device))
+        # neither the device nor the number of workers changes what training makes
+        training = replace(policy.training, dataloader_workers=0, device="auto")
+        _check_plan(folder, f"policy-{name}", policy.kind, policy.size, policy.snapshots, training)
+    if plan.policies_at_once == 1 or len(missing) < 2:
+        for path, policy in missing.items():
+            train_and_save(path, policy, log)
         return
-    say(f"policies: {', '.join(missing)}, {plan.at_once} at a time")
+    log(f"policies: {', '.join(path.name for path in missing)}, {plan.policies_at_once} at a time")
     spawn = multiprocessing.get_context("spawn")  # a forked process cannot use the device of its parent
-    with ProcessPoolExecutor(plan.at_once, mp_context=spawn) as pool:
-        training = {
-            pool.submit(_train, folder / "policies" / name, wanted, print): wanted for name, wanted in missing.items()
-        }
-        for done in as_completed(training):
-            done.result()
+    with ProcessPoolExecutor(plan.policies_at_once, mp_context=spawn) as pool:
+        list(pool.map(train_and_save, missing, missing.values(), [print] * len(missing)))
 
 
-def _of_the_result(how: PolicyTraining) -> PolicyTraining:
-    """What decides what training makes: neither where nor by how many."""
-    return replace(how, workers=0, device="auto")
+def train_and_save(path: Path, plan: PolicyPlan, log: Log) -> None:
+    """Train one policy and save it, and its snapshots beside it."""
+    name, n_steps = path.name, plan.training.n_optimizer_steps
+    policy = new_policy(plan.kind, size=plan.size, seed=plan.training.seed)
+    n_parameters = sum(weight.numel() for weight in policy.model.parameters())
+    log(f"{name}: training {n_parameters / 1e6:.1f}M parameters for {n_steps:,} optimizer steps")
+    snapshots = {round(share * n_steps): snapshot for snapshot, share in plan.snapshots.items()}
+
+    def on_step(step: int, loss: float) -> None:
+        if step % LOG_EVERY == 0:
+            log(f"{name}: optimizer step {step:,}, loss {loss:.3f}")
+        if snapshot := snapshots.get(step + 1):
+            _save(policy, path.with_name(snapshot))
+
+    losses = train_policy(policy, plan.training, on_step=on_step)
+    _save(policy, path)
+    log(f"{name}: loss {losses[0]:.3f} → {sum(losses[-20:]) / len(losses[-20:]):.3f}")
 
 
-def _train(final: Path, wanted: PolicyPlan, say: Say) -> None:
-    name = final.name
-    policy = new_policy(wanted.kind, size=wanted.size, seed=wanted.training.seed)
-    n_weights = sum(weight.numel() for weight in policy.model.parameters())
-    say(f"{name}: training {n_weights / 1e6:.1f}M weights for {wanted.training.n_updates:,} updates")
-
-    ends = {round(share * wanted.training.n_updates): kept for kept, share in wanted.snapshots.items()}
-
-    def tell(update: int, loss: float) -> None:
-        if update % TELL_EVERY == 0:
-            say(f"{name}: update {update:,}, loss {loss:.3f}")
-        if kept := ends.get(update + 1):
-            _save(policy, final.with_name(kept))
-
-    losses = train_policy(policy, wanted.training, on_update=tell)
-    _save(policy, final)
-    say(f"{name}: loss {losses[0]:.3f} → {sum(losses[-20:]) / len(losses[-20:]):.3f}")
+def _save(policy: Backbone, path: Path) -> None:
+    """Write a copy in bfloat16, as it is shipped, so that training starts from the same weights everywhere."""
+    partial_path = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial_path, ignore_errors=True)
+    save_policy(replace(policy, model=copy.deepcopy(policy.model).bfloat16()), partial_path)
+    shutil.rmtree(path, ignore_errors=True)  # without config.json it is no policy
+    partial_path.replace(path)
 
 
-def _save(policy: Backbone, final: Path) -> None:
-    """Write a copy in bfloat16, as it is shipped: who begins from it begins from the same weights."""
-    partial = final.with_name(f".{final.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    save_policy(replace(policy, model=copy.deepcopy(policy.model).bfloat16()), partial)
-    shutil.rmtree(final, ignore_errors=True)  # without config.json it is no policy
-    partial.replace(final)
-
-
-def make_corpus(folder: Path, plan: LabPlan, say: Say) -> None:
+def make_corpus(folder: Path, plan: LabPlan, log: Log) -> None:
     """Annotate the corpus's questions, in several processes at once."""
-    final = folder / "corpus.jsonl"
-    if _is_made(
-        folder,
-        "corpus",
-        final,
-        plan.corpus_policy,
-        plan.corpus_questions,
-        plan.rollouts,
-        plan.continuations,
-        plan.sampling,
-        plan.corpus_sources,
-    ):
+    out = folder / "corpus.jsonl"
+    details = (plan.corpus_policy, plan.corpus_questions, plan.rollouts, plan.continuations)
+    if _is_made(folder, "corpus", out, *details, plan.sampling, plan.corpus_sources):
         return
-    _need_policy(folder, plan.corpus_policy)
-    questions = _questions(folder, plan.corpus_sources, "corpus", plan.corpus_questions)
+    _check_policies(folder, plan.corpus_policy)
+    questions = write_questions(folder, plan.corpus_sources, "corpus", plan.corpus_questions)
     shards = [folder / "shards" / f"corpus-{index}-of-{plan.shards}.jsonl" for index in range(1, plan.shards + 1)]
-    say(f"corpus: {plan.corpus_questions:,} questions in {plan.shards} processes")
+    log(f"corpus: {plan.corpus_questions:,} questions in {plan.shards} processes")
     running = [
-        subprocess.Popen(_annotate(folder, plan, questions, index, shard))
+        subprocess.Popen(_annotate_command(folder, plan, questions, index, shard))
         for index, shard in enumerate(shards, 1)
         if not shard.exists()
     ]
@@ -141,138 +217,184 @@ def make_corpus(folder: Path, plan: LabPlan, say: Say) -> None:
         for process in running:
             process.kill()
     if failed:
-        raise MprmError(f"{len(failed)} of {plan.shards} shards failed; the same command goes on with them")
-    with atomic_write(str(final)) as temporary, temporary.open("wb") as whole:
+        raise MprmError(f"{len(failed)} of {plan.shards} shards failed; the same command continues with them")
+    with atomic_write(str(out)) as temporary, temporary.open("wb") as whole:
         for shard in shards:
             with shard.open("rb") as part:
                 shutil.copyfileobj(part, whole)
 
 
-def _annotate(folder: Path, plan: LabPlan, questions: Path, index: int, out: Path) -> list[str]:
-    how = plan.sampling
-    words = [sys.executable, "-m", "mprm", "annotate", str(questions), "--out", str(out)]
+def _annotate_command(folder: Path, plan: LabPlan, questions: Path, index: int, out: Path) -> list[str]:
     options = {
         "policy": folder / "policies" / plan.corpus_policy,
         "image-root": folder / "images",
         "rollouts": plan.rollouts,
         "continuations": plan.continuations,
-        "temperature": how.temperature,
-        "top-p": how.top_p,
-        "top-k": how.top_k,
-        "max-new-tokens": how.max_new_tokens,
+        "temperature": plan.sampling.temperature,
+        "top-p": plan.sampling.top_p,
+        "top-k": plan.sampling.top_k,
+        "max-new-tokens": plan.sampling.max_new_tokens,
         "shard": f"{index}/{plan.shards}",
         "device": plan.device,
+        **({} if plan.rows is None else {"rows-per-batch": plan.rows}),
     }
-    if plan.rows is not None:
-        options["rows-per-batch"] = plan.rows
+    words = [sys.executable, "-m", "mprm", "annotate", str(questions), "--out", str(out)]
     return words + [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
-def make_benchmark(folder: Path, plan: LabPlan, say: Say) -> None:
-    """The benchmark that process reward models are measured on."""
-    _judged(folder, plan, say, "benchmark", plan.benchmark_questions)
+def make_benchmark(folder: Path, plan: LabPlan, log: Log, *, split: str) -> None:
+    """A step benchmark: one solution of each policy to each question, the steps judged by the world.
 
-
-def make_validation(folder: Path, plan: LabPlan, say: Say) -> None:
-    """Another like it, on problems of its own: for nothing but choosing how reward models are trained."""
-    _judged(folder, plan, say, "validation", plan.validation_questions)
-
-
-def _judged(folder: Path, plan: LabPlan, say: Say, split: str, n: int) -> None:
-    """One solution of each policy to each of its ``n`` questions, the steps judged by the world."""
-    final = folder / f"{split}.jsonl"
-    if _is_made(folder, split, final, *plan.benchmark_policies, n, plan.sampling, plan.sources):
+    ``validation`` is another one on problems of its own, for choosing how reward models are trained.
+    """
+    out = folder / f"{split}.jsonl"
+    n = plan.benchmark_questions if split == "benchmark" else plan.validation_questions
+    if _is_made(folder, split, out, *plan.benchmark_policies, n, plan.sampling, plan.sources):
         return
-    for name in plan.benchmark_policies:
-        _need_policy(folder, name)
+    _check_policies(folder, *plan.benchmark_policies)
     records: list[dict[str, Any]] = []
-    for place, name in enumerate(plan.benchmark_policies):
-        say(f"{split}: {n:,} solutions by {name}")
-        questions = _questions(folder, plan.sources, split, n, first=place * n)
-        out = folder / "shards" / f"{split}-{name}.jsonl"
-        _sample(folder, plan, name, questions, out, n=1)
-        records += judged_solutions(read_candidates(str(out)), policy=name)
-    with atomic_write(str(final)) as temporary, temporary.open("wb") as lines:
-        for record in records:
-            lines.write(msgspec.json.encode(record) + b"\n")
+    for number, name in enumerate(plan.benchmark_policies):
+        log(f"{split}: {n:,} solutions by {name}")
+        questions = write_questions(folder, plan.sources, split, n, first=number * n)
+        sampled = folder / "shards" / f"{split}-{name}.jsonl"
+        _sample(folder, plan, name, questions, sampled, n=1)
+        records += labeled_solutions(read_candidates(str(sampled)), policy=name)
+    _write_lines(out, records)
 
 
-def make_candidates(folder: Path, plan: LabPlan, say: Say) -> None:
+def labeled_solutions(sets: list[CandidateSet], *, policy: str) -> Iterator[dict[str, Any]]:
+    """Every candidate of a policy as a record of VisualProcessBench, each step labeled by the world."""
+    for entry in sets:
+        question = entry.question
+        for candidate in entry.candidates:
+            if not candidate.steps:
+                continue  # an empty answer has no step to judge
+            verdicts = judge_chain(problem_named(question.id), candidate.steps)
+            yield {
+                "image": list(question.images),
+                "question": question.question,
+                "answer": question.answer,
+                "response": {
+                    "steps": list(candidate.steps),
+                    "process_correctness": [LABELS[verdict] for verdict in verdicts],
+                },
+                "policy_model": policy,
+                "data_source": question.source,
+            }
+
+
+def make_candidates(folder: Path, plan: LabPlan, log: Log) -> None:
     """Candidates for best-of-N."""
-    final = folder / "candidates.jsonl"
+    out = folder / "candidates.jsonl"
     details = (plan.corpus_policy, plan.best_of_n_questions, plan.candidates, plan.sampling, plan.sources)
-    if _is_made(folder, "candidates", final, *details):
+    if _is_made(folder, "candidates", out, *details):
         return
-    _need_policy(folder, plan.corpus_policy)
-    say(f"best-of-N: {plan.candidates} candidates for {plan.best_of_n_questions:,} questions")
-    questions = _questions(folder, plan.sources, "best-of-n", plan.best_of_n_questions)
-    _sample(folder, plan, plan.corpus_policy, questions, final, n=plan.candidates)
+    _check_policies(folder, plan.corpus_policy)
+    log(f"best-of-N: {plan.candidates} candidates for {plan.best_of_n_questions:,} questions")
+    questions = write_questions(folder, plan.sources, "best-of-n", plan.best_of_n_questions)
+    _sample(folder, plan, plan.corpus_policy, questions, out, n=plan.candidates)
 
 
-def make_scores(folder: Path, plan: LabPlan, say: Say) -> None:
-    """Step scores of a small reward model that has learnt from all rollouts."""
-    from mprm_lab.full_data import score_with_full_data
-
-    final = folder / "scores" / "full.jsonl"
-    if _is_made(folder, "scores", final, plan.demo_policy, plan.demo_rate):
+def make_scores(folder: Path, plan: LabPlan, log: Log) -> None:
+    """Step scores of a small reward model that was trained on all rollouts: what the demo compares subsets with."""
+    out = folder / SCORES
+    if _is_made(folder, "scores", out, plan.demo_policy, plan.demo_learning_rate):
         return
-    _need_policy(folder, plan.demo_policy)
-    say(f"scores: training on all rollouts from {plan.demo_policy}")
-    final.parent.mkdir(exist_ok=True)
-    score_with_full_data(folder, final, policy=plan.demo_policy, learning_rate=plan.demo_rate, device=plan.device)
+    _check_policies(folder, plan.demo_policy)
+    log(f"scores: training on all rollouts from {plan.demo_policy}")
+    run, images = out.with_suffix(""), folder / "images"
+    shutil.rmtree(run, ignore_errors=True)  # of a command that was stopped
+    run.parent.mkdir(exist_ok=True)
+    benchmark = read_benchmark(str(folder / "benchmark.jsonl"))
+    check_images_exist(benchmark, images)
+    config = TrainConfig(
+        model=str(folder / "policies" / plan.demo_policy),
+        out=str(run),
+        image_root=str(images),
+        learning_rate=plan.demo_learning_rate,
+        device=plan.device,  # type: ignore[arg-type]
+        gradient_checkpointing=False,
+        save_every=0,
+        report_to=("none",),
+        **TRAINING,
+    )
+    mprm.train(str(folder / "corpus.jsonl"), config)
+    prm = mprm.PRM.from_pretrained(run, device=plan.device, image_root=images)
+    scored = score_benchmark(benchmark, prm, model=run.name)
+    write_scores(str(out), scored.solutions, config={"model": run.name})
+    shutil.rmtree(run)
 
 
-PARTS: dict[str, Callable[[Path, LabPlan, Say], None]] = {
+PARTS: dict[str, Callable[[Path, LabPlan, Log], None]] = {
     "policies": make_policies,
     "corpus": make_corpus,
-    "benchmark": make_benchmark,
-    "validation": make_validation,
+    "benchmark": partial(make_benchmark, split="benchmark"),
+    "validation": partial(make_benchmark, split="validation"),
     "candidates": make_candidates,
     "scores": make_scores,
 }
 """In the order in which they need each other."""
 
 
-def _is_made(folder: Path, part: str, final: Path, *details: object) -> bool:
-    """Whether a part's file is there already; what it is made with is written down before."""
-    if final.exists() and not (folder / "plans" / f"{part}.json").exists():
-        raise ConfigError(f"{final} is there without its plan, as in an opened lab; make one in another folder")
-    _settle(folder, part, *details)
-    return final.exists()
+def _is_made(folder: Path, part: str, out: Path, *details: object) -> bool:
+    """Whether a part's file is there already; its plan is written down first."""
+    if out.exists() and not (folder / "plans" / f"{part}.json").exists():
+        raise ConfigError(f"{out} is there without its plan, as in an opened lab; make one in another folder")
+    _check_plan(folder, part, *details)
+    return out.exists()
 
 
-def _settle(folder: Path, part: str, *details: object) -> None:
+def _check_plan(folder: Path, part: str, *details: object) -> None:
     """Write down what a part is made with; stops where the folder has one that is made otherwise."""
     path = folder / "plans" / f"{part}.json"
-    settled = msgspec.json.encode([world_version(), *details])
+    plan = msgspec.json.encode([world_version(), *details])
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         with atomic_write(str(path)) as temporary:
-            temporary.write_bytes(settled)
-    elif path.read_bytes() != settled:
+            temporary.write_bytes(plan)
+    elif path.read_bytes() != plan:
         raise ConfigError(f"{path}: this part of the lab was begun with another plan; choose another folder")
 
 
-def _need_policy(folder: Path, name: str) -> None:
-    path = folder / "policies" / name
-    if not (path / "config.json").is_file():
-        raise InputNotFoundError(f"{path}: no policy there; mprm lab make {folder} --only policies makes it")
+def _check_policies(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / "policies" / name
+        if not (path / "config.json").is_file():
+            raise InputNotFoundError(f"{path}: no policy there; mprm-lab make {folder} --only policies makes it")
 
 
-def _questions(folder: Path, sources: tuple[str, ...], split: str, n: int, *, first: int = 0) -> Path:
-    """A file of questions, with its images."""
+def write_questions(folder: Path, sources: tuple[str, ...], split: str, n: int, *, first: int = 0) -> Path:
+    """The file of ``n`` questions, with its images; stops where it holds others."""
     path = folder / "questions" / f"{split}-{first}-{n}.jsonl"
     problems = problems_of(split, n, first=first, sources=sources)
     write_images(problems, folder / "images")
     path.parent.mkdir(exist_ok=True)
-    if path.exists():
-        with path.open("rb") as lines:
-            kept = [msgspec.json.decode(line)["id"] for line in lines]
-        if kept != [one.id for one in problems]:
-            raise ConfigError(f"{path} holds other questions than this plan asks for; choose another folder")
-    else:
-        write_questions(problems, path)
+    if not path.exists():
+        _write_lines(path, map(question_record, problems))
+        return path
+    with path.open("rb") as lines:
+        ids = [msgspec.json.decode(line)["id"] for line in lines]
+    if ids != [problem.id for problem in problems]:
+        raise ConfigError(f"{path} holds other questions than this plan asks for; choose another folder")
     return path
+
+
+def question_record(problem: Problem) -> dict[str, Any]:
+    """A problem as a record of a question file."""
+    return {
+        "id": problem.id,
+        "question": problem.question,
+        "answer": problem.answer,
+        "image": problem.image,
+        "source": problem.source,
+        **({"options": problem.options} if problem.options else {}),
+    }
+
+
+def _write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    with atomic_write(str(path)) as temporary, temporary.open("wb") as lines:
+        for record in records:
+            lines.write(msgspec.json.encode(record) + b"\n")
 
 
 def _sample(folder: Path, plan: LabPlan, policy: str, questions: Path, out: Path, *, n: int) -> None:
@@ -281,4 +403,4 @@ def _sample(folder: Path, plan: LabPlan, policy: str, questions: Path, out: Path
     out.parent.mkdir(exist_ok=True)
     sampler = load_policy(folder / "policies" / policy, device=plan.device, rows=plan.rows)
     config = SampleConfig(n=n, **asdict(plan.sampling))
-    sample(str(questions), sampler, str(out), config=config, image_root=folder / "images")
+    mprm.sample(str(questions), sampler, str(out), config=config, image_root=folder / "images")

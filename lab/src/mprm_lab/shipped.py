@@ -1,8 +1,7 @@
-"""The lab that the package ships: what `mprm lab make` made once, small enough to come along.
+"""The lab that the package ships: what ``mprm-lab make`` made once, small enough to come along.
 
-Records are compressed, weights are in bfloat16, and pictures are drawn from their problems' seeds when the lab
-is opened.
-
+Records are compressed, weights are in bfloat16, and pictures are drawn from their problems' seeds when the lab is
+opened. The quick-start corpus of mprm is an excerpt of it, with its pictures.
 """
 
 from __future__ import annotations
@@ -10,57 +9,71 @@ from __future__ import annotations
 import io
 import shutil
 import tarfile
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import xxhash
 import zstandard
 
-from mprm.data.corpus import MANIFEST_SUFFIX
-from mprm.data.output import atomic_write, check_overwrite
+from mprm.data import MANIFEST_SUFFIX, atomic_write, check_overwrite
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
-from mprm_lab.pictures import check_folder, pictures_of
-from mprm_lab.world import write_images
+from mprm_lab.folder import RECORDS, SCORES, check_folders, image_names
+from mprm_lab.world import draw, problem_named, write_images
+from mprm_lab.world.rng import Rng
 
-RECORDS = ("corpus", "validation", "benchmark", "candidates")
-"""Files of the lab, ``NAME.jsonl``."""
 POLICIES = ("internvl", "qwen", "small")
-"""Policies that reward models begin from; the small one is for machines without a GPU."""
+"""Policies that reward models are trained from; the small one is for machines without a GPU."""
 HASHES = "hashes.json"
 """XXH3-128 of every other shipped file."""
-SCORES = "scores/full.jsonl"
-"""Step scores on the benchmark of a reward model that began from the small policy and learnt from all rollouts."""
 LEVEL = 19
 """Of compression."""
 WINDOW_LOG = 27
 """Rollouts of a problem repeat its words, and problems each other's: look back this far, in powers of two."""
-MOST_BYTES = 25_000_000
+MAX_BYTES = 25_000_000
 """Of all files together."""
+EXCERPT = "quickstart.tar.zst"
+EXCERPT_SOURCES = {"grid-max": 20, "bars-second": 20, "grid-path": 13, "shapes-points": 10} | {
+    "grid-sum": 9,
+    "bars-total": 9,
+    "shapes-count": 9,
+    "grid-compare": 10,
+}
+"""Questions of each source in the quick-start corpus: the large sources in the corpus's proportions, and four of the
+small ones for all of these."""
+EXCERPT_SEED = 1417
+"""Of 2,000 seeds the one whose error steps, mixed rollouts, mean score and length are nearest to the corpus's."""
 
 
 def shipped_files() -> Traversable:
-    """Where the package keeps them."""
+    """The folder of the package that holds them."""
     return files("mprm_lab") / "shipped"
 
 
 def pack_lab(folder: str | Path, out: str | Path) -> dict[str, int]:
-    """Pack a lab as `make_lab` leaves it; returns the bytes of each file written to ``out``."""
+    """Bytes of each file written to ``out``: the lab as `make_lab` leaves it, packed."""
     source, target = Path(folder).expanduser(), Path(out).expanduser()
     wanted = [source / f"{name}.jsonl" for name in RECORDS] + [source / SCORES]
     wanted += [source / "policies" / name for name in POLICIES]
     if missing := [str(path) for path in wanted if not path.exists()]:
-        raise InputNotFoundError(f"{', '.join(missing)} not there; make the lab first: mprm lab make {folder}")
+        raise InputNotFoundError(f"{', '.join(missing)} not there; make the lab first: mprm-lab make {folder}")
     packed = {}
     for path in wanted:
-        data, ending = (path.read_bytes(), ".zst") if path.is_file() else (_tar(path), ".tar.zst")
-        packed[path.name + ending] = _compressed(data)
-    if (n_bytes := sum(map(len, packed.values()))) > MOST_BYTES:
-        raise ConfigError(f"the lab takes {n_bytes:,} bytes; {MOST_BYTES:,} may be shipped")
+        contents = (
+            path.read_bytes()
+            if path.is_file()
+            else tar({f"{path.name}/{file.name}": file.read_bytes() for file in sorted(path.iterdir())})
+        )
+        packed[path.name + (".zst" if path.is_file() else ".tar.zst")] = compressed(contents)
+    if (n_bytes := sum(map(len, packed.values()))) > MAX_BYTES:
+        raise ConfigError(f"the lab takes {n_bytes:,} bytes; {MAX_BYTES:,} may be shipped")
     target.mkdir(parents=True, exist_ok=True)
     hashes = {name: xxhash.xxh3_128_hexdigest(data) for name, data in packed.items()}
     packed[HASHES] = msgspec.json.format(msgspec.json.encode(hashes), indent=1) + b"\n"
+    packed[EXCERPT] = quickstart_excerpt((source / "corpus.jsonl").read_bytes().splitlines())
     for name, data in packed.items():
         with atomic_write(str(target / name)) as temporary:
             temporary.write_bytes(data)
@@ -68,22 +81,20 @@ def pack_lab(folder: str | Path, out: str | Path) -> dict[str, int]:
 
 
 def open_lab(folder: str | Path, *, force: bool = False) -> list[str]:
-    """Write the shipped lab into a folder, as `make_lab` would leave it, and draw its pictures.
+    """The files of records, after writing the shipped lab into a folder and drawing its pictures.
 
-    Returns
-    -------
-    The files of records.
+    The folder is as `make_lab` leaves it, but for snapshots and plans.
     """
     target, source = Path(folder).expanduser(), shipped_files()
     records = {f"{name}.jsonl": f"{name}.jsonl.zst" for name in RECORDS} | {SCORES: f"{Path(SCORES).name}.zst"}
     policies = {name: f"{name}.tar.zst" for name in POLICIES}
     if not all((source / packed).is_file() for packed in [HASHES, *records.values(), *policies.values()]):
-        raise InputNotFoundError("this installation ships no lab; make one on a GPU: mprm lab make DIR")
+        raise InputNotFoundError("this installation ships no lab; make one on a GPU: mprm-lab make DIR")
     for path in [*records, *(f"policies/{name}/config.json" for name in policies)]:
         check_overwrite(str(target / path), force=force)
-    check_folder(target / "images", target / "policies")
-    unpacked = {path: _unpacked(source, packed) for path, packed in (records | policies).items()}
-    images = {image for path in records if path != SCORES for image in pictures_of(unpacked[path].splitlines(), path)}
+    check_folders(target / "images", target / "policies")
+    unpacked = {path: unpack(source, packed) for path, packed in (records | policies).items()}
+    images = {image for path in records if path != SCORES for image in image_names(unpacked[path].splitlines(), path)}
     if force:  # they may be of another version's problems
         for image in images:
             (target / "images" / image).unlink(missing_ok=True)
@@ -94,39 +105,39 @@ def open_lab(folder: str | Path, *, force: bool = False) -> list[str]:
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(str(target / path)) as temporary:
             temporary.write_bytes(unpacked[path])
-    # who reads the scores finds the model's name there
+    # readers of the scores take the model's name from their manifest
     Path(f"{target / SCORES}{MANIFEST_SUFFIX}").write_bytes(
         msgspec.json.encode({"config": {"model": Path(SCORES).stem}})
     )
     return [str(target / path) for path in records if path != SCORES]
 
 
-def _compressed(data: bytes) -> bytes:
+def unpack(folder: Traversable, name: str) -> bytes:
+    """A shipped file, if it is the one that was packed."""
+    data = (folder / name).read_bytes()
+    try:
+        is_intact = msgspec.json.decode((folder / HASHES).read_bytes())[name] == xxhash.xxh3_128_hexdigest(data)
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise DataError(f"{folder / HASHES} is damaged ({error}); install mprm-lab anew") from error
+    if not is_intact:
+        raise DataError(f"{folder / name} is damaged (it is not what was packed); install mprm-lab anew")
+    return zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG).decompress(data)
+
+
+def compressed(data: bytes) -> bytes:
+    """The data as Zstandard packs them best."""
     settings = zstandard.ZstdCompressionParameters.from_level(LEVEL, window_log=WINDOW_LOG, enable_ldm=True)
     return zstandard.ZstdCompressor(compression_params=settings).compress(data)
 
 
-def _unpacked(folder: Traversable, name: str) -> bytes:
-    """A shipped file, if it is the one that was packed."""
-    data = (folder / name).read_bytes()
-    try:
-        is_whole = msgspec.json.decode((folder / HASHES).read_bytes())[name] == xxhash.xxh3_128_hexdigest(data)
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise DataError(f"{folder / HASHES} is damaged ({error}); install mprm anew") from error
-    if not is_whole:
-        raise DataError(f"{folder / name} is damaged (it is not what was packed); install mprm anew")
-    return zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG).decompress(data)
-
-
-def _tar(folder: Path) -> bytes:
-    """The folder as one file, the same bytes whenever and by whomever it is packed."""
+def tar(files: Mapping[str, bytes]) -> bytes:
+    """The files as one tar archive, always the same bytes."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as bundle:
-        for path in sorted(folder.iterdir()):
-            entry = tarfile.TarInfo(f"{folder.name}/{path.name}")
-            entry.size = path.stat().st_size
-            with path.open("rb") as content:
-                bundle.addfile(entry, content)
+        for name, contents in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(contents)
+            bundle.addfile(entry, io.BytesIO(contents))
     return out.getvalue()
 
 
@@ -144,3 +155,25 @@ def _untar(data: bytes, folder: Path) -> None:
         raise MprmError(f"{folder} cannot be written: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def quickstart_excerpt(corpus: Iterable[bytes]) -> bytes:
+    """The quick-start corpus of mprm, packed: all rollouts of some questions, a file a source, and their pictures."""
+    rollouts: dict[str, list[dict[str, Any]]] = {}
+    for record in map(msgspec.json.decode, corpus):
+        rollouts.setdefault(record["image"], []).append(record)
+    rng = Rng(EXCERPT_SEED)
+    annotations: dict[str, bytes] = {}
+    pictures: dict[str, bytes] = {}
+    for source, n_questions in EXCERPT_SOURCES.items():
+        chosen = rng.shuffled([image for image in rollouts if image.startswith(f"{source}/")])[:n_questions]
+        for image in sorted(chosen):
+            for record in rollouts[image]:
+                kept = {name: value for name, value in record.items() if name != "source"}
+                path = f"annotations/{source}.jsonl"
+                annotations[path] = annotations.get(path, b"") + msgspec.json.encode(kept) + b"\n"
+            picture = io.BytesIO()
+            # not compressed: the archive does it better
+            draw(problem_named(image)).save(picture, "PNG", compress_level=0)
+            pictures[f"images/{image}"] = picture.getvalue()
+    return compressed(tar(annotations | pictures))

@@ -1,1 +1,33 @@
 """The ``mprm`` command."""
+
+from typing import TYPE_CHECKING
+
+from mprm._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mprm.cli.arguments import as_json as as_json
+    from mprm.cli.arguments import parsed as parsed
+    from mprm.cli.main import Program as Program
+    from mprm.cli.main import run as run
+    from mprm.cli.tables import rich_table as rich_table
+    from mprm.cli.tables import show as show
+    from mprm.cli.tables import show_fitted as show_fitted
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "mprm.cli.arguments": [
+            "as_json",
+            "parsed",
+        ],
+        "mprm.cli.main": [
+            "Program",
+            "run",
+        ],
+        "mprm.cli.tables": [
+            "rich_table",
+            "show",
+            "show_fitted",
+        ],
+    },
+)

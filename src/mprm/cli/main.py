@@ -6,6 +6,7 @@ import importlib
 import io
 import os
 import sys
+from dataclasses import dataclass
 
 from mprm import __version__
 from mprm.errors import ConfigError, MprmError
@@ -26,30 +27,53 @@ COMMANDS = {
         "mprm.cli.convert_internvl:run",
         "a published InternVL2.5 checkpoint for transformers",
     ),
-    "theory": ("mprm.cli.theory:run", "the paper's analysis, fitted to a corpus"),
-    "lab": (
-        "mprm_lab.cli:run",
-        "a small visual world, and the paper's experiments on it",
+    "theory": ("mprm.cli.theory:run", "the paper's model of Monte-Carlo labels, fitted to a corpus"),
+    "quickstart": (
+        "mprm.cli.quickstart:run",
+        "write a small annotated corpus with its images, to try every stage on",
     ),
 }
 """Where each command lives, and what it is for."""
 
-RESUMABLE = ("annotate", "sample", "rerank", "lab make", "lab reproduce")
-"""Commands that save their work as it is done."""
 
-HELP = f"""mprm {__version__}: multimodal process reward models, from annotated rollouts to the best of N.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A command line made of subcommands."""
 
-Usage: mprm COMMAND [OPTIONS]
+    name: str
+    about: str
+    example: str
+    commands: dict[str, tuple[str, str]]
+    """Where each subcommand lives, ``module:function``, and what it is for."""
+    resumable: tuple[str, ...] = ()
+    """Subcommands that save their work as it is done."""
+
+    @property
+    def help(self) -> str:
+        """What ``--help`` prints."""
+        commands = "\n".join(f"  {name:<18}{summary}" for name, (_, summary) in self.commands.items())
+        return f"""{self.name} {__version__}: {self.about}
+
+Usage: {self.name} COMMAND [OPTIONS]
 
 Commands:
-{chr(10).join(f"  {name:<18}{summary}" for name, (_, summary) in COMMANDS.items())}
+{commands}
 
 Example:
-  mprm select annotations/*.jsonl --strategy bis --rho 0.10 --out bis10.jsonl
+  {self.example}
 
-"mprm COMMAND --help" tells more of each. Exit codes: 0 done; 1 bad data or a failed run; 2 wrong usage;
+"{self.name} COMMAND --help" tells more of each. Exit codes: 0 done; 1 bad data or a failed run; 2 wrong usage;
 3 (check) warnings only.
 """
+
+
+MPRM = Program(
+    name="mprm",
+    about="multimodal process reward models, from annotated rollouts to the best of N.",
+    example="mprm select annotations/*.jsonl --strategy bis --rho 0.10 --out bis10.jsonl",
+    commands=COMMANDS,
+    resumable=("annotate", "sample", "rerank"),
+)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -58,35 +82,36 @@ def main(argv: list[str] | None = None) -> None:
     sys.exit(run(arguments))
 
 
-def run(arguments: list[str]) -> int:
+def run(arguments: list[str], program: Program = MPRM) -> int:
     """Run the command line; returns the exit code."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
+        print(program.help, end="")
         return 0 if arguments else 2
     if arguments[0] in ("-V", "--version"):
-        print(f"mprm {__version__}")
+        print(f"{program.name} {__version__}")
         return 0
     # mprm does no linear algebra: the threads that numpy would start for it only take time from the workers
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     name = arguments[0]
-    if name not in COMMANDS:
+    if name not in program.commands:
         from mprm.config import nearest
 
-        print(f"mprm: unknown command {name!r}; {nearest(name, COMMANDS)}", file=sys.stderr)
+        print(f"{program.name}: unknown command {name!r}; {nearest(name, program.commands)}", file=sys.stderr)
         return 2
+    command = f"{program.name} {name}"
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a terminal that knows no Greek shows ? for it
-        module, _, function = COMMANDS[name][0].partition(":")
+        module, _, function = program.commands[name][0].partition(":")
         code = int(getattr(importlib.import_module(module), function)(arguments[1:]))
         sys.stdout.flush()
         return code
     except MprmError as error:
-        print(f"mprm {name}: {_shown(error)}", file=sys.stderr)
+        print(f"{command}: {_shown(error)}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
-        print(f"mprm {name}: interrupted; nothing half-written was left under a final name", file=sys.stderr)
-        if name in RESUMABLE or " ".join(arguments[:2]) in RESUMABLE:
+        print(f"{command}: interrupted; nothing half-written was left under a final name", file=sys.stderr)
+        if name in program.resumable:
             print("What is done is kept; the same command continues there.", file=sys.stderr)
         return 130
     except BrokenPipeError:
@@ -94,7 +119,7 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        print(f"mprm {name}: {_shown(error)}", file=sys.stderr)
+        print(f"{command}: {_shown(error)}", file=sys.stderr)
         return 1
 
 

@@ -234,8 +234,9 @@ def run_verify(arguments: list[str]) -> int:
 
 def _output_folder(options: VerifyCommand) -> Path:
     """The folder, once it is known that nothing in it would be replaced."""
-    from mprm.data.output import check_overwrite
     from mprm_lab.theory.figures import FIGURES
+
+    from mprm.data.output import check_overwrite
 
     assert options.out is not None
     folder = Path(options.out).expanduser()
@@ -246,8 +247,9 @@ def _output_folder(options: VerifyCommand) -> Path:
 
 def _write_verification(found: Verification, folder: Path) -> list[str]:
     """Write the JSON and the figures; returns what to say of it."""
-    from mprm.data.output import atomic_write
     from mprm_lab.theory.figures import can_draw, write_figures
+
+    from mprm.data.output import atomic_write
 
     with atomic_write(str(folder / "theory.json")) as temporary:
         temporary.write_text(as_json(found.as_dict()) + "\n", encoding="utf-8")

@@ -55,6 +55,11 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         """The score of each step, in order."""
         return tuple(step.score for step in self.steps)
 
+    @property
+    def chain(self) -> Chain:
+        """What a reward model sees: no scores."""
+        return Chain(self.question, tuple(step.text for step in self.steps), self.images)
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:

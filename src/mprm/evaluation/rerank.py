@@ -15,11 +15,11 @@ import xxhash
 from numpy.typing import NDArray
 
 from mprm.annotation.checker import AnswerChecker
-from mprm.answers.grade import Grade, GradedAnswer
 from mprm.annotation.journal import SUFFIX, Journal
 from mprm.annotation.samplers.sampler import derived_seed
 from mprm.answers.compare import read_answer
 from mprm.answers.extract import final_answer
+from mprm.answers.grade import Grade, GradedAnswer
 from mprm.config import Option, takes
 from mprm.data.candidates import read_candidates
 from mprm.data.charts import Chart, Point, Series, can_draw, line_figure, save_figure
@@ -425,7 +425,8 @@ def _by_label(candidate: Candidate) -> GradedAnswer | None:
     if candidate.is_correct is None:
         return None
     answer = final_answer(candidate.text)
-    return GradedAnswer("correct" if candidate.is_correct else "incorrect", None if answer is None else read_answer(answer).key)
+    key = None if answer is None else read_answer(answer).key
+    return GradedAnswer("correct" if candidate.is_correct else "incorrect", key)
 
 
 def answer_numbers(verdicts: Sequence[GradedAnswer]) -> NDArray[np.intp]:
@@ -433,7 +434,8 @@ def answer_numbers(verdicts: Sequence[GradedAnswer]) -> NDArray[np.intp]:
 
     Examples
     --------
-    >>> answer_numbers([GradedAnswer("correct", "4"), GradedAnswer("incorrect", None), GradedAnswer("correct", "4")]).tolist()
+    >>> four = GradedAnswer("correct", "4")
+    >>> answer_numbers([four, GradedAnswer("incorrect", None), four]).tolist()
     [0, -1, 0]
     """
     numbers: dict[str, int] = {}
@@ -441,7 +443,9 @@ def answer_numbers(verdicts: Sequence[GradedAnswer]) -> NDArray[np.intp]:
     return np.array([-1 if text is None else numbers.setdefault(text, len(numbers)) for text in answers], np.intp)
 
 
-def _question(entry: CandidateSet, verdicts: Sequence[GradedAnswer], lines: Sequence[ScoredSolution]) -> ScoredQuestion:
+def _question(
+    entry: CandidateSet, verdicts: Sequence[GradedAnswer], lines: Sequence[ScoredSolution]
+) -> ScoredQuestion:
     return ScoredQuestion(
         source=entry.question.source,
         is_correct_M=np.array([verdict.grade == "correct" for verdict in verdicts]),

@@ -1,56 +1,61 @@
-"""What a checkpoint's chat template puts before and after the user's words, and plain text between."""
+"""The user's turn of a chat as token ids: what the checkpoint's template puts around it, and plain text within.
+
+Text from data can never bring in a special token, whatever it says.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from mprm.data.images import as_placed, place_images
-from mprm.errors import ConfigError, DataError, MprmError
+from mprm.errors import ConfigError
+from mprm.models.families import Family
 
-_WORDS = "mprm-user-content"
-FOLLOWER = "A"
-"""A word that answers go on with, as far as white space before it is concerned."""
+_MESSAGE = "mprm-user-content"
+PROBE = "A"
+"""A word that a response may continue with, to see how white space before it is tokenized."""
 
 
-def chat_frame(tokenizer: Any, *, reply: bool = False) -> tuple[list[int], list[int]]:
-    """Ids before and after the user's message; with ``reply`` the assistant's turn is opened after it.
+def chat_frame(tokenizer: Any, *, add_generation_prompt: bool = False) -> tuple[list[int], list[int]]:
+    """Ids before and after the user's message; the assistant's turn is opened where a response follows.
 
     A tokenizer without a template gets its beginning-of-text token, if it has one, and nothing after.
     """
     template = tokenizer.chat_template
     named = tuple(template.items()) if isinstance(template, dict) else template  # several, by name
-    before, after = _frame(tokenizer, named, reply)
+    before, after = _frame(tokenizer, named, add_generation_prompt)
     return list(before), list(after)
 
 
 @lru_cache(maxsize=8)
-def _frame(tokenizer: Any, template: Any, reply: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _frame(tokenizer: Any, template: Any, add_generation_prompt: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Made once for a tokenizer and its template: rendering one takes longer than encoding a question."""
     if not template:
         return ((tokenizer.bos_token_id,) if tokenizer.bos_token_id is not None else ()), ()
-    rendered = _rendered(tokenizer, reply=reply)
-    before, found, after = rendered.partition(_WORDS)
-    if not found or _WORDS in after:
+    before, message, after = _rendered(tokenizer, add_generation_prompt).partition(_MESSAGE)
+    if not message or _MESSAGE in after:
         raise ConfigError("the checkpoint's chat template does not show the user's message once; mprm cannot use it")
     return tuple(tokenizer.encode(before, add_special_tokens=False)), tuple(
         tokenizer.encode(after, add_special_tokens=False)
     )
 
 
-def _rendered(tokenizer: Any, *, reply: bool) -> str:
+def _rendered(tokenizer: Any, add_generation_prompt: bool) -> str:
     """The template with a known word as the user's message; some templates want a list of parts."""
-    contents: list[Any] = [_WORDS, [{"type": "text", "text": _WORDS}]]
+    contents: list[Any] = [_MESSAGE, [{"type": "text", "text": _MESSAGE}]]
     for content in contents:
-        message = [{"role": "user", "content": content}]
         try:
-            text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=reply)
+            text = tokenizer.apply_chat_template(
+                [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=add_generation_prompt
+            )
         except Exception as error:  # a template may raise anything
             problem: Exception = error
             continue
-        if _WORDS in text:
+        if _MESSAGE in text:
             return str(text)
         problem = ValueError("the message is not in what it renders")
     raise ConfigError(f"the checkpoint's chat template cannot render a user message: {problem}") from problem
@@ -59,8 +64,8 @@ def _rendered(tokenizer: Any, *, reply: bool) -> str:
 class PlainText:
     """Encodes text from data: no token outside the ordinary vocabulary can come out of it.
 
-    The tokenizer's own pipeline runs without its added tokens, so that a literal ``<prm>`` or
-    ``<|im_end|>`` in a step is spelled out like any other text.
+    The tokenizer's own pipeline runs without its added tokens, so that a literal ``<prm>`` or ``<|im_end|>`` in a
+    step is tokenized like any other text.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -72,44 +77,43 @@ class PlainText:
         pipeline = json.loads(backend.to_str())
         pipeline.update(added_tokens=[], truncation=None, padding=None, post_processor=None)
         self._tokenizer = Tokenizer.from_str(json.dumps(pipeline))
-        unknown = {tokenizer.unk_token_id} if tokenizer.unk_token_id is not None else set()
-        control = {
+        special = {
             **tokenizer.get_added_vocab(),
             **dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True)),
         }
-        self._control = {id_: text for text, id_ in control.items() if id_ not in unknown}
+        self._special = {id_: text for text, id_ in special.items() if id_ != tokenizer.unk_token_id}
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text; what is no character in UTF-8 becomes the replacement character."""
         text = text.encode("utf-8", "replace").decode()
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        found = self._control.keys() & set(ids)
-        if found:
-            # a vocabulary of whole words holds its control tokens as words: break these up
-            for id_ in found:
-                token = self._control[id_]
+        special = self._special.keys() & set(ids)
+        if special:
+            # a vocabulary of whole words holds its special tokens as words: break these up
+            for id_ in special:
+                token = self._special[id_]
                 text = text.replace(token, f"{token[:1]} {token[1:]}")
             ids = [
-                id_ for id_ in self._tokenizer.encode(text, add_special_tokens=False).ids if id_ not in self._control
+                id_ for id_ in self._tokenizer.encode(text, add_special_tokens=False).ids if id_ not in self._special
             ]
         return ids
 
-    def encode_begun(self, text: str) -> list[int]:
-        """Ids of the beginning of a text, as they are when it goes on with a word.
+    def encode_prefix(self, text: str) -> list[int]:
+        """Ids of a prefix of a response, as they are when a word follows.
 
-        Many vocabularies take white space at the very end of a text otherwise than before a word: two ends
-        of line as one token that stands nowhere else. A policy would be asked to go on from what it never
-        saw, and fail for no fault of the text.
+        Many vocabularies tokenize white space at the end of a text otherwise than before a word: two line ends as
+        one token that occurs nowhere else. A policy would continue from what it never saw, and fail for no fault of
+        the text.
         """
         ids = self.encode(text)
         if not text[-1:].isspace():
             return ids
-        followed, shown = self.encode(text + FOLLOWER), self._tokenizer.decode(ids)
+        followed, decoded = self.encode(text + PROBE), self._tokenizer.decode(ids)
         for n in range(len(followed) - 1, 0, -1):
-            decoded = self._tokenizer.decode(followed[:n])
-            if decoded == shown:
+            part = self._tokenizer.decode(followed[:n])
+            if part == decoded:
                 return followed[:n]
-            if len(decoded) < len(shown):
+            if len(part) < len(decoded):
                 break  # the word and the white space share a token
         return ids
 
@@ -120,39 +124,36 @@ def plain_text(tokenizer: Any) -> PlainText:
     return PlainText(tokenizer)
 
 
-def _n_tokens(backbone: Any, image: Any) -> int:
-    try:
-        return int(backbone.family.n_image_tokens(backbone.image_processor, *image.size))
-    except MprmError:
-        raise
-    except ValueError as error:  # of a shape that the backbone cannot take
-        width, height = image.size
-        raise DataError(f"an image of {width} × {height} pixels cannot be used: {error}") from error
+@dataclass(frozen=True, slots=True)
+class Backbone:
+    """A vision-language or text model with its tokenizer and image processor."""
 
+    family: Family
+    model: Any
+    tokenizer: Any
+    image_processor: Any
 
-def chat_ids(backbone: Any, text: str, images: Sequence[Any] = (), *, begun: str = "") -> list[int]:
-    """Ids of the user's text with room for the images, the assistant's turn opened and ``begun``."""
-    family, tokenizer, plain = backbone.family, backbone.tokenizer, plain_text(backbone.tokenizer)
-    before, after = chat_frame(tokenizer, reply=True)
-    ids = list(before)
-    for piece in place_images(text, len(images)):
-        if isinstance(piece, str):
-            ids += plain.encode(piece)
-        else:
-            ids += family.image_ids(tokenizer, _n_tokens(backbone, images[piece]))
-            ids += plain.encode(family.image_end) if family.image_end else []
-    return ids + after + plain.encode_begun(begun)
+    def chat_ids(self, text: str, images: Sequence[Any] = (), *, prefix: str = "") -> list[int]:
+        """Ids of the user's text with placeholders for the images, then of the response's prefix."""
+        plain = plain_text(self.tokenizer)
+        ids, after = chat_frame(self.tokenizer, add_generation_prompt=True)
+        for piece in place_images(text, len(images)):
+            if isinstance(piece, str):
+                ids += plain.encode(piece)
+            else:
+                image = images[piece]
+                ids += self.family.image_ids(self.tokenizer, self.image_processor, image, image.size)
+                ids += plain.encode(self.family.image_end) if self.family.image_end else []
+        return ids + after + plain.encode_prefix(prefix)
 
+    def encode_chat(self, text: str, images: Sequence[Any] = (), *, prefix: str = "") -> dict[str, Any]:
+        """Tensors for ``generate``: `chat_ids` as a batch of one, and the images' vision inputs."""
+        import torch
 
-def encode_chat(backbone: Any, text: str, images: Sequence[Any] = (), *, begun: str = "") -> dict[str, Any]:
-    """Tensors for ``generate``: `chat_ids`, and the images as the model takes them."""
-    import torch
-
-    family, tokenizer = backbone.family, backbone.tokenizer
-    input_ids = torch.tensor([chat_ids(backbone, text, images, begun=begun)])
-    inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
-    if images:
-        arrays = family.preprocess(backbone.image_processor, as_placed(text, images))
-        inputs |= {name: torch.as_tensor(array) for name, array in arrays.items()}
-        inputs |= family.batch_inputs(tokenizer, input_ids)
-    return {name: tensor.to(backbone.model.device) for name, tensor in inputs.items()}
+        input_ids = torch.tensor([self.chat_ids(text, images, prefix=prefix)])
+        inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
+        if images:
+            vision = self.family.preprocess(self.image_processor, as_placed(text, images))
+            inputs |= {name: torch.as_tensor(array) for name, array in vision.items()}
+            inputs |= self.family.batch_inputs(self.tokenizer, input_ids)
+        return {name: tensor.to(self.model.device) for name, tensor in inputs.items()}

@@ -1,8 +1,7 @@
-"""``mprm.json``: what a checkpoint was taught, so that it is asked the same way.
+"""Load a checkpoint: which family it is, its weights, tokenizer and image processor.
 
-Which weights a folder holds, told apart without reading all of them.
-
-Load a checkpoint: which backbone it is, its tokenizer and image processor, its weights.
+``prm_config.json`` beside the weights of a process reward model says how it was trained, so that it is prompted the
+same way.
 """
 
 from __future__ import annotations
@@ -14,18 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import xxhash
 
 from mprm import __version__
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError, MprmError
-from mprm.models.chat import encode_chat
-from mprm.models.families import Family, InternVL, Qwen25VL, Text
+from mprm.models.chat import Backbone
+from mprm.models.families import FAMILIES, Family
 from mprm.models.prompt import MAX_LENGTH, NEGATIVE, POSITIVE, PRM_TOKEN, PROMPT_VERSION
 
-CARD = "mprm.json"
+PRM_CONFIG = "prm_config.json"
+OLD_PRM_CONFIG = "mprm.json"
+"""The file's name in checkpoints of earlier versions."""
+FINGERPRINT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,50 +38,53 @@ class PRMConfig:
     step_token: str = PRM_TOKEN
     positive: str = POSITIVE
     negative: str = NEGATIVE
-    max_length: int = MAX_LENGTH
+    max_length: Annotated[int, msgspec.Meta(ge=1)] = MAX_LENGTH
     image_settings: dict[str, int] = field(default_factory=dict)
     labels: dict[str, Any] = field(default_factory=dict)
     """How steps were labelled: hard at tau, or soft."""
     base_fingerprint: str | None = None
-    """Of the checkpoint that training began with."""
+    """Of the checkpoint that training started from."""
     files: dict[str, int] = field(default_factory=dict)
-    """Sizes of the files beside it, when the checkpoint was whole."""
+    """Sizes of the files beside it, when the checkpoint was complete."""
     base: str | None = None
-    """The checkpoint that training began with; where the adapter's base weights lie."""
+    """The checkpoint that training started from; an adapter's base weights."""
     data: dict[str, Any] = field(default_factory=dict)
     """Inputs with their hashes, counts read, trained on and dropped."""
     mprm: str = __version__
 
 
-def write_prm_config(folder: str | Path, card: PRMConfig) -> None:
-    """Write ``mprm.json`` into the checkpoint's folder."""
-    text = msgspec.json.format(msgspec.json.encode(asdict(card)), indent=2)
-    (Path(folder) / CARD).write_bytes(text + b"\n")
+def prm_config_path(folder: str | Path) -> Path | None:
+    """The config file of a process reward model, by its present or its old name; None where there is none."""
+    paths = (Path(folder) / name for name in (PRM_CONFIG, OLD_PRM_CONFIG))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def write_prm_config(folder: str | Path, config: PRMConfig) -> None:
+    """Write ``prm_config.json`` into the checkpoint's folder."""
+    text = msgspec.json.format(msgspec.json.encode(asdict(config)), indent=2)
+    (Path(folder) / PRM_CONFIG).write_bytes(text + b"\n")
 
 
 def read_prm_config(folder: str | Path) -> PRMConfig:
-    """The card of a checkpoint, refused where this version of mprm would ask it otherwise than it was taught."""
-    path = Path(folder) / CARD
-    if not path.is_file():
+    """The config of a process reward model; an error where this version of mprm would prompt it otherwise."""
+    path = prm_config_path(folder)
+    if path is None:
         raise ConfigError(
-            f"{folder} has no {CARD}: it was not trained by mprm train. To score with other weights, write one with"
-            " mprm.models.checkpoint.write_prm_config, naming the prompt and tokens they were trained with."
+            f"{folder} has no {PRM_CONFIG}: it was not trained by mprm train. To score with other weights, write one"
+            " with mprm.models.write_prm_config, naming the prompt and tokens they were trained with."
         )
     try:
         if "prompt_version" not in msgspec.json.decode(path.read_bytes(), type=dict):
             raise ConfigError(f"{path} names no prompt_version; expected what mprm train writes")
-        card = msgspec.json.decode(path.read_bytes(), type=PRMConfig)
+        config = msgspec.json.decode(path.read_bytes(), type=PRMConfig)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}; expected what mprm train writes") from error
-    if card.prompt_version != PROMPT_VERSION:
+    if config.prompt_version != PROMPT_VERSION:
         raise ConfigError(
-            f"{path}: the model was trained with prompt version {card.prompt_version}, this mprm {__version__} asks"
-            f" with version {PROMPT_VERSION}; score it with the mprm that trained it ({card.mprm})"
+            f"{path}: the model was trained with prompt version {config.prompt_version}, this mprm {__version__} has"
+            f" version {PROMPT_VERSION}; score it with the mprm that trained it ({config.mprm})"
         )
-    return card
-
-
-SAMPLE = 1 << 20
+    return config
 
 
 def fingerprint_of(folder: str | Path) -> str:
@@ -89,38 +94,21 @@ def fingerprint_of(folder: str | Path) -> str:
     """
     digest = xxhash.xxh3_128()
     folder = Path(folder)
-    for path in sorted([*folder.glob("*.safetensors"), folder / "config.json", folder / "mprm.json"]):
+    names = ("config.json", PRM_CONFIG, OLD_PRM_CONFIG)
+    for path in sorted([*folder.glob("*.safetensors"), *(folder / name for name in names)]):
         if not path.is_file():
             continue
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as handle:
-            digest.update(handle.read(SAMPLE))
-            handle.seek(max(0, size - SAMPLE))
-            digest.update(handle.read(SAMPLE))
+            digest.update(handle.read(FINGERPRINT_BYTES))
+            handle.seek(max(0, size - FINGERPRINT_BYTES))
+            digest.update(handle.read(FINGERPRINT_BYTES))
     return digest.hexdigest()
 
 
-FAMILIES: dict[str, Family] = {"qwen2_5_vl": Qwen25VL(), "internvl": InternVL()}
-"""By the checkpoint's ``model_type``; every other type is a text model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backbone:
-    """A vision-language or text model with what it takes to speak to it."""
-
-    family: Family
-    model: Any
-    tokenizer: Any
-    image_processor: Any
-
-    def encode_chat(self, text: str, images: Any = (), *, begun: str = "") -> dict[str, Any]:
-        """Tensors for ``generate``; see `mprm.models.chat.encode_chat`."""
-        return encode_chat(self, text, images, begun=begun)
-
-
 def family_of(path: str | Path) -> Family:
-    """Which backbone the checkpoint at ``path`` is."""
+    """The family of the checkpoint in a folder."""
     config_path = Path(path) / "config.json"
     if not config_path.is_file():
         fetch = "; a model is a folder on this machine, such as hf download ORGANISATION/NAME --local-dir NAME makes"
@@ -128,19 +116,19 @@ def family_of(path: str | Path) -> Family:
             fetch = f"; from the Hugging Face hub it comes with: hf download {path} --local-dir {Path(path).name}"
         raise InputNotFoundError(f"{path} is no checkpoint: {config_path} is not there{fetch}")
     try:
-        kind = json.loads(config_path.read_text(encoding="utf-8")).get("model_type", "")
+        model_type = json.loads(config_path.read_text(encoding="utf-8")).get("model_type", "")
     except (ValueError, AttributeError) as error:
         raise ConfigError(f"{config_path} is not the configuration of a model: {error}") from error
-    if kind == "internvl_chat":
+    if model_type == "internvl_chat":
         raise ConfigError(
             f"{path} is an InternVL checkpoint in its remote-code layout; turn it into the native one with"
             f" mprm convert-internvl {path} {Path(path).name}-native"
         )
-    return FAMILIES.get(kind, Text())
+    return FAMILIES.get(model_type, Family())
 
 
 def need_torch() -> None:
-    """Stop with the remedy where the training packages are not installed."""
+    """Raise an error with the remedy where torch and transformers are not installed."""
     try:
         import torch  # noqa: F401
         from transformers.utils import logging
@@ -153,20 +141,20 @@ def need_torch() -> None:
 
 
 def load_tokenizer(path: str | Path) -> Any:
-    """The checkpoint's fast tokenizer; its chat template may lie in a file of the processor's."""
+    """The checkpoint's fast tokenizer; its chat template may be in the processor's file."""
     from transformers import AutoTokenizer
 
     with _named_errors(path, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(str(path))
-    beside = Path(path) / "chat_template.json"
-    if not tokenizer.chat_template and beside.is_file():
-        tokenizer.chat_template = json.loads(beside.read_text(encoding="utf-8"))["chat_template"]
+    template = Path(path) / "chat_template.json"
+    if not tokenizer.chat_template and template.is_file():
+        tokenizer.chat_template = json.loads(template.read_text(encoding="utf-8"))["chat_template"]
     return tokenizer
 
 
 @contextmanager
 def _named_errors(path: str | Path, what: str) -> Iterator[None]:
-    """Whatever transformers stumbles over in a folder becomes one line that names it."""
+    """Turn whatever transformers raises into one line that names the folder."""
     try:
         yield
     except MprmError:
@@ -177,7 +165,7 @@ def _named_errors(path: str | Path, what: str) -> Iterator[None]:
 
 
 def check_complete(path: str | Path, info: dict[str, Any]) -> None:
-    """Stop when weights are missing or left over: a model with random ones would score all the same."""
+    """Raise an error where weights are missing or left over: a model with random ones would score all the same."""
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         names = sorted(map(str, info.get(kind) or ()))
         if names:
@@ -204,7 +192,7 @@ def resolve_device(device: str) -> str:
 
 
 def device_name(device: str) -> str:
-    """What the device is called: that of a GPU by its maker."""
+    """The device, a GPU by its model's name."""
     import torch
 
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
@@ -230,12 +218,10 @@ def load_backbone(
     attention: str | None = None,
     image_settings: dict[str, int] | None = None,
 ) -> Backbone:
-    """The checkpoint in a folder, of whichever family it is.
+    """The model in a folder in Hugging Face format, with its tokenizer and image processor; none of its code is run.
 
     Parameters
     ----------
-    path
-        Folder in Hugging Face format. Nothing of it is executed.
     dtype, device
         ``auto``: the GPU where there is one, bfloat16 there and float32 elsewhere.
     attention
@@ -248,18 +234,13 @@ def load_backbone(
 
     family = family_of(path)
     device = resolve_device(device)
-    options = {} if attention is None else {"attn_implementation": attention}
+    options = {"dtype": resolve_dtype(dtype, device), "use_safetensors": True, "output_loading_info": True}
+    options |= {} if attention is None else {"attn_implementation": attention}
     with _named_errors(path, "model"):
-        model, info = family.model_class().from_pretrained(
-            str(path),
-            dtype=resolve_dtype(dtype, device),
-            use_safetensors=True,
-            output_loading_info=True,
-            **options,
-        )
+        model, info = family.model_class().from_pretrained(str(path), **options)
     check_complete(path, info)
     if device.startswith("cuda"):
-        # its plans are made anew for every shape of a batch, which takes longer than the batch itself
+        # it plans anew for every shape of a batch, which takes longer than the batch itself
         torch.backends.cuda.enable_cudnn_sdp(False)
     if not shards_weights():
         model.to(device)
@@ -277,7 +258,7 @@ def load_backbone(
 
 
 def shards_weights() -> bool:
-    """Whether DeepSpeed splits the weights over the ranks while they are loaded."""
+    """Whether DeepSpeed shards the weights over the ranks while they are loaded."""
     from transformers.integrations import is_deepspeed_zero3_enabled
 
     return bool(is_deepspeed_zero3_enabled())

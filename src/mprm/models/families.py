@@ -1,176 +1,105 @@
-"""What differs between backbones: image tokens, image preprocessing, and where the vision tower stands.
+"""What differs between backbones: image tokens, image preprocessing, positions, and where the vision tower is.
 
-Any causal language model: a process reward model for chains without images.
-
-Qwen2.5-VL: images at their own shape, at most 256 tokens each at the paper's setting; M-RoPE positions.
-
-InternVL2.5: an image is cut into tiles of 448 pixels, at most six and a thumbnail, 256 tokens each.
+A further family is one class here and one entry of `FAMILIES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from mprm.errors import ConfigError, DataError
+import numpy as np
+
+from mprm.errors import ConfigError, DataError, MprmError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
-Arrays = dict[str, Any]
-"""Vision inputs of one rollout, by the name that the model's forward takes; each a numpy array."""
-
-
-class Family(Protocol):
-    """One kind of backbone. Nothing here holds weights, so that data workers can use it."""
-
-    name: str
-    image_tokens: tuple[str, ...]
-    """The tokens that stand for an image; none for a text model."""
-    image_settings: dict[str, int]
-    """What can be set about images, and the paper's values."""
-    image_end: str
-    """Text between an image that stands before the question and what follows it."""
-
-    def model_class(self) -> Any:
-        """The transformers class to load."""
-        ...
-
-    def image_processor(self, path: str, settings: dict[str, int]) -> Any:
-        """The Pillow image processor of the checkpoint at the paper's settings, or None for a text model."""
-        ...
-
-    def image_ids(self, tokenizer: Any, n_tokens: int) -> list[int]:
-        """The ids that stand for one image of ``n_tokens`` embeddings."""
-        ...
-
-    def n_image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """Number of embeddings of an image of that size."""
-        ...
-
-    def preprocess(self, processor: Any, images: Sequence[Image]) -> Arrays:
-        """The vision inputs of one rollout's images."""
-        ...
-
-    def positions(self, tokenizer: Any, processor: Any, ids: Any, vision: Arrays) -> Any:
-        """Position of each token of one rollout, an array of shape (axes, tokens)."""
-        ...
-
-    def batch_inputs(self, tokenizer: Any, input_ids: Any) -> dict[str, Any]:
-        """Further inputs that the model needs for a padded batch of ids with images."""
-        ...
-
-    def blank_vision(self, model: Any) -> dict[str, Any]:
-        """The smallest vision inputs, for a batch without images: every rank must use the projector."""
-        ...
-
-    def vision_tower(self, model: Any) -> Any:
-        """The module that stays frozen and in eval mode, or None."""
-        ...
-
-    def projector(self, model: Any) -> Any:
-        """The module between vision tower and language model, which is trained; or None."""
-        ...
-
-
+VisionInputs = dict[str, Any]
+"""Vision inputs of one chain, by the name that the model's forward takes; each a numpy array."""
 NO_IMAGES = "a text model cannot see images; use a Qwen2.5-VL or InternVL checkpoint, or rollouts without images"
 
 
-class Text:
-    """See `Family`."""
+class Family:
+    """Any causal language model, for chains without images; the other families override what differs.
+
+    Holds no weights, so that data workers can use it.
+    """
 
     name = "text"
+    architecture = "AutoModelForCausalLM"
+    """Name of the transformers class."""
     image_tokens: tuple[str, ...] = ()
-    image_settings: dict[str, int] = {}  # noqa: RUF012 - never changed
+    """First token, placeholder and last token of an image; empty for a text model."""
+    image_settings: ClassVar[dict[str, int]] = {}
+    """What can be set about images, and the paper's values."""
     image_end = ""
+    """Text between an image that precedes the question and what follows it."""
+    vision_tower_path, projector_path = "", ""
+    """Names of the modules in the model; empty for a text model."""
 
     def model_class(self) -> Any:
-        """See `Family.model_class`."""
-        from transformers import AutoModelForCausalLM
+        """The transformers class to load."""
+        import transformers
 
-        return AutoModelForCausalLM
+        return getattr(transformers, self.architecture)
 
     def image_processor(self, path: str, settings: dict[str, int]) -> Any:
-        """None."""
+        """The checkpoint's Pillow image processor at the paper's settings and these; None for a text model."""
         return None
 
-    def image_ids(self, tokenizer: Any, n_tokens: int) -> list[int]:
-        """Refuses."""
-        raise DataError(NO_IMAGES)
-
     def n_image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """Refuses."""
+        """Number of embeddings of an image of that size."""
         raise DataError(NO_IMAGES)
 
-    def preprocess(self, processor: Any, images: Sequence[Image]) -> Arrays:
-        """Refuses."""
+    def image_ids(self, tokenizer: Any, processor: Any, image: Any, size: tuple[int, int]) -> list[int]:
+        """Token ids that stand for an image of ``size`` (width, height)."""
+        try:
+            n_tokens = self.n_image_tokens(processor, *size)
+        except MprmError:
+            raise
+        except ValueError as error:  # of a shape that the backbone cannot take
+            raise DataError(f"image {image} of {size[0]} × {size[1]} pixels cannot be used: {error}") from error
+        start, placeholder, end = tokenizer.convert_tokens_to_ids(list(self.image_tokens))
+        return [start, *[placeholder] * n_tokens, end]
+
+    def preprocess(self, processor: Any, images: Sequence[Image]) -> VisionInputs:
+        """The vision inputs of one chain's images."""
         raise DataError(NO_IMAGES)
 
-    def positions(self, tokenizer: Any, processor: Any, ids: Any, vision: Arrays) -> Any:
-        """Those of text: 0, 1, 2 and so on."""
-        import numpy as np
-
+    def positions(self, tokenizer: Any, processor: Any, ids: Any, vision: VisionInputs) -> Any:
+        """Position of each token of one chain, an array of shape (axes, tokens)."""
         return np.arange(len(ids))[None]
 
     def batch_inputs(self, tokenizer: Any, input_ids: Any) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def blank_vision(self, model: Any) -> dict[str, Any]:
-        """Nothing."""
+        """Further inputs that the model needs for a padded batch with images."""
         return {}
 
     def vision_tower(self, model: Any) -> Any:
-        """None."""
-        return None
+        """The module that stays frozen and in eval mode, or None."""
+        return attrgetter(self.vision_tower_path)(model) if self.vision_tower_path else None
 
     def projector(self, model: Any) -> Any:
-        """None."""
-        return None
+        """The trained module between vision tower and language model, or None."""
+        return attrgetter(self.projector_path)(model) if self.projector_path else None
 
 
-QWEN2_5_VL_SETTINGS = {"min_pixels": 784, "max_pixels": 200_704}
-"""28 × 28 pixels a token: 1 to 256 tokens an image."""
-
-
-def as_frames(grids: Any) -> Any:
-    """Grids of images, shape (n, 3), with neighbours of one size as frames of one film.
-
-    The vision tower sees each frame by itself, as it does images, but goes through images one by one.
-
-    Examples
-    --------
-    >>> import torch
-    >>> as_frames(torch.tensor([[1, 8, 8], [1, 8, 8], [1, 4, 8]])).tolist()
-    [[2, 8, 8], [1, 4, 8]]
-    """
-    import torch
-
-    sizes, counts = torch.unique_consecutive(grids[:, 1:], dim=0, return_counts=True)
-    frames = [int(some.sum()) for some in grids[:, 0].split(counts.tolist())]
-    return torch.cat([torch.tensor(frames)[:, None], sizes], dim=1)
-
-
-class Qwen25VL:
-    """See `Family`."""
+class Qwen25VL(Family):
+    """Qwen2.5-VL: images at their own shape, at most 256 tokens each at the paper's setting; M-RoPE positions."""
 
     name = "qwen2_5_vl"
-    image_tokens: tuple[str, ...] = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
-    image_settings: dict[str, int] = QWEN2_5_VL_SETTINGS
-    image_end = ""
-
-    def model_class(self) -> Any:
-        """See `Family.model_class`."""
-        from transformers import Qwen2_5_VLForConditionalGeneration
-
-        return Qwen2_5_VLForConditionalGeneration
+    architecture = "Qwen2_5_VLForConditionalGeneration"
+    vision_tower_path, projector_path = "model.visual", "model.visual.merger"
+    image_tokens = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+    image_settings: ClassVar[dict[str, int]] = {"min_pixels": 784, "max_pixels": 200_704}
+    """28 × 28 pixels a token: 1 to 256 tokens an image."""
 
     def image_processor(self, path: str, settings: dict[str, int]) -> Any:
-        """See `Family.image_processor`; both pixel bounds are passed, or the checkpoint's own would stand."""
+        """See `Family.image_processor`; both pixel bounds are passed, or the checkpoint's own would apply."""
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-        bounds = {**QWEN2_5_VL_SETTINGS, **settings}
+        bounds = {**self.image_settings, **settings}
         if bounds["min_pixels"] > bounds["max_pixels"] or bounds["max_pixels"] < 784:
             raise ConfigError(
                 f"min_pixels must be at most max_pixels, and that at least 784 (one token), got {bounds}"
@@ -180,87 +109,52 @@ class Qwen25VL:
         assert dict(processor.size) == size, processor.size
         return processor
 
-    def image_ids(self, tokenizer: Any, n_tokens: int) -> list[int]:
-        """See `Family.image_ids`."""
-        start, pad, end = tokenizer.convert_tokens_to_ids(list(self.image_tokens))
-        return [start, *[pad] * n_tokens, end]
-
     def n_image_tokens(self, processor: Any, width: int, height: int) -> int:
         """See `Family.n_image_tokens`."""
         return int(processor.get_number_of_image_patches(height, width, {}) // processor.merge_size**2)
 
-    def preprocess(self, processor: Any, images: Sequence[Image]) -> Arrays:
+    def preprocess(self, processor: Any, images: Sequence[Image]) -> VisionInputs:
         """Patches of all images in one array, and each image's grid."""
-        done = processor(list(images), return_tensors="np")
-        return {"pixel_values": done["pixel_values"], "image_grid_thw": done["image_grid_thw"]}
+        inputs = processor(list(images), return_tensors="np")
+        return {"pixel_values": inputs["pixel_values"], "image_grid_thw": inputs["image_grid_thw"]}
 
-    def positions(self, tokenizer: Any, processor: Any, ids: Any, vision: Arrays) -> Any:
+    def positions(self, tokenizer: Any, processor: Any, ids: Any, vision: VisionInputs) -> Any:
         """Time, height and width, shape (3, tokens): text counts on, an image as far as its longer side."""
-        import numpy as np
-
         is_image = ids == tokenizer.convert_tokens_to_ids(self.image_tokens[1])
-        found = np.empty((3, len(ids)), np.int64)
-        place = position = 0
+        positions = np.empty((3, len(ids)), np.int64)
+        token = position = 0
         for _, rows, columns in vision.get("image_grid_thw", ()):
             height, width = int(rows) // processor.merge_size, int(columns) // processor.merge_size
-            image = place + int(is_image[place:].argmax())
-            found[:, place:image] = position + np.arange(image - place)
-            position += image - place
-            place = image + height * width
-            found[:, image:place] = position + np.indices((1, height, width)).reshape(3, -1)
+            image = token + int(is_image[token:].argmax())
+            positions[:, token:image] = position + np.arange(image - token)
+            position += image - token
+            token = image + height * width
+            positions[:, image:token] = position + np.indices((1, height, width)).reshape(3, -1)
             position += max(height, width)
-        found[:, place:] = position + np.arange(len(ids) - place)
-        return found
+        positions[:, token:] = position + np.arange(len(ids) - token)
+        return positions
 
     def batch_inputs(self, tokenizer: Any, input_ids: Any) -> dict[str, Any]:
-        """Which tokens are of an image: without it the model falls back to text positions in silence."""
-        image_pad = tokenizer.convert_tokens_to_ids(self.image_tokens[1])
-        return {"mm_token_type_ids": (input_ids == image_pad).int()}
-
-    def blank_vision(self, model: Any) -> dict[str, Any]:
-        """One merged patch of zeros."""
-        import torch
-
-        vision = model.config.vision_config
-        merge = vision.spatial_merge_size
-        width = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
-        return {
-            "pixel_values": torch.zeros(merge * merge, width, device=model.device),
-            "image_grid_thw": torch.tensor([[1, merge, merge]], device=model.device),
-        }
-
-    def vision_tower(self, model: Any) -> Any:
-        """See `Family.vision_tower`."""
-        return model.model.visual
-
-    def projector(self, model: Any) -> Any:
-        """The patch merger at the end of the vision module."""
-        return model.model.visual.merger
+        """Which tokens are of an image: without it the model silently falls back to text positions."""
+        return {"mm_token_type_ids": (input_ids == tokenizer.convert_tokens_to_ids(self.image_tokens[1])).int()}
 
 
-INTERNVL_SETTINGS = {"max_patches": 6}
-
-
-class InternVL:
-    """See `Family`."""
+class InternVL(Family):
+    """InternVL2.5: an image is cut into tiles of 448 pixels, at most six and a thumbnail, 256 tokens each."""
 
     name = "internvl"
-    image_tokens: tuple[str, ...] = ("<img>", "<IMG_CONTEXT>", "</img>")
-    image_settings: dict[str, int] = INTERNVL_SETTINGS
+    architecture = "InternVLForConditionalGeneration"
+    vision_tower_path, projector_path = "model.vision_tower", "model.multi_modal_projector"
+    image_tokens = ("<img>", "<IMG_CONTEXT>", "</img>")
+    image_settings: ClassVar[dict[str, int]] = {"max_patches": 6}
     image_end = "\n"
 
-    def model_class(self) -> Any:
-        """See `Family.model_class`."""
-        from transformers import InternVLForConditionalGeneration
-
-        return InternVLForConditionalGeneration
-
     def image_processor(self, path: str, settings: dict[str, int]) -> Any:
-        """See `Family.image_processor`; remembers how many tokens a tile has."""
+        """See `Family.image_processor`; it also holds the number of tokens of a tile."""
         from transformers import AutoConfig
         from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 
-        patches = {**INTERNVL_SETTINGS, **settings}["max_patches"]
+        patches = {**self.image_settings, **settings}["max_patches"]
         processor = GotOcr2ImageProcessorPil.from_pretrained(path, max_patches=patches, crop_to_patches=True)
         config = AutoConfig.from_pretrained(path)
         side = config.vision_config.image_size[0]
@@ -272,42 +166,32 @@ class InternVL:
         processor.tokens_per_tile = config.image_seq_length
         return processor
 
-    def image_ids(self, tokenizer: Any, n_tokens: int) -> list[int]:
-        """See `Family.image_ids`."""
-        start, context, end = tokenizer.convert_tokens_to_ids(list(self.image_tokens))
-        return [start, *[context] * n_tokens, end]
-
     def n_image_tokens(self, processor: Any, width: int, height: int) -> int:
         """See `Family.n_image_tokens`."""
         return int(processor.get_number_of_image_patches(height, width, {})) * int(processor.tokens_per_tile)
 
-    def preprocess(self, processor: Any, images: Sequence[Image]) -> Arrays:
+    def preprocess(self, processor: Any, images: Sequence[Image]) -> VisionInputs:
         """The tiles of all images in one array."""
-        import numpy as np
-
         return {"pixel_values": np.stack(processor(list(images))["pixel_values"])}
 
-    def positions(self, tokenizer: Any, processor: Any, ids: Any, vision: Arrays) -> Any:
-        """Those of text: 0, 1, 2 and so on."""
-        import numpy as np
 
-        return np.arange(len(ids))[None]
+FAMILIES: dict[str, Family] = {"qwen2_5_vl": Qwen25VL(), "internvl": InternVL()}
+"""By the checkpoint's ``model_type``; every other type is a text model."""
 
-    def batch_inputs(self, tokenizer: Any, input_ids: Any) -> dict[str, Any]:
-        """Nothing: positions are those of text."""
-        return {}
 
-    def blank_vision(self, model: Any) -> dict[str, Any]:
-        """One tile of zeros."""
-        import torch
+def group_equal_grids(grids: Any) -> Any:
+    """Grids of images, shape (n, 3), with consecutive images of one size as frames of one video.
 
-        vision = model.config.vision_config
-        return {"pixel_values": torch.zeros(1, vision.num_channels, *vision.image_size, device=model.device)}
+    The vision tower attends within each frame as within an image, but loops over images one by one.
 
-    def vision_tower(self, model: Any) -> Any:
-        """See `Family.vision_tower`."""
-        return model.model.vision_tower
+    Examples
+    --------
+    >>> import torch
+    >>> group_equal_grids(torch.tensor([[1, 8, 8], [1, 8, 8], [1, 4, 8]])).tolist()
+    [[2, 8, 8], [1, 4, 8]]
+    """
+    import torch
 
-    def projector(self, model: Any) -> Any:
-        """See `Family.projector`."""
-        return model.model.multi_modal_projector
+    sizes, counts = torch.unique_consecutive(grids[:, 1:], dim=0, return_counts=True)
+    frames = [int(group.sum()) for group in grids[:, 0].split(counts.tolist())]
+    return torch.cat([torch.tensor(frames)[:, None], sizes], dim=1)

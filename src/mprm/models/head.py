@@ -1,34 +1,57 @@
-"""The read-out: hidden states at ``<prm>`` times the Yes and No rows of the head, and nothing else of it.
+"""A backbone as a process reward model: hidden states at ``<prm>`` times the Yes and No rows of its head.
 
-A backbone made ready to read steps: ``<prm>`` in its vocabulary, the two-row read-out, its prompt.
+Full-vocabulary logits are never computed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface
 from transformers.utils import ModelOutput
 
 from mprm.errors import ConfigError
-from mprm.models.attention import TREE_ATTENTION_NAME as TREE
-from mprm.models.attention import TreeOnDevice, look_by_windows, tree_attention
-from mprm.models.checkpoint import PRMConfig, load_backbone
+from mprm.models.attention import TREE_ATTENTION, TreeOnDevice, tree_attention, use_window_attention
+from mprm.models.checkpoint import shards_weights
 from mprm.models.families import Family
 from mprm.models.prefix_tree import PrefixTree, why_not_shared
-from mprm.models.prompt import Memory, PromptEncoder, RememberingEncoder, StepTokens, grow_embeddings, step_tokens
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from mprm.models.prompt import StepTokens
 
 
-def prm_model(model: Any, family: Family, tokens: StepTokens) -> Any:
+def grow_embeddings(model: Any, tokenizer: Any, new_id: int | None) -> None:
+    """Give every token a row in the embeddings and the head, never removing one; set a new token's rows.
+
+    The table may have more rows than the tokenizer has tokens (Qwen2.5-VL has 152,064 for 151,665): it keeps them. A
+    new token starts at the mean of the known ones, so that two loads give the same model.
+    """
+    tables = [model.get_input_embeddings(), model.get_output_embeddings()]
+    with _gathered([table.weight for table in tables]):
+        rows = tables[0].weight.shape[0]
+    if len(tokenizer) > rows:
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    if new_id is None:
+        return
+    tables = [model.get_input_embeddings(), model.get_output_embeddings()]
+    with torch.no_grad(), _gathered([table.weight for table in tables]):
+        for table in tables:
+            known = table.weight[: min(rows, new_id)]
+            table.weight[new_id] = known.float().mean(dim=0).to(known.dtype)
+
+
+def _gathered(weights: list[Any]) -> Any:
+    """A context in which the weights are whole, also where DeepSpeed has sharded them."""
+    if not shards_weights():
+        return nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters(weights, modifier_rank=0)
+
+
+def prm_model(model: Any, family: Family, tokens: StepTokens, image_processor: Any = None) -> Any:
     """The model with a forward that gives two logits for each step; weights and their names stay as they are.
 
     The model keeps its class's name, so that what ``save_pretrained`` writes is a plain checkpoint of it.
@@ -39,27 +62,25 @@ def prm_model(model: Any, family: Family, tokens: StepTokens) -> Any:
     head.__class__ = YesNoHead
     object.__setattr__(head, "rows", [tokens.yes, tokens.no])
     model.__class__ = type(type(model).__name__, (PRMModel, type(model)), {"__module__": type(model).__module__})
-    model.step_family = family
-    model.why_no_trees = why_not_shared(model) or _drops_attention(model)
-    _attend_in_trees(model)
+    model.prm_family, model.blank_vision = family, {}
+    if image_processor is not None:
+        from PIL import Image
+
+        blank = family.preprocess(image_processor, [Image.new("RGB", (28, 28))])
+        model.blank_vision = {name: torch.as_tensor(array) for name, array in blank.items()}
+    model.why_no_trees = why_not_shared(model) or _attention_dropout(model)
+    # for good, not for one pass: gradient checkpointing runs layers again when the pass is over
+    AttentionInterface.register(TREE_ATTENTION, tree_attention)
+    if model.why_no_trees is None:
+        _decoder(model).config._attn_implementation = TREE_ATTENTION
+    use_window_attention(family.vision_tower(model))
     return model
 
 
-def _drops_attention(model: Any) -> str | None:
-    """Which keys training would leave out depends on where they stand in a batch."""
-    share = getattr(model.config.get_text_config(), "attention_dropout", 0.0)
-    return f"the model drops {share:.0%} of its attention when it is trained" if share else None
-
-
-def _attend_in_trees(model: Any) -> None:
-    """Let language model and vision tower attend our way; without a tree it is transformers' ``sdpa``.
-
-    For good, not for one pass: gradient checkpointing runs layers again when the pass is over.
-    """
-    AttentionInterface.register(TREE, tree_attention)
-    if model.why_no_trees is None:
-        _decoder(model).config._attn_implementation = TREE
-    look_by_windows(model.step_family.vision_tower(model))
+def _attention_dropout(model: Any) -> str | None:
+    """Why packing would change the result: which keys are dropped depends on their position in the batch."""
+    dropout = getattr(model.config.get_text_config(), "attention_dropout", 0.0)
+    return f"the model drops {dropout:.0%} of its attention when it is trained" if dropout else None
 
 
 def _decoder(model: Any) -> Any:
@@ -85,9 +106,11 @@ class YesNoHead(nn.Linear):
 class PRMModel:
     """Mixed into a model's class: forward to step logits, vision tower frozen and in eval mode."""
 
-    step_family: Family
+    prm_family: Family
+    blank_vision: dict[str, Tensor]
+    """Vision inputs of a small image; empty for a text model."""
     why_no_trees: str | None
-    """Why the model reads padded batches alone, or None where it reads packed trees too."""
+    """Why the model takes padded batches alone, or None where it takes packed trees too."""
 
     def forward(
         self: Any,
@@ -97,32 +120,21 @@ class PRMModel:
         tree: PrefixTree | None = None,
         **inputs: Any,
     ) -> ModelOutput:
-        """Two logits for each ``<prm>``.
+        """``logits`` of Yes and No for each ``<prm>``, shape (S, 2).
 
-        Parameters
-        ----------
-        input_ids, attention_mask : shape (B, T)
-            Padded on the right, as `mprm.models.prompt.PromptEncoder.collate` does; or with ``tree``,
-            shape (1, T), as `mprm.models.prefix_tree.packed` does.
-        prm_index : shape (S,)
-            Places of ``<prm>`` in the flattened batch.
-        inputs
-            Pixel values and what goes with them; of a tree also positions and where its images stand.
-
-        Returns
-        -------
-        ``logits``, shape (S, 2): Yes, then No.
+        Takes what `PromptEncoder.collate` gives, ids of shape (B, T), or what `collate_tree` gives, of shape (1, T).
         """
         unused = None
-        if "pixel_values" not in inputs and _runs_in_step(self) and self.step_family.projector(self) is not None:
-            # every rank must send gradients for the projector, and gather split weights, without images too
-            unused = _projected(self, self.step_family.blank_vision(self)).sum() * 0.0
+        if "pixel_values" not in inputs and self.blank_vision and _runs_in_step(self):
+            # every rank must send gradients for the projector, and gather sharded weights, without images too
+            blank = {name: tensor.to(self.device) for name, tensor in self.blank_vision.items()}
+            unused = _image_features(self, blank).sum() * 0.0
         if tree is not None:
-            hidden = _read_tree(self, input_ids, TreeOnDevice(tree, input_ids.device), **inputs)
+            hidden = _tree_hidden_states(self, input_ids, TreeOnDevice(tree, input_ids.device), **inputs)
         else:
             base = getattr(self, self.base_model_prefix)
-            # the mask stays here: padding is on the right, where causal attention never looks, and only
-            # without a mask do the fastest kernels run
+            # no mask: padding is on the right, where causal attention never looks, and only without a mask do the
+            # fastest kernels run
             hidden = base(input_ids=input_ids, use_cache=False, **inputs)[0]
         logits = _scaled(self.get_output_embeddings()(hidden.flatten(0, 1)[prm_index]), self.config)
         return ModelOutput(logits=logits if unused is None else logits + unused)
@@ -130,50 +142,50 @@ class PRMModel:
     def train(self: Any, mode: bool = True) -> Any:
         """Like any module's, but the frozen vision tower stays in eval mode: no dropped paths."""
         super().train(mode)  # type: ignore[misc]
-        tower = self.step_family.vision_tower(self)
+        tower = self.prm_family.vision_tower(self)
         if tower is not None:
             tower.eval()
-            self.step_family.projector(self).train(mode)
+            self.prm_family.projector(self).train(mode)
         return self
 
     def enable_input_require_grads(self) -> None:
-        """Nothing: gradient checkpointing of the kind that is used here does without it.
+        """Nothing: the kind of gradient checkpointing that is used here does without it.
 
-        transformers would let all embeddings require gradients, those of the frozen vision tower too, and
-        backward would go through the whole tower for nobody.
+        transformers would let all embeddings require gradients, those of the frozen vision tower too, and backward
+        would go through the whole tower for nothing.
         """
 
 
 def _runs_in_step(model: Any) -> bool:
-    """Whether what this process computes must be what the others compute."""
+    """Whether this process must compute what the others compute."""
     return bool(model.training) or (torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
-def _read_tree(
+def _tree_hidden_states(
     model: Any,
     input_ids: Tensor,
     tree: TreeOnDevice,
     *,
     position_ids: Tensor,
-    image_places: Tensor | None = None,
-    image_rows: Any = None,
+    image_positions: Tensor | None = None,
+    image_features: Any = None,
     **vision: Any,
 ) -> Tensor:
-    """Last hidden states, shape (1, T, H); see `mprm.models.prefix_tree.packed` for what is given."""
+    """Last hidden states, shape (1, T, H); see `collate_tree` for the arguments."""
     if model.why_no_trees is not None:
         raise ConfigError(f"the model cannot read packed trees: {model.why_no_trees}")
     embedded = model.get_input_embeddings()(input_ids)
-    if image_places is not None:
-        seen = _projected(model, vision).to(embedded.dtype).index_select(0, image_rows)
-        embedded = embedded[0].index_copy(0, image_places, seen)[None]
+    if image_positions is not None:
+        features = _image_features(model, vision).to(embedded.dtype).index_select(0, image_features)
+        embedded = embedded[0].index_copy(0, image_positions, features)[None]
     hidden: Tensor = _decoder(model)(inputs_embeds=embedded, position_ids=position_ids, use_cache=False, tree=tree)[0]
     return hidden
 
 
-def _projected(model: Any, vision: dict[str, Any]) -> Tensor:
-    found = model.model.get_image_features(**vision, return_dict=True).pooler_output
-    # of one tensor for each image, or a tensor of tiles
-    return torch.cat(list(found)) if isinstance(found, tuple | list) else found.flatten(0, -2)
+def _image_features(model: Any, vision: dict[str, Any]) -> Tensor:
+    """Embeddings of all images, shape (I, H): the model gives a tensor for each image, or one of all tiles."""
+    features = model.model.get_image_features(**vision, return_dict=True).pooler_output
+    return torch.cat(list(features)) if isinstance(features, tuple | list) else features.flatten(0, -2)
 
 
 def _scaled(logits: Tensor, config: Any) -> Tensor:
@@ -192,71 +204,10 @@ def step_probabilities(logits: Tensor) -> Tensor:
     return torch.sigmoid(logits[:, 0] - logits[:, 1])
 
 
-def freeze_vision(model: Any, family: Family) -> None:
-    """Train language model, head and projector; keep every weight of the vision tower as it is."""
+def freeze_vision(model: Any) -> None:
+    """Train language model, head and projector; freeze the vision tower."""
     model.requires_grad_(True)
-    tower = family.vision_tower(model)
+    tower = model.prm_family.vision_tower(model)
     if tower is not None:
         tower.requires_grad_(False)
-        family.projector(model).requires_grad_(True)
-
-
-@dataclass(frozen=True, slots=True)
-class StepModel:
-    """A model that reads steps, and the encoder that asks it."""
-
-    model: Any
-    encoder: PromptEncoder
-    family: Family
-
-    def save_beside(self, folder: str | Path) -> None:
-        """Write tokenizer and image processor into the checkpoint's folder."""
-        self.encoder.tokenizer.save_pretrained(str(folder))
-        if self.encoder.image_processor is not None:
-            self.encoder.image_processor.save_pretrained(str(folder))
-
-
-def load_step_model(
-    path: str | Path,
-    card: PRMConfig,
-    *,
-    dtype: str = "auto",
-    device: str = "auto",
-    attention: str | None = None,
-    image_root: str | Path | None = None,
-    is_trained: bool = False,
-    memory: Memory | None = None,
-) -> StepModel:
-    """Load any checkpoint, before or after it was trained, as a model that reads steps.
-
-    Parameters
-    ----------
-    path
-        Folder in Hugging Face format; the tokens that ``card`` names are added where they are missing.
-    dtype, device, attention
-        See `mprm.models.checkpoint.load_backbone`.
-    image_root
-        Folder that image paths are relative to.
-    is_trained
-        The checkpoint must know the step token already: it was trained with it.
-    memory
-        What was encoded before, for many runs on the same data; see `mprm.models.prompt`.
-    """
-    if image_root is not None and not Path(image_root).expanduser().is_dir():
-        raise ConfigError(f"the image root {image_root} is not a folder")
-    root = None if image_root is None else Path(image_root).expanduser()
-    backbone = load_backbone(
-        path, dtype=dtype, device=device, attention=attention, image_settings=card.image_settings
-    )
-    tokenizer, model, family = backbone.tokenizer, backbone.model, backbone.family
-
-    is_new = card.step_token not in tokenizer.get_added_vocab()
-    if is_new and is_trained:
-        raise ConfigError(
-            f"{path}: the tokenizer does not know {card.step_token}, which mprm.json names; is it its own?"
-        )
-    tokens = step_tokens(tokenizer, step=card.step_token, positive=card.positive, negative=card.negative)
-    grow_embeddings(model, tokenizer, tokens.prm if is_new else None)
-    make = PromptEncoder if memory is None else partial(RememberingEncoder, memory=memory)
-    encoder = make(tokenizer, backbone.image_processor, family, tokens, max_length=card.max_length, image_root=root)
-    return StepModel(prm_model(model, family, tokens), encoder, family)
+        model.prm_family.projector(model).requires_grad_(True)

@@ -1,9 +1,4 @@
-"""What evaluate and rerank ask of a process reward model.
-
-Step probabilities of many chains, in batches up to a budget of tokens.
-
-PRM: a trained process reward model that scores steps.
-"""
+"""`PRM`: a process reward model that scores steps, many chains at a time, in batches up to a budget of tokens."""
 
 from __future__ import annotations
 
@@ -17,26 +12,31 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
-import torch
-
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
-from mprm.models.checkpoint import PRMConfig, fingerprint_of, need_torch, read_prm_config
-from mprm.models.head import StepModel, load_step_model, step_probabilities
-from mprm.models.prefix_tree import pack_numbers, packed
-from mprm.models.prompt import Encoded, Memory, PromptEncoder
+from mprm.models.checkpoint import (
+    PRM_CONFIG,
+    PRMConfig,
+    fingerprint_of,
+    load_backbone,
+    need_torch,
+    read_prm_config,
+    write_prm_config,
+)
+from mprm.models.prefix_tree import collate_tree, pack_chains
+from mprm.models.prompt import PromptEncoder, TokenizedChain, step_tokens
 
 TOKENS_PER_BATCH = 16_384
 LOOKAHEAD = 2
-"""Batches that are being encoded while one is scored."""
+"""Batches whose images are decoded while one is scored."""
 
 
-def batches_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices in batches of like length, the longest first, each of at most ``budget`` tokens with its padding.
+def batches_by_length(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Indices in batches of similar length, the longest first, each of at most ``max_tokens`` with its padding.
 
     Examples
     --------
-    >>> batches_by_tokens([3, 9, 4, 5], budget=10)
+    >>> batches_by_length([3, 9, 4, 5], max_tokens=10)
     [[1], [3, 2], [0]]
     """
     batches: list[list[int]] = []
@@ -44,7 +44,7 @@ def batches_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
         if room < 1:
             batches.append([])
-            room = max(1, budget // max(1, lengths[index]))
+            room = max(1, max_tokens // max(1, lengths[index]))
         batches[-1].append(index)
         room -= 1
     return batches
@@ -57,46 +57,37 @@ def score_chains(
     *,
     tokens_per_batch: int = TOKENS_PER_BATCH,
     rank: int = 0,
-    world: int = 1,
+    world_size: int = 1,
     share_prefixes: bool = False,
     on_scored: Callable[[int], None] | None = None,
 ) -> dict[int, list[float]]:
-    """Probability of each step being correct, by the chain's index; nan for steps that truncation cut off.
+    """Probability of each step being correct, by the chain's index; nan for truncated steps.
 
-    With several ranks each scores its share of the batches, and all run the model equally often, as a
-    model that is split over them demands.
-
-    Parameters
-    ----------
-    tokens_per_batch
-        Most tokens of a batch, padding counted; a longer chain is a batch of its own.
-    share_prefixes
-        Compute what chains of the same images begin with once; see `PRMModel.why_no_trees` for models that
-        cannot. The scores are the same but for rounding.
+    Each of several ranks scores its share of the batches, and all run the model equally often, as sharded weights
+    demand. A chain longer than ``tokens_per_batch``, padding counted, is a batch by itself. Models with a
+    `PRMModel.why_no_trees` cannot share prefixes.
     """
-    measured = [encoder.measure(chain) for chain in chains]
-    lost = {index: [math.nan] * item.n_steps for index, item in enumerate(measured) if not item.positions}
-    order = [index for index in range(len(chains)) if index not in lost]
+    tokenized = [encoder.tokenize(chain) for chain in chains]
+    order = [index for index, chain in enumerate(tokenized) if chain.prm_positions]
     if share_prefixes:
-        numbers = pack_numbers([measured[index] for index in order], tokens_per_batch)
+        packs = pack_chains([tokenized[index] for index in order], tokens_per_batch)
     else:
-        numbers = batches_by_tokens([len(measured[index].ids) for index in order], tokens_per_batch)
-    batches = [[order[place] for place in batch] for batch in numbers]
-    while batches and len(batches) % world:
-        batches.append(batches[-1])  # again the last: its scores come out the same
-    scores = dict(lost) if rank == 0 else {}
-    if on_scored is not None and lost:
-        on_scored(len(lost))
+        packs = batches_by_length([len(tokenized[index].input_ids) for index in order], tokens_per_batch)
+    batches = [[order[position] for position in pack] for pack in packs]
+    while batches and len(batches) % world_size:
+        batches.append(batches[-1])  # the last again: its scores come out the same
+    scores = {i: [math.nan] * chain.n_steps for i, chain in enumerate(tokenized) if not chain.prm_positions}
+    if on_scored is not None and scores:
+        on_scored(len(scores))
     was_training = model.training
     model.eval()
     try:
-        for batch, inputs in _collated(
-            batches[rank::world], chains, measured, encoder, share_prefixes=share_prefixes
-        ):
-            found = iter(_probabilities(model, inputs))
+        for batch, inputs in _collated(batches[rank::world_size], tokenized, encoder, share_prefixes):
+            probabilities = iter(_probabilities(model, inputs))
             for index in batch:
-                encoded = measured[index]
-                scores[index] = [*islice(found, len(encoded.positions)), *[math.nan] * encoded.n_lost]
+                chain = tokenized[index]
+                scored = islice(probabilities, len(chain.prm_positions))
+                scores[index] = [*scored, *[math.nan] * chain.n_truncated]
             if on_scored is not None:
                 on_scored(len(batch))
     finally:
@@ -105,27 +96,18 @@ def score_chains(
 
 
 def _collated(
-    batches: Sequence[list[int]],
-    chains: Sequence[Chain],
-    measured: Sequence[Encoded],
-    encoder: PromptEncoder,
-    *,
-    share_prefixes: bool,
+    batches: Sequence[list[int]], tokenized: Sequence[TokenizedChain], encoder: PromptEncoder, share_prefixes: bool
 ) -> Iterator[tuple[list[int], dict[str, Any]]]:
     """Each batch with the model's inputs; images of the next ones are decoded meanwhile."""
 
     def collate(batch: list[int]) -> dict[str, Any]:
+        chains = [tokenized[index] for index in batch]
         if not share_prefixes:
-            return encoder.collate([encoder.see(chains[index], measured[index]) for index in batch])
-        first = {measured[index].images: index for index in reversed(batch)}  # the others show the same
-        return packed(
+            return encoder.collate([encoder.add_pixel_values(chain) for chain in chains])
+        first = {chain.image_key: chain for chain in reversed(chains)}  # the others have the same images
+        return collate_tree(
             encoder,
-            [
-                encoder.see(chains[index], measured[index])
-                if first[measured[index].images] == index
-                else measured[index]
-                for index in batch
-            ],
+            [encoder.add_pixel_values(chain) if first[chain.image_key] is chain else chain for chain in chains],
         )
 
     with ThreadPoolExecutor(LOOKAHEAD) as pool:
@@ -137,14 +119,18 @@ def _collated(
             yield batch, inputs
 
 
-@torch.no_grad()
 def _probabilities(model: Any, inputs: dict[str, Any]) -> list[float]:
+    import torch
+
+    from mprm.models.head import step_probabilities
+
     device = next(model.parameters()).device
-    placed = {
+    inputs = {
         name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
         for name, value in inputs.items()
     }
-    return step_probabilities(model(**placed)["logits"]).tolist()
+    with torch.no_grad():
+        return step_probabilities(model(**inputs)["logits"]).tolist()
 
 
 Steps = list[str] | tuple[str, ...]
@@ -155,37 +141,40 @@ class PRM:
 
     Examples
     --------
-    Load with ``prm = PRM.from_pretrained("runs/bis10")`` what ``mprm train`` wrote; then
+    Load what ``mprm train`` wrote with ``prm = PRM.from_pretrained("runs/bis10")``; then
     ``prm.score(question="…", images=["…png"], steps=["…", "…"])`` gives a number for each step.
     """
 
     def __init__(
         self,
-        step_model: StepModel,
-        card: PRMConfig,
+        model: Any,
+        encoder: PromptEncoder,
+        config: PRMConfig,
         *,
         name: str,
-        tokens_per_batch: int,
         fingerprint: str,
+        tokens_per_batch: int | None = None,
         share_prefixes: bool = True,
     ) -> None:
+        tokens_per_batch = TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
         is_whole = hasattr(tokens_per_batch, "__index__") and not isinstance(tokens_per_batch, bool)
         if not is_whole or tokens_per_batch < 1:
             raise ConfigError(f"tokens_per_batch must be a whole number of at least 1, got {tokens_per_batch!r}")
-        self.model, self.encoder, self.family = step_model.model, step_model.encoder, step_model.family
-        self.card, self.name, self.tokens_per_batch = card, name, tokens_per_batch
+        self.model, self.encoder, self.config = model, encoder, config
+        self.name, self.tokens_per_batch = name, tokens_per_batch
         self.fingerprint = fingerprint
-        """Tells these weights from others, whatever their folder is called."""
-        reason = self.model.why_no_trees
+        """Differs for other weights, whatever their folder is called."""
+        reason = model.why_no_trees
         if share_prefixes and reason is not None:
-            print(f"{name} computes the question anew for each of its chains, and slower: {reason}", file=sys.stderr)
+            print(f"{name} computes the question again for each of its chains, and slower: {reason}", file=sys.stderr)
         self.shares_prefixes = share_prefixes and reason is None
-        """Whether what chains have in common is computed once."""
+        """Whether a common prefix of chains is computed once."""
 
     @classmethod
     def from_pretrained(
         cls,
         path: str | Path,
+        config: PRMConfig | None = None,
         *,
         device: str = "auto",
         dtype: str = "auto",
@@ -193,60 +182,77 @@ class PRM:
         image_root: str | Path | None = None,
         tokens_per_batch: int | None = None,
         share_prefixes: bool = True,
-        memory: Memory | None = None,
     ) -> PRM:
         """Load what ``mprm train`` wrote: a whole checkpoint, or an adapter on its base.
 
         Parameters
         ----------
         path
-            Folder with weights, tokenizer and ``mprm.json``.
-        device, dtype
-            ``auto``: the GPU where there is one, bfloat16 there and float32 elsewhere.
-        attention
-            Attention implementation by transformers' name.
+            Folder with weights, tokenizer and ``prm_config.json``.
+        config
+            In place of ``prm_config.json``: for any backbone, as an untrained process reward model. The tokens that
+            it names are added where they are missing.
+        device, dtype, attention
+            See `load_backbone`.
         image_root
             Folder that image paths are relative to.
         tokens_per_batch
-            Budget of a batch, padding counted; less needs less memory.
+            Tokens in a batch, padding counted; fewer need less memory.
         share_prefixes
-            Compute what chains have in common (images, question, leading steps) once, where the model's
-            attention allows it. The scores are the same but for rounding.
-        memory
-            What was encoded before; see `mprm.models.prompt`.
+            Compute a common prefix of chains (images, question, leading steps) once, where the model's attention
+            allows it. The scores are the same up to rounding.
         """
-        if not Path(path).is_dir():
-            raise InputNotFoundError(f"{path} is not a folder; expected a checkpoint that mprm train wrote")
-        need_torch()
-
-        card = read_prm_config(path)
-        is_adapter = (Path(path) / "adapter_config.json").is_file()
-        if is_adapter and card.base is None:
-            raise ConfigError(f"{path} holds an adapter, and its mprm.json does not name the base checkpoint")
-        weights = str(card.base) if is_adapter else str(path)
-        if is_adapter and card.base_fingerprint not in (None, fingerprint_of(weights)):
-            raise ConfigError(f"{weights} is not the checkpoint that the adapter in {path} was trained on")
-        step_model = load_step_model(
-            weights,
-            card,
-            dtype=dtype,
-            device=device,
-            attention=attention,
-            image_root=image_root,
-            is_trained=not is_adapter,
-            memory=memory,
-        )
+        weights, is_trained, is_adapter = str(path), config is None, False
+        if config is None:
+            if not Path(path).is_dir():
+                raise InputNotFoundError(f"{path} is not a folder; expected a checkpoint that mprm train wrote")
+            config = read_prm_config(path)
+            is_adapter = (Path(path) / "adapter_config.json").is_file()
         if is_adapter:
-            step_model = StepModel(_with_adapter(step_model.model, path), step_model.encoder, step_model.family)
-        budget = TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
+            if config.base is None:
+                raise ConfigError(f"{path} holds an adapter, and its {PRM_CONFIG} does not name the base checkpoint")
+            weights = config.base
+            if config.base_fingerprint not in (None, fingerprint_of(weights)):
+                raise ConfigError(f"{weights} is not the checkpoint that the adapter in {path} was trained on")
+        root = None if image_root is None else Path(image_root).expanduser()
+        if root is not None and not root.is_dir():
+            raise ConfigError(f"the image root {image_root} is not a folder")
+        need_torch()
+        from mprm.models.head import grow_embeddings, prm_model
+
+        backbone = load_backbone(
+            weights, dtype=dtype, device=device, attention=attention, image_settings=config.image_settings
+        )
+        tokenizer, family = backbone.tokenizer, backbone.family
+        is_new = config.step_token not in tokenizer.get_added_vocab()
+        if is_new and is_trained and not is_adapter:
+            raise ConfigError(
+                f"{path}: the tokenizer does not know {config.step_token}, which {PRM_CONFIG} names; is it its own?"
+            )
+        tokens = step_tokens(tokenizer, step=config.step_token, positive=config.positive, negative=config.negative)
+        grow_embeddings(backbone.model, tokenizer, tokens.prm if is_new else None)
+        model = prm_model(backbone.model, family, tokens, backbone.image_processor)
         return cls(
-            step_model,
-            card,
+            _with_adapter(model, path) if is_adapter else model,
+            PromptEncoder(tokenizer, backbone.image_processor, family, tokens, config.max_length, root),
+            config,
             name=Path(path).resolve().name,
-            tokens_per_batch=budget,
             fingerprint=fingerprint_of(path),
+            tokens_per_batch=tokens_per_batch,
             share_prefixes=share_prefixes,
         )
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write weights, tokenizer, image processor and ``prm_config.json``, as `from_pretrained` reads them."""
+        self.model.save_pretrained(str(folder))
+        self.save_processor(folder)
+        write_prm_config(folder, self.config)
+
+    def save_processor(self, folder: str | Path) -> None:
+        """Write tokenizer and image processor into a checkpoint's folder."""
+        self.encoder.tokenizer.save_pretrained(str(folder))
+        if self.encoder.image_processor is not None:
+            self.encoder.image_processor.save_pretrained(str(folder))
 
     @overload
     def score(self, question: str, images: Sequence[Any] = (), steps: Sequence[str] = ()) -> list[float]: ...
@@ -269,23 +275,21 @@ class PRM:
         images
             Paths or PIL images.
         steps
-            The chain, in order; each is judged in the light of those before it. Or several chains, a list of
-            steps each, which gives a list of scores for each.
+            The chain, in order; a step's score depends on the steps before it. Or several chains, a list of steps
+            each, which gives a list of scores for each.
         """
-        listed, shown = _listed(steps), _listed(images)
-        are_many = bool(listed) and all(isinstance(chain, list | tuple) for chain in listed)
-        some = listed if are_many else (listed,)
-        found = self.score_many([Chain(question, tuple(chain), shown) for chain in some])
-        return found if are_many else found[0]
+        listed, pictures = _as_tuple(steps), _as_tuple(images)
+        is_many = bool(listed) and all(isinstance(chain, list | tuple) for chain in listed)
+        scores = self.score_many(
+            [Chain(question, tuple(chain), pictures) for chain in (listed if is_many else (listed,))]
+        )
+        return scores if is_many else scores[0]
 
     def score_many(
         self, chains: Sequence[Chain], *, on_scored: Callable[[int], None] | None = None
     ) -> list[list[float]]:
         """`score` for many chains, those of a question together; see `StepScorer.score_many`."""
-        chains = [_chain(place, chain) for place, chain in enumerate(_listed(chains))]
-        for place, chain in enumerate(chains):
-            if not all(isinstance(text, str) for text in (chain.question, *chain.steps)):
-                raise ConfigError(f"chain {place}: the question and each step must be text, got {chain!r:.200}")
+        chains = [_checked(index, chain) for index, chain in enumerate(_as_tuple(chains))]
         scores = score_chains(
             self.model,
             self.encoder,
@@ -297,21 +301,24 @@ class PRM:
         return [scores[index] for index in range(len(chains))]
 
 
-def _listed(given: Any) -> tuple[Any, ...]:
-    """What was given as a list, an array or the like; a text, a path or an image alone is none."""
-    if not isinstance(given, str | bytes | Path | Mapping | Set):
+def _as_tuple(values: Any) -> tuple[Any, ...]:
+    """The values of a list, an array or the like; a single text, path or image is an error."""
+    if not isinstance(values, str | bytes | Path | Mapping | Set):
         with suppress(TypeError):
-            return tuple(given)
-    raise ConfigError(f"steps and images are lists: steps=['…'], images=['….png']; got {given!r:.200}")
+            return tuple(values)
+    raise ConfigError(f"steps and images are lists: steps=['…'], images=['….png']; got {values!r:.200}")
 
 
-def _chain(place: int, given: Any) -> Chain:
-    if not isinstance(given, Chain):
-        raise ConfigError(f"chain {place}: expected Chain(question, (step, …), (image, …)), got {given!r:.200}")
+def _checked(index: int, chain: Any) -> Chain:
+    if not isinstance(chain, Chain):
+        raise ConfigError(f"chain {index}: expected Chain(question, (step, …), (image, …)), got {chain!r:.200}")
     try:
-        return Chain(given.question, _listed(given.steps), _listed(given.images))
+        listed = Chain(chain.question, _as_tuple(chain.steps), _as_tuple(chain.images))
     except ConfigError as error:
-        raise ConfigError(f"chain {place}: {error}") from None
+        raise ConfigError(f"chain {index}: {error}") from None
+    if not all(isinstance(text, str) for text in (listed.question, *listed.steps)):
+        raise ConfigError(f"chain {index}: the question and each step must be text, got {listed!r:.200}")
+    return listed
 
 
 def _with_adapter(model: Any, path: str | Path) -> Any:

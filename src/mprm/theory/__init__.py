@@ -1,5 +1,6 @@
 """The paper's analysis as functions: what each equation says of steps, rollouts and training."""
 
+from mprm.theory.arguments import FloatArray
 from mprm.theory.beta_binomial import (
     all_fail,
     eta_eff,
@@ -8,6 +9,7 @@ from mprm.theory.beta_binomial import (
     posterior_mean,
     prior_covariance,
     pseudo_positive_share,
+    scipy_special,
 )
 from mprm.theory.equations import (
     RiskBound,
@@ -32,6 +34,7 @@ from mprm.theory.fit_corpus import CorpusFit, fit_corpus
 
 __all__ = [
     "CorpusFit",
+    "FloatArray",
     "RiskBound",
     "all_fail",
     "eta_eff",
@@ -53,6 +56,7 @@ __all__ = [
     "pseudo_positive_share",
     "risk_bound",
     "rollout_signal",
+    "scipy_special",
     "score_variance",
     "step_information",
     "subsampled",

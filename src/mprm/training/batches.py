@@ -1,6 +1,7 @@
-"""Which rollouts make a global batch, and how it is dealt out to micro-batches and devices.
+"""Which rollouts make a global batch, and how it is split into micro-batches and over devices.
 
-How a global batch is dealt out when rollouts are packed: by tokens, the rollouts of a problem together.
+Padded micro-batches hold rollouts of similar length; packed ones hold rollouts of the same problem, which share a
+prompt.
 """
 
 from __future__ import annotations
@@ -9,93 +10,90 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from mprm.errors import ConfigError
 from mprm.models.prefix_tree import MIN_SHARED
+
+IntArray = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """How N rollouts are trained on: T = ⌈N/B⌉ updates a pass, the last of which may be smaller."""
+    """How N rollouts are trained on: T = ⌈N/B⌉ optimizer steps an epoch, the last of which may be smaller."""
 
-    lengths: np.ndarray[tuple[int], np.dtype[np.int64]]
+    lengths: IntArray
     """Tokens of each rollout, shape (N,)."""
     batch_size: int
     """B, rollouts in a global batch."""
     per_device: int
     """Rollouts in a micro-batch, on average."""
-    world: int = 1
+    world_size: int = 1
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "per_device", "world"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not len(self.lengths):
-            raise ConfigError("there are no rollouts to train on")
-
     @property
-    def n_updates(self) -> int:
+    def n_optimizer_steps(self) -> int:
         """T = ⌈N/B⌉."""
         return math.ceil(len(self.lengths) / self.batch_size)
 
     @property
     def accumulation(self) -> int:
-        """Micro-batches of each device in a full global batch."""
-        return math.ceil(min(self.batch_size, len(self.lengths)) / (self.per_device * self.world))
+        """Micro-batches of each device in a full global batch, or in the only one."""
+        return self._n_rounds(min(self.batch_size, len(self.lengths)))
+
+    def _n_rounds(self, n_rollouts: int) -> int:
+        """Micro-batches of each device in a global batch of so many rollouts."""
+        return math.ceil(n_rollouts / (self.per_device * self.world_size))
+
+    def n_micro_batches(self) -> int:
+        """Micro-batches of each device in an epoch."""
+        n_full, rest = divmod(len(self.lengths), self.batch_size)
+        return n_full * self._n_rounds(self.batch_size) + (self._n_rounds(rest) if rest else 0)
 
     def global_batches(self, epoch: int = 0) -> list[list[int]]:
-        """The rollouts of each update, as indices; every rollout once."""
+        """The rollouts of each optimizer step, as indices; every rollout once."""
         order = np.random.default_rng([self.seed, epoch]).permutation(len(self.lengths)).tolist()
         return [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
-
-    def dealt(self, batch: list[int]) -> list[list[list[int]]]:
-        """The global batch as micro-batches by round and rank: of like length in a round, the longest first.
-
-        There are as many rounds as with ``per_device`` rollouts each, but long rollouts go in small groups
-        and short ones in large, so that no micro-batch has more tokens, padding included, than it must.
-        A rank that gets none in a round gets the complement ``~i`` of one index: it runs along, and its
-        steps are ignored.
-        """
-        by_length = sorted(batch, key=lambda index: (-self.lengths[index], index))
-        n_rounds = math.ceil(len(by_length) / (self.per_device * self.world))
-        ends = _even_cuts([int(self.lengths[index]) for index in by_length], n_rounds, self.world)
-        rounds = []
-        for start, end in pairwise([0, *ends]):
-            group = by_length[start:end]
-            rounds.append([group[rank :: self.world] or [~group[-1]] for rank in range(self.world)])
-        return rounds
-
-    def most_tokens(self, batch: list[int]) -> int:
-        """Tokens of the global batch's largest micro-batch, padding counted."""
-        real = [[index for index in some if index >= 0] for ranks in self.dealt(batch) for some in ranks]
-        return max(len(some) * int(self.lengths[some].max()) for some in real if some)
 
     def of_rank(self, rank: int, epoch: int = 0) -> Iterator[list[int]]:
         """The micro-batches of one rank, in order."""
         for batch in self.global_batches(epoch):
-            for ranks in self.dealt(batch):
+            for ranks in self.micro_batches(batch):
                 yield ranks[rank]
 
-    def n_micro_batches(self) -> int:
-        """Micro-batches of each rank in one pass."""
-        share = self.per_device * self.world
-        full, rest = divmod(len(self.lengths), self.batch_size)
-        return full * math.ceil(self.batch_size / share) + math.ceil(rest / share)
+    def micro_batches(self, batch: list[int]) -> list[list[list[int]]]:
+        """The global batch as micro-batches by round and rank: of similar length in a round, the longest first.
+
+        There are as many rounds as with ``per_device`` rollouts each, but long rollouts go in small groups and short
+        ones in large, so that no micro-batch has more tokens, padding included, than it must. A rank that gets none
+        in a round gets the complement ``~i`` of an index: it runs along, and its steps are ignored.
+        """
+        by_length = sorted(batch, key=lambda index: (-self.lengths[index], index))
+        lengths = [int(self.lengths[index]) for index in by_length]
+        ends = _even_cuts(lengths, self._n_rounds(len(batch)), self.world_size)
+        rounds = []
+        for start, end in pairwise([0, *ends]):
+            group = by_length[start:end]
+            rounds.append([group[rank :: self.world_size] or [~group[-1]] for rank in range(self.world_size)])
+        return rounds
+
+    def max_tokens(self, batch: list[int]) -> int:
+        """Tokens of the global batch's largest micro-batch, padding counted."""
+        real = [[index for index in some if index >= 0] for ranks in self.micro_batches(batch) for some in ranks]
+        return max(len(some) * int(self.lengths[some].max()) for some in real if some)
 
 
-def _even_cuts(lengths: list[int], n_groups: int, world: int) -> list[int]:
-    """Where to end each of ``n_groups`` groups of falling lengths, the largest micro-batch as small as can be."""
+def _even_cuts(lengths: list[int], n_groups: int, world_size: int) -> list[int]:
+    """Where to end each of ``n_groups`` groups of falling lengths, so that the largest micro-batch is smallest."""
 
-    def ends_under(most_tokens: int) -> list[int]:
+    def ends_under(max_tokens: int) -> list[int]:
         ends = [0]
         while ends[-1] < len(lengths):
             longest = max(1, lengths[ends[-1]])
-            ends.append(min(len(lengths), ends[-1] + most_tokens // longest * world))
+            ends.append(min(len(lengths), ends[-1] + max_tokens // longest * world_size))
         return ends[1:]
 
     low, high = max(1, lengths[0]), max(1, lengths[0]) * len(lengths)
@@ -116,7 +114,7 @@ class RankBatches:
         self.plan, self.rank, self.epoch = plan, rank, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the order of that pass."""
+        """Shuffle for that epoch."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -126,130 +124,101 @@ class RankBatches:
         return self.plan.n_micro_batches()
 
 
-Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
+class Pack(NamedTuple):
+    """Rollouts in one sequence, and its tokens."""
 
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Rollouts of one problem that stay together."""
-
-    rollouts: tuple[int, ...]
     n_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packer:
-    """Puts rollouts into packs."""
-
-    lengths: Counts
-    """Tokens of each rollout, shape (N,)."""
-    problems: Counts
-    """Rollouts with the same number have the same question and images, shape (N,)."""
-    n_shared: Counts
-    """Tokens of each rollout that the others of its problem have too, shape (N,)."""
-    most_tokens: int
-    """Of a pack, unless it is a single rollout."""
-
-    def units(self, batch: Sequence[int]) -> list[Unit]:
-        """The rollouts by problem, as many together as fit into a pack; the largest units first."""
-        by_problem: defaultdict[int, list[int]] = defaultdict(list)
-        for index in sorted(batch, key=lambda index: (-self.lengths[index], index)):
-            by_problem[int(self.problems[index])].append(index)
-        units = []
-        for rollouts in by_problem.values():
-            unit = Unit((), 0)
-            for index in rollouts:
-                length = int(self.lengths[index])
-                n_more = length - int(self.n_shared[index])
-                if not unit.rollouts:
-                    unit = Unit((index,), length)
-                elif unit.n_tokens + n_more <= self.most_tokens:
-                    unit = Unit((*unit.rollouts, index), unit.n_tokens + n_more)
-                else:
-                    units.append(unit)
-                    unit = Unit((index,), length)
-            units.append(unit)
-        return sorted(units, key=lambda unit: (-unit.n_tokens, unit.rollouts))
-
-    def packs(self, units: Sequence[Unit], n_packs: int) -> list[Unit]:
-        """So many packs, the largest first: each next unit goes where the fewest tokens are."""
-        bins: list[tuple[int, int, tuple[int, ...]]] = [(0, number, ()) for number in range(n_packs)]
-        for unit in units:
-            n_tokens, number, rollouts = bins[0]
-            heapq.heapreplace(bins, (n_tokens + unit.n_tokens, number, (*rollouts, *unit.rollouts)))
-        return [Unit(rollouts, n) for n, _, rollouts in sorted(bins, key=lambda pack: (-pack[0], pack[1]))]
-
-    def n_rounds(self, batches: Sequence[Sequence[int]], world: int, *, least: int = 1) -> int:
-        """The fewest packs for each of ``world`` devices that hold any of these batches."""
-        all_units = [self.units(batch) for batch in batches]
-        most = max((sum(unit.n_tokens for unit in units) for units in all_units), default=0)
-        n_rounds = max(least, math.ceil(most / (self.most_tokens * world)))
-        # it ends: with a pack for each unit none is too large
-        while any(self.packs(units, n_rounds * world)[0].n_tokens > self.most_tokens for units in all_units):
-            n_rounds += 1
-        return n_rounds
+    rollouts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedPlan(BatchPlan):
-    """`BatchPlan` with packs for micro-batches; see `packed_plan`."""
+    """`BatchPlan` with packs for micro-batches: no padding, rollouts of a problem together; see `packed_plan`."""
 
-    packer: Packer
-    full_rounds: int
+    problems: IntArray
+    """Rollouts with the same number have the same question and images, shape (N,)."""
+    n_shared: IntArray
+    """Tokens of each rollout that the others of its problem have too, shape (N,)."""
+    pack_tokens: int
+    """Most tokens of a pack, unless it is a single rollout."""
+    full_rounds: int = 0
     """Packs of each device in a full global batch."""
-    last_rounds: int
+    last_rounds: int = 0
     """Packs of each device in a global batch that is not full."""
-
-    @property
-    def accumulation(self) -> int:
-        """Packs of each device in a full global batch, or in the only one."""
-        return self._n_rounds(min(self.batch_size, len(self.lengths)))
 
     def _n_rounds(self, n_rollouts: int) -> int:
         return self.full_rounds if n_rollouts == self.batch_size else self.last_rounds
 
-    def dealt(self, batch: list[int]) -> list[list[list[int]]]:
-        """The global batch as packs by round and rank, those of like size in a round, the largest first.
+    def micro_batches(self, batch: list[int]) -> list[list[list[int]]]:
+        """The global batch as packs by round and rank, those of similar size in a round, the largest first.
 
-        A rank that gets none in a round gets the complement ``~i`` of one index: it runs along, and its
-        steps are ignored.
+        A rank that gets none in a round gets the complement ``~i`` of an index, as in `BatchPlan.micro_batches`.
         """
-        packs = self.packer.packs(self.packer.units(batch), self._n_rounds(len(batch)) * self.world)
+        packs = _packed(self.by_problem(batch), self._n_rounds(len(batch)) * self.world_size)
         shortest = min(batch, key=lambda index: (self.lengths[index], index))
-        dealt = [list(pack.rollouts) or [~shortest] for pack in packs]
-        return [dealt[start : start + self.world] for start in range(0, len(dealt), self.world)]
+        filled = [list(pack.rollouts) or [~shortest] for pack in packs]
+        return [filled[start : start + self.world_size] for start in range(0, len(filled), self.world_size)]
 
-    def n_micro_batches(self) -> int:
-        """Packs of each rank in one pass."""
-        n_full, rest = divmod(len(self.lengths), self.batch_size)
-        return n_full * self.full_rounds + (self.last_rounds if rest else 0)
+    def by_problem(self, batch: Sequence[int]) -> list[Pack]:
+        """The rollouts of each problem, as many together as fit into a pack; the largest first."""
+        problems: defaultdict[int, list[int]] = defaultdict(list)
+        for index in sorted(batch, key=lambda index: (-self.lengths[index], index)):
+            problems[int(self.problems[index])].append(index)
+        packs = []
+        for rollouts in problems.values():
+            pack = Pack(0, ())
+            for index in rollouts:
+                length = int(self.lengths[index])
+                more = length - int(self.n_shared[index])
+                if pack.rollouts and pack.n_tokens + more <= self.pack_tokens:
+                    pack = Pack(pack.n_tokens + more, (*pack.rollouts, index))
+                    continue
+                packs += [pack] if pack.rollouts else []
+                pack = Pack(length, (index,))
+            packs.append(pack)
+        return sorted(packs, key=lambda pack: (-pack.n_tokens, pack.rollouts))
+
+    def fewest_rounds(self, batches: Sequence[Sequence[int]], *, at_least: int = 1) -> int:
+        """The fewest packs of each device that hold any of these batches."""
+        grouped = [self.by_problem(batch) for batch in batches]
+        most = max((sum(group.n_tokens for group in groups) for groups in grouped), default=0)
+        n_rounds = max(at_least, math.ceil(most / (self.pack_tokens * self.world_size)))
+        # it ends: with a pack for each group none is too large
+        while any(_packed(groups, n_rounds * self.world_size)[0].n_tokens > self.pack_tokens for groups in grouped):
+            n_rounds += 1
+        return n_rounds
 
 
-def packed_plan(plan: BatchPlan, problems: Counts, n_prompt: Counts, *, epochs: int = 1) -> PackedPlan:
+def _packed(groups: Sequence[Pack], n_packs: int) -> list[Pack]:
+    """So many packs, the largest first: each next group goes where the fewest tokens are."""
+    bins: list[tuple[int, int, tuple[int, ...]]] = [(0, number, ()) for number in range(n_packs)]
+    for group in groups:
+        n_tokens, number, rollouts = bins[0]
+        heapq.heapreplace(bins, (n_tokens + group.n_tokens, number, (*rollouts, *group.rollouts)))
+    return [Pack(n_tokens, rollouts) for n_tokens, _, rollouts in sorted(bins, key=lambda pack: (-pack[0], pack[1]))]
+
+
+def packed_plan(plan: BatchPlan, problems: IntArray, n_prompt: IntArray, *, epochs: int = 1) -> PackedPlan:
     """The plan with packs: as few as hold every global batch of the run.
 
     Parameters
     ----------
     problems : shape (N,)
-        See `Packer`.
+        See `PackedPlan`.
     n_prompt : shape (N,)
         Tokens before the first step of each rollout.
     epochs
         Passes over the data; in all of them the global batches have as many packs.
     """
     batches = [batch for epoch in range(epochs) for batch in plan.global_batches(epoch)]
-    packer = Packer(
-        lengths=plan.lengths,
+    packed = PackedPlan(
+        **{field.name: getattr(plan, field.name) for field in fields(BatchPlan)},
         problems=problems,
         n_shared=np.where(n_prompt >= MIN_SHARED, n_prompt, 0),
-        most_tokens=max(plan.most_tokens(batch) for batch in batches),
+        pack_tokens=max(plan.max_tokens(batch) for batch in batches),
     )
     full, last = ([b for b in batches if (len(b) == plan.batch_size) == is_full] for is_full in (True, False))
-    last_rounds = packer.n_rounds(last, plan.world)
-    return PackedPlan(
-        **{field.name: getattr(plan, field.name) for field in fields(BatchPlan)},
-        packer=packer,
-        # Trainer takes the rounds of a full batch for the most that there are
-        full_rounds=packer.n_rounds(full, plan.world, least=last_rounds),
-        last_rounds=last_rounds,
-    )
+    last_rounds = packed.fewest_rounds(last)
+    # Trainer takes the rounds of a full batch for the most that there are
+    full_rounds = packed.fewest_rounds(full, at_least=last_rounds)
+    return replace(packed, full_rounds=full_rounds, last_rounds=last_rounds)

@@ -1,36 +1,35 @@
-"""What each step is taught: hard labels at a threshold, or its Monte-Carlo score.
-
-From a corpus to a training set: every image looked at, every rollout measured, what is unusable set apart.
-
-The training set as torch sees it: rollouts from a mapped file, encoded when they are asked for.
-"""
+"""The training set: every rollout tokenized once into an Arrow file, to which training only adds pixel values."""
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import replace
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import xxhash
 
 from mprm.data.corpus import Corpus, PlacedRollout
 from mprm.data.images import listed
 from mprm.data.output import Dropped, DroppedRecords
-from mprm.data.types import Chain, Rollout
+from mprm.data.types import problem_key
 from mprm.errors import DataError
-from mprm.models.families import NO_IMAGES, Arrays
-from mprm.models.prefix_tree import packed
-from mprm.models.prompt import Encoded, PromptEncoder
+from mprm.models.families import NO_IMAGES, VisionInputs
+from mprm.models.prefix_tree import collate_tree
+from mprm.models.prompt import PromptEncoder, TokenizedChain
+from mprm.progress import Progress, silent
 
 IGNORED = -100.0
 """The label of a step that has no part in the loss."""
+ROWS = 512
+"""Rollouts prepared at a time, and rows of a record batch."""
+DROPPED, BROKEN_IMAGES = "dropped.jsonl", "broken_images.txt"
 
 
 def step_labels(scores: Sequence[float], *, tau: float = 0.0, soft: bool = False) -> list[float]:
@@ -46,61 +45,20 @@ def step_labels(scores: Sequence[float], *, tau: float = 0.0, soft: bool = False
     return list(map(float, scores)) if soft else [float(score > tau) for score in scores]
 
 
-ROWS = 512
-"""Rollouts measured at a time."""
-BROKEN = "broken_images.txt"
-
-
-@dataclass(slots=True)
-class Prepared:
-    """What became of the corpus."""
-
-    n_rollouts: int = 0
-    n_steps: int = 0
-    n_positive: int = 0
-    """Steps with a score above tau."""
-    n_lost: int = 0
-    """Steps cut off by truncation from rollouts that are trained on."""
-    n_truncated: int = 0
-    """Rollouts that lost steps but not all of them."""
-    by_source: dict[str, int] = field(default_factory=dict)
-    dropped: DroppedRecords = field(default_factory=DroppedRecords)
-    broken: list[str] = field(default_factory=list)
-
-    def counts(self) -> dict[str, Any]:
-        """For the card and the summary."""
-        return {
-            "rollouts": self.n_rollouts,
-            "steps": self.n_steps,
-            "positive_steps": self.n_positive,
-            "steps_lost_to_truncation": self.n_lost,
-            "rollouts_truncated": self.n_truncated,
-            "by_source": self.by_source,
-            "dropped": self.dropped.counts,
-        }
-
-
-def chain_of(rollout: Rollout) -> Chain:
-    """The rollout as the model sees it, without its labels."""
-    return Chain(rollout.question, tuple(step.text for step in rollout.steps), rollout.images)
-
-
 def schema() -> Any:
     """Columns of a training set."""
     import pyarrow as pa
 
     return pa.schema(
         [
-            ("question", pa.string()),
-            ("steps", pa.list_(pa.string())),
-            ("scores", pa.list_(pa.float64())),
+            ("input_ids", pa.list_(pa.int32())),
+            ("prm_positions", pa.list_(pa.int32())),
+            ("labels", pa.list_(pa.float64())),
             ("images", pa.list_(pa.string())),
-            ("source", pa.string()),
-            ("place", pa.string()),
-            ("n_tokens", pa.int32()),
-            ("n_kept", pa.int32()),
-            ("n_prompt", pa.int32()),
+            ("image_sizes", pa.list_(pa.list_(pa.int32(), 2))),
+            ("location", pa.string()),  # FILE:LINE
             ("problem", pa.int64()),
+            ("n_prompt_tokens", pa.int32()),
         ]
     )
 
@@ -110,190 +68,153 @@ def prepare(
     encoder: PromptEncoder,
     path: Path,
     *,
-    tau: float,
-    skip_bad: bool,
-    on_rollouts: Callable[[int], Any] | None = None,
-) -> Prepared:
-    """Write the training set to an Arrow file that every rank and worker maps.
+    tau: float = 0.0,
+    soft: bool = False,
+    skip_bad: bool = False,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Write the training set that every rank and data worker maps into memory; returns its counts.
 
-    All missing and broken images are found before anything is trained; without ``skip_bad`` they stop
-    the run together, and the list of all of them is written beside the file.
+    All missing and broken images are found before anything is trained on; without ``skip_bad`` they stop the run
+    together, and the list of all of them is written beside the file.
     """
     import pyarrow as pa
 
-    done, images, sources = Prepared(), _Images(encoder), Counter[str]()
-    sees_images = bool(encoder.family.image_tokens)
-    placed = corpus.placed(on_bad=done.dropped if skip_bad else None)
+    dropped, sources = DroppedRecords(), Counter[str]()
+    counts = {"steps": 0, "positive_steps": 0, "steps_lost_to_truncation": 0, "rollouts_truncated": 0}
+    image_errors: dict[str, str | None] = {}
+    n_prompt: dict[int, int] = {}
+    placed = corpus.placed(on_bad=dropped if skip_bad else None)
+
+    def drop(entry: PlacedRollout, kind: str, reason: str) -> None:
+        dropped(Dropped(entry.file, entry.line, entry.source, kind, reason, msgspec.json.encode(entry.rollout)))
+
     with (
         ThreadPoolExecutor(os.cpu_count()) as pool,
         pa.OSFile(str(path), "wb") as out,
         pa.ipc.new_file(out, schema()) as writer,
+        progress("preparing rollouts", None) as advance,
     ):
         while batch := list(islice(placed, ROWS)):
-            blind = next((one for one in batch if one.rollout.images and not sees_images), None)
-            if blind is not None:
-                raise DataError(f"{blind.file}:{blind.line}: the rollout has images, and {NO_IMAGES}")
-            rows = list(_rows(batch, encoder, images, pool, done, skip_bad=skip_bad))
-            for row in rows:
-                sources[row["source"]] += 1
-                done.n_steps += row["n_kept"]
-                done.n_positive += sum(score > tau for score in row["scores"][: row["n_kept"]])
-            done.n_rollouts += len(rows)
+            advance(len(batch))
+            _check_images(batch, encoder, image_errors, pool)
+            usable, rows = [], []
+            for entry in batch:
+                reasons = [error for image in entry.rollout.images if (error := image_errors[image])]
+                if reasons and skip_bad:
+                    drop(entry, "image_broken", "; ".join(reasons))
+                elif not reasons:
+                    usable.append(entry)
+            tokenized = pool.map(lambda entry: encoder.tokenize(entry.rollout.chain), usable)
+            for entry, chain in zip(usable, tokenized, strict=True):
+                rollout, n_kept = entry.rollout, len(chain.prm_positions)
+                if not n_kept:
+                    reason = f"no step is left of {chain.n_steps} within {encoder.max_length:,} tokens"
+                    drop(entry, "no_step_left", reason)
+                    continue
+                labels = step_labels(rollout.scores[:n_kept], tau=tau, soft=soft)
+                problem = int(problem_key(rollout.question, rollout.images)[:15], 16)
+                if problem not in n_prompt:
+                    n_prompt[problem] = encoder.n_prompt_tokens(rollout.chain)
+                rows.append(
+                    {
+                        "input_ids": chain.input_ids,
+                        "prm_positions": chain.prm_positions,
+                        "labels": labels,
+                        "images": chain.images,
+                        "image_sizes": chain.image_sizes,
+                        "location": f"{entry.file}:{entry.line}",
+                        "problem": problem,
+                        "n_prompt_tokens": n_prompt[problem],
+                    }
+                )
+                sources[entry.source] += 1
+                counts["steps"] += n_kept
+                counts["positive_steps"] += sum(label > 0 for label in labels)
+                counts["steps_lost_to_truncation"] += chain.n_truncated
+                counts["rollouts_truncated"] += chain.n_truncated > 0
             if rows:
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema()))
-            if on_rollouts is not None:
-                on_rollouts(len(batch))
-    done.by_source = dict(sources)
-    if len(done.dropped):
-        done.dropped.write(str(path.parent / "dropped.jsonl"))
-    if done.broken:
-        everything = path.parent / BROKEN
-        everything.write_text("\n".join(sorted(set(done.broken))) + "\n", encoding="utf-8")
+    if len(dropped):
+        dropped.write(str(path.parent / DROPPED))
+    broken = {error for error in image_errors.values() if error}
+    if broken and not skip_bad:
+        everything = path.parent / BROKEN_IMAGES
+        everything.write_text("\n".join(sorted(broken)) + "\n", encoding="utf-8")
         raise DataError(
-            f"{len(set(done.broken)):,} images cannot be used:\n{listed(done.broken)}\nAll of them are listed in"
-            f" {everything}. Mend them, point --image-root to where images lie, or drop their rollouts with"
-            " --skip-bad."
+            f"{len(broken):,} images cannot be used:\n{listed(broken)}\nAll of them are listed in {everything}."
+            " Mend them, point --image-root to where images are, or drop their rollouts with --skip-bad."
         )
-    if not done.n_rollouts:
-        named = ", ".join(file.path for file in corpus.files)
-        why = f"; all were dropped, see {path.parent / 'dropped.jsonl'}" if len(done.dropped) else ""
-        raise DataError(f"{named}: no rollout to train on{why}")
-    return done
+    if not sources:
+        why = f"; all were dropped, see {path.parent / DROPPED}" if len(dropped) else ""
+        raise DataError(f"{', '.join(file.path for file in corpus.files)}: no rollout to train on{why}")
+    return {"rollouts": sources.total(), **counts, "by_source": dict(sources), "dropped": dropped.counts}
 
 
-class _Images:
-    """Which images are broken, each looked at once."""
-
-    def __init__(self, encoder: PromptEncoder) -> None:
-        self._encoder, self._found = encoder, dict[str, str | None]()
-
-    def look_at(self, paths: set[str], pool: ThreadPoolExecutor) -> None:
-        """Decode those not yet seen."""
-        new = sorted(paths - self._found.keys())
-        self._found.update(zip(new, pool.map(self._encoder.why_unusable, new), strict=True))
-
-    def reasons(self, paths: tuple[str, ...]) -> list[str]:
-        """Why some of the images cannot be used."""
-        return [reason for path in paths if (reason := self._found[path]) is not None]
-
-
-def _rows(
-    batch: list[PlacedRollout],
-    encoder: PromptEncoder,
-    images: _Images,
-    pool: ThreadPoolExecutor,
-    done: Prepared,
-    *,
-    skip_bad: bool,
-) -> Iterator[dict[str, Any]]:
-    images.look_at({image for placed in batch for image in placed.rollout.images}, pool)
-    whole = []
-    for placed in batch:
-        reasons = images.reasons(placed.rollout.images)
-        if not reasons:
-            whole.append(placed)
-        elif skip_bad:
-            done.dropped(_dropped(placed, "image_broken", "; ".join(reasons)))
-        else:
-            done.broken += reasons
-
-    def measure(placed: PlacedRollout) -> tuple[Encoded, int]:
-        chain = chain_of(placed.rollout)
-        return encoder.measure(chain), encoder.n_prompt(chain)
-
-    for placed, (encoded, n_prompt) in zip(whole, pool.map(measure, whole), strict=True):
-        if not encoded.positions:
-            reason = f"no step is left of {encoded.n_steps} within {encoder.max_length:,} tokens"
-            done.dropped(_dropped(placed, "no_step_left", reason))
-            continue
-        done.n_lost += encoded.n_lost
-        done.n_truncated += encoded.n_lost > 0
-        rollout = placed.rollout
-        yield {
-            "question": rollout.question,
-            "steps": [step.text for step in rollout.steps],
-            "scores": rollout.scores,
-            "images": rollout.images,
-            "source": placed.source,
-            "place": f"{placed.file}:{placed.line}",
-            "n_tokens": len(encoded.ids),
-            "n_kept": len(encoded.positions),
-            "n_prompt": n_prompt,
-            "problem": _problem(rollout),
-        }
-
-
-def _problem(rollout: Rollout) -> int:
-    """A number that rollouts of the same question and images have in common."""
-    return xxhash.xxh3_64_intdigest("\0".join([rollout.question, *rollout.images]).encode("utf-8", "replace")) >> 1
-
-
-def _dropped(placed: PlacedRollout, kind: str, reason: str) -> Dropped:
-    record = msgspec.json.encode(placed.rollout)
-    return Dropped(placed.file, placed.line, placed.source, kind, reason, record)
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One rollout, ready for a batch."""
-
-    encoded: Encoded
-    labels: list[float]
-    place: str
+def _check_images(
+    batch: list[PlacedRollout], encoder: PromptEncoder, errors: dict[str, str | None], pool: ThreadPoolExecutor
+) -> None:
+    """Add to ``errors`` why each image of the batch cannot be used, or None; each image is decoded once."""
+    for entry in batch:
+        if entry.rollout.images and not encoder.family.image_tokens:
+            raise DataError(f"{entry.file}:{entry.line}: the rollout has images, and {NO_IMAGES}")
+    images = sorted({image for entry in batch for image in entry.rollout.images} - errors.keys())
+    errors.update(zip(images, pool.map(encoder.image_error, images), strict=True))
 
 
 class TrainingSet:
-    """What `mprm.training.dataset.prepare` wrote; an index ``~i`` gives rollout i with its steps ignored."""
+    """What `prepare` wrote; an index ``~i`` gives rollout i with its steps ignored."""
 
-    def __init__(
-        self, path: Path, encoder: PromptEncoder, *, tau: float = 0.0, soft: bool = False, pack: bool = False
-    ) -> None:
+    def __init__(self, path: Path, encoder: PromptEncoder, *, pack: bool = False) -> None:
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         try:
-            self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"{path} is damaged or gone: {error}; start anew with --force") from error
-        if self._table.schema != schema():
-            raise DataError(f"{path} was prepared by an earlier mprm; start anew with --force")
-        self._encoder, self._tau, self._soft, self._pack = encoder, tau, soft, pack
-        self._shown: tuple[tuple[Any, ...], Arrays] = ((), {})
-        self.lengths = np.asarray(self._table["n_tokens"], dtype=np.int64)
-        self.n_kept = np.asarray(self._table["n_kept"], dtype=np.int64)
-        self.n_prompt = np.asarray(self._table["n_prompt"], dtype=np.int64)
-        self.problems = np.asarray(self._table["problem"], dtype=np.int64)
+            raise DataError(f"{path} is damaged or gone: {error}; start again with --force") from error
+        if reader.schema != schema():
+            raise DataError(f"{path} was prepared by an earlier mprm; start again with --force")
+        self._encoder, self._pack = encoder, pack
+        self._starts = [0, *accumulate(batch.num_rows for batch in self._batches)]
+
+        def column(values: Any) -> Any:
+            return np.concatenate([np.asarray(values(batch), dtype=np.int64) for batch in self._batches])
+
+        self.lengths = column(lambda batch: pc.list_value_length(batch["input_ids"]))
+        self.n_steps = column(lambda batch: pc.list_value_length(batch["prm_positions"]))
+        self.problems = column(lambda batch: batch["problem"])
+        self.n_prompt = column(lambda batch: batch["n_prompt_tokens"])
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __getitem__(self, index: int) -> Example:
-        return self.__getitems__([index])[0]
+    def __getitems__(self, indices: list[int]) -> dict[str, Any]:
+        """A micro-batch for `PRMModel`, with its labels and where its rollouts come from.
 
-    def __getitems__(self, indices: list[int]) -> list[Example]:
-        """Several at once, which a DataLoader asks for: their rows are read together."""
-        rows = self._table.take([~index if index < 0 else index for index in indices]).to_pylist()
-        return [self._example(row, is_filler=index < 0) for index, row in zip(indices, rows, strict=True)]
-
-    def _example(self, row: dict[str, Any], *, is_filler: bool) -> Example:
-        encoded = self._encoded(Chain(row["question"], tuple(row["steps"]), tuple(row["images"])))
-        if len(encoded.positions) != row["n_kept"]:
-            raise DataError(f"{row['place']}: its images or the tokenizer changed since the run was prepared")
-        labels = step_labels(row["scores"], tau=self._tau, soft=self._soft)[: len(encoded.positions)]
-        return Example(encoded, [IGNORED] * len(labels) if is_filler else labels, row["place"])
-
-    def _encoded(self, chain: Chain) -> Encoded:
-        """The chain, with the images of the one before where they are the same: they are decoded once."""
-        measured = self._encoder.measure(chain)
-        if measured.images != self._shown[0]:
-            self._shown = (measured.images, self._encoder.see(chain, measured).vision)
-        return replace(measured, vision=self._shown[1])
-
-    def collate(self, batch: list[Example]) -> dict[str, Any]:
-        """A batch for the step reader, with its labels and where its rollouts come from."""
+        The images of a problem are decoded once.
+        """
         import torch
 
-        encoded = [example.encoded for example in batch]
-        inputs: dict[str, Any] = packed(self._encoder, encoded) if self._pack else self._encoder.collate(encoded)
-        inputs["labels"] = torch.tensor([label for example in batch for label in example.labels])
-        inputs["places"] = [example.place for example in batch]
-        return inputs
+        chains: list[TokenizedChain] = []
+        labels: list[float] = []
+        vision: dict[tuple[str, ...], VisionInputs] = {}
+        rows = [self._row(~index if index < 0 else index) for index in indices]
+        for index, row in zip(indices, rows, strict=True):
+            images, sizes = tuple(row["images"]), tuple(map(tuple, row["image_sizes"]))
+            chain = TokenizedChain(row["input_ids"], row["prm_positions"], len(row["labels"]), images, sizes)
+            try:
+                vision[images] = vision.get(images) or self._encoder.add_pixel_values(chain).vision
+            except DataError as error:
+                raise DataError(f"{row['location']}: {error}") from error
+            chains.append(replace(chain, vision=vision[images]))
+            labels += [IGNORED] * len(row["labels"]) if index < 0 else row["labels"]
+        collated = collate_tree(self._encoder, chains) if self._pack else self._encoder.collate(chains)
+        return {**collated, "labels": torch.tensor(labels), "locations": [row["location"] for row in rows]}
+
+    def _row(self, index: int) -> dict[str, Any]:
+        """One row of the mapped file, in 0.2 ms; `Table.take` copies all of it first, for 0.3 s and more."""
+        number = bisect_right(self._starts, index) - 1
+        row: dict[str, Any] = self._batches[number].slice(index - self._starts[number], 1).to_pylist()[0]
+        return row

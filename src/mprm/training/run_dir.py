@@ -1,12 +1,10 @@
-"""The folder of a training run: claimed by one process, never somebody else's, resumed only as the same run."""
+"""The folder of a training run: locked by one process, never somebody else's, resumed only as the same run."""
 
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,151 +12,150 @@ import msgspec
 
 from mprm.data.output import atomic_write
 from mprm.errors import ConfigError, MprmError, OutputExistsError
-from mprm.models.checkpoint import CARD, read_prm_config
+from mprm.models.checkpoint import OLD_PRM_CONFIG, PRM_CONFIG, prm_config_path, read_prm_config
 from mprm.training.config import TrainConfig
 
-CONFIG = "train.json"
-DATA = "data"
-LOCK = "lock"
 FREE_TO_CHANGE = {
-    *("per_device", "pack", "workers", "keep", "save_every", "report_to", "max_updates", "device", "image_root"),
+    *("per_device", "pack", "device", "image_root", "dataloader_workers", "report_to"),
+    *("save_every", "save_total_limit", "max_optimizer_steps"),
 }
-"""Options that may differ when a run is resumed: they do not change what comes out, but for rounding."""
+"""Options that may differ when a run is resumed: they do not change the result, up to rounding."""
 
 
 class RunDir:
-    """What lies where in ``out``, and who may write to it."""
+    """The files of a run in ``out``, and the lock on it."""
 
     def __init__(self, config: TrainConfig) -> None:
         self.config, self.path = config, Path(config.out)
-        self.data = self.path / DATA
+        self.options = self.path / "train.json"
+        self.data = self.path / "data"
+        self.training_set = self.data / "train.arrow"
         self.summary = self.data / "summary.json"
-        self.rollouts = self.data / "train.arrow"
-        self.checkpoints = self.path / "checkpoints"
+        """Counts of the training set; written last, as the mark that it is complete."""
         self._lock: Any = None
-        self._aside: Path | None = None
+        self._replaced: Path | None = None
 
     @property
     def is_finished(self) -> bool:
         """Whether the trained model is there."""
-        return (self.path / CARD).is_file()
+        return prm_config_path(self.path) is not None
 
-    def refuse(self, inputs: list[str], *, resume: bool, force: bool) -> None:
-        """Stop when the run cannot go there; changes nothing."""
+    def check(self, inputs: list[str], *, resume: bool, force: bool) -> None:
+        """Raise an error where the run cannot go there; changes nothing."""
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
             raise ConfigError(f"{self.path} is no folder; choose another --out")
-        if not resume:
-            inside = self.path.resolve()
-            for name in inputs:
-                if Path(name).resolve().is_relative_to(inside):
-                    raise ConfigError(f"{name} lies in {self.path}, where the run is to go; choose another --out")
+        for name in [] if resume else inputs:
+            if Path(name).resolve().is_relative_to(self.path.resolve()):
+                raise ConfigError(f"{name} is in {self.path}, the folder of the run; choose another --out")
         if not self.path.exists() or not any(self.path.iterdir()):
             return
-        if not (self.path / CONFIG).is_file():
+        if not self.options.is_file():
             raise ConfigError(
-                f"{self.path} is not empty and not the folder of a training run ({CONFIG} is not in it);"
+                f"{self.path} is not empty and not the folder of a training run ({self.options.name} is not in it);"
                 " choose another --out"
             )
         if self.summary.is_file() and not (resume or force):
             raise OutputExistsError(
-                f"{self.path} exists already; go on with --resume, replace it with --force, or choose another folder"
+                f"{self.path} exists already; continue with --resume, replace it with --force, or choose another"
+                " folder"
             )
 
-    def claim(self, identity: dict[str, Any], *, resume: bool) -> None:
-        """Make the folder this process's, for a new run or the same one as before."""
-        written, settings = self.path / CONFIG, _as_read({**asdict(self.config), **identity})
+    def lock(self, identity: dict[str, Any], *, resume: bool) -> None:
+        """Lock the folder, for a new run or the same one as before.
+
+        An earlier run is moved aside until the new one is finished; a start that never came to training is removed.
+        """
+        options = msgspec.json.decode(msgspec.json.encode({**self.config.as_dict(), **identity}))  # tuples as lists
         if resume and self.summary.is_file():
             self._take_lock()
-            self._check_another(_decoded(written), settings)
+            before = read_json(self.options)
+            changed = [name for name in options if name not in FREE_TO_CHANGE and before.get(name) != options[name]]
+            if changed:
+                differences = "; ".join(f"{name} was {before.get(name)!r}, now {options[name]!r}" for name in changed)
+                raise ConfigError(f"{self.path} holds another run and cannot be resumed: {differences}")
             return
         if resume:
-            print(f"there is no run in {self.path} to resume; it begins now", file=sys.stderr)
-        if written.is_file():
+            print(f"there is no run in {self.path} to resume; it starts now", file=sys.stderr)
+        if self.options.is_file():
             self._take_lock()
-            self._clear()
+            if self.summary.is_file():
+                replaced = self.path.with_name(self.path.name + ".replaced")
+                if replaced.exists():
+                    raise ConfigError(
+                        f"{replaced} is in the way: an earlier --force was not finished; move or remove it"
+                    )
+                self._replaced = self.path.rename(replaced)
+                print(f"the earlier run is kept in {replaced} until this one is finished", file=sys.stderr)
+            else:
+                shutil.rmtree(self.data, ignore_errors=True)
+                self.options.unlink()
         self.data.mkdir(parents=True, exist_ok=True)
         self._take_lock()
-        with atomic_write(str(written)) as temporary:
-            temporary.write_bytes(msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
-
-    def _clear(self) -> None:
-        """Move a run aside until the new one is finished; a start that never came to training is removed."""
-        if not self.summary.is_file():
-            shutil.rmtree(self.data, ignore_errors=True)
-            (self.path / CONFIG).unlink()
-            return
-        self._aside = self.path.with_name(self.path.name + ".replaced")
-        if self._aside.exists():
-            raise ConfigError(f"{self._aside} is in the way: an earlier --force was not finished; move or remove it")
-        self.path.rename(self._aside)
-        print(f"the earlier run is kept in {self._aside} until this one is finished", file=sys.stderr)
-
-    def _check_another(self, before: dict[str, Any], now: dict[str, Any]) -> None:
-        changed = [name for name in now if name not in FREE_TO_CHANGE and before.get(name) != now[name]]
-        if changed:
-            listed = "; ".join(f"{name} was {before.get(name)!r}, now {now[name]!r}" for name in changed)
-            raise ConfigError(f"{self.path} holds another run and cannot be resumed: {listed}")
+        write_json(self.options, options)
 
     def _take_lock(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-        self._lock = (self.path / LOCK).open("a")
+        self._unlock()
+        self._lock = (self.path / "lock").open("a")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            self._lock.close()
-            self._lock = None
+            self._unlock()
             raise ConfigError(
                 f"another process is training in {self.path}; wait for it, or choose another --out"
             ) from error
 
-    def release(self) -> None:
-        """Let others have it; what it replaced is removed once the run is finished."""
+    def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-        if self._aside is not None and self.is_finished:
-            shutil.rmtree(self._aside)
+
+    def release(self) -> None:
+        """Unlock the folder; the run that it replaced is removed once this one is finished."""
+        self._unlock()
+        if self._replaced is not None and self.is_finished:
+            shutil.rmtree(self._replaced)
 
     def last_checkpoint(self, *, remove_broken: bool) -> str | None:
-        """The newest whole checkpoint; what a killed run left half-written is removed."""
-        whole = None
-        for folder in checkpoints(self.checkpoints):
-            if _is_whole(folder):
-                whole = str(folder)
+        """The newest complete checkpoint; what a killed run left half-written is removed."""
+        newest = None
+        for folder in checkpoints(self.path / "checkpoints"):
+            if _is_complete(folder):
+                newest = str(folder)
             elif remove_broken:
                 shutil.rmtree(folder)
-        return whole
+        return newest
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The run's checkpoints, oldest first, whole or not."""
-    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+    """The run's checkpoints, oldest first, complete or not."""
+    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*")}
+    return sorted((path for path in steps if steps[path].isdigit()), key=lambda path: int(steps[path]))
 
 
-def sizes_of(folder: Path) -> dict[str, int]:
-    """Size of every file of a checkpoint but its card."""
-    found = [Path(where, name) for where, _, names in os.walk(folder) for name in names]
-    return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(found) if path.name != CARD}
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Size of every file of a checkpoint but ``prm_config.json``."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    names = (PRM_CONFIG, OLD_PRM_CONFIG)
+    return {str(path.relative_to(folder)): path.stat().st_size for path in paths if path.name not in names}
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether the checkpoint's card is there, and every file that it names is as large as it was."""
+def _is_complete(folder: Path) -> bool:
+    """Whether the checkpoint's config is there, and every file that it names has the size it had."""
     try:
-        card = read_prm_config(folder)
+        return read_prm_config(folder).files == file_sizes(folder)
     except MprmError:
         return False
-    return card.files == sizes_of(folder)
 
 
-def _as_read(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings as they come back from a file: tuples are lists there."""
-    return msgspec.json.decode(msgspec.json.encode(settings), type=dict)
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Write indented JSON, all of it or nothing."""
+    with atomic_write(str(path)) as temporary:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(values), indent=2) + b"\n")
 
 
-def _decoded(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The values of a file that `write_json` wrote."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict)
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{path} is damaged: {error}; start anew with --force") from error
+        raise ConfigError(f"{path} is damaged: {error}; start again with --force") from error

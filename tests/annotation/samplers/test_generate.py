@@ -109,7 +109,7 @@ def test_a_prefix_is_continued_and_not_repeated(policy: Any) -> None:
     [completion] = answers(
         TransformersSampler(policy, name="p"), [Request(prompt="q", prefix=prefix, sampling=greedy)]
     )[0]
-    ids = policy.encode_chat("q", begun=prefix)["input_ids"]
+    ids = policy.encode_chat("q", prefix=prefix)["input_ids"]
     assert policy.tokenizer.decode(ids[0]).endswith(prefix)
     with torch.no_grad():
         first = int(policy.model(input_ids=ids).logits[0, -1].argmax())

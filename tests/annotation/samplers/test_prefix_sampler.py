@@ -110,7 +110,7 @@ def test_logits_of_a_continuation_are_those_of_the_whole_sequence(
 
     from PIL import Image
 
-    inputs = policy.encode_chat(request.prompt, [Image.open(p) for p in images], begun=request.prefix)
+    inputs = policy.encode_chat(request.prompt, [Image.open(p) for p in images], prefix=request.prefix)
     with torch.no_grad():
         whole = policy.model.generate(
             **inputs, do_sample=False, max_new_tokens=4, eos_token_id=[], pad_token_id=0,
@@ -140,7 +140,7 @@ def test_first_tokens_come_as_often_as_the_policy_makes_them_likely(policy: Any)
     sampling, n = SamplingParams(temperature=0.3, top_p=0.8, top_k=12, max_new_tokens=1), 3000
     request = Request(prompt="what is 12?", prefix="the", n=n, seed=5, sampling=sampling)
     [completions] = completions_of(PrefixSampler(policy, name="p"), [request])
-    ids = policy.encode_chat("what is 12?", begun="the")["input_ids"]
+    ids = policy.encode_chat("what is 12?", prefix="the")["input_ids"]
     with torch.no_grad():
         scores = policy.model(input_ids=ids).logits[:, -1] / 0.3
     expected = TopPLogitsWarper(0.8)(None, TopKLogitsWarper(12)(None, scores)).softmax(-1)[0].double()

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from PIL import Image
+
+torch = pytest.importorskip("torch")
 
 from mprm.annotation.samplers.load import load_policy
 from mprm.annotation.samplers.sampler import Request, SamplingParams, answers
 from mprm.data.questions import prompt_of
 from mprm.errors import ConfigError
-from mprm.models.attention import look_by_windows
-from mprm.models.prompt import step_tokens
+from mprm.models import step_tokens, use_window_attention
 from mprm_lab.policy.architecture import Size, new_policy, save_policy
-from mprm_lab.policy.lessons import IGNORED, LESSONS, POOL, Lessons, pointing
-from mprm_lab.policy.train_policy import AGAIN, NAMING, PolicyTraining, _batches, _inputs, _loss, train_policy
-from mprm_lab.world import SOURCES, as_question, draw, places, problem, solution, write_images
-from mprm_lab.world.vocabulary import POINT
+from mprm_lab.policy.dataset import BATCHES_PER_POOL, IGNORE_INDEX, TASKS, PolicyDataset, grounding_task
+from mprm_lab.policy.train import (
+    PATCH_LOSS_WEIGHT,
+    REPLAYED,
+    PolicyTrainConfig,
+    _batches,
+    _inputs,
+    _loss,
+    train_policy,
+)
+from mprm_lab.world import SOURCES, draw, problem, solution, write_images
+from mprm_lab.world.problems import GROUNDING_PROMPT
 
 KINDS = ("qwen2_5_vl", "internvl")
 SMALL = Size(
@@ -41,7 +47,7 @@ def test_a_policy_has_the_size_of_the_lab_and_reads_a_picture_as_sixteen_tokens(
     assert max(tokens.prm, tokens.yes, tokens.no) < policy.model.get_output_embeddings().weight.shape[0]
     for source in SOURCES:
         one = problem(source, 7)
-        for text in (prompt_of(as_question(one)), "\n\n".join(solution(one))):
+        for text in (prompt_of(one.as_question()), "\n\n".join(solution(one))):
             ids = policy.tokenizer.encode(text, add_special_tokens=False)
             assert policy.tokenizer.decode(ids) == text
             assert len(ids) < 1.4 * len(text.split()) + 40  # about a token a word
@@ -50,14 +56,16 @@ def test_a_policy_has_the_size_of_the_lab_and_reads_a_picture_as_sixteen_tokens(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_policy_learns_is_saved_and_answers_in_process(kind: str, tmp_path: Path) -> None:
     policy = new_policy(kind, size=SMALL)
-    how = PolicyTraining(n_updates=13, n_pools=2, batch_size=16, learning_rate=5e-3, workers=0, device="cpu")
+    how = PolicyTrainConfig(
+        n_optimizer_steps=13, n_pools=2, batch_size=16, learning_rate=5e-3, dataloader_workers=0, device="cpu"
+    )
     losses = train_policy(policy, how)
     assert losses[-1] < 0.8 * losses[0]
     save_policy(policy, tmp_path / "policy")
     one = problem("bars-total", 3)
     write_images([one], tmp_path)
     request = Request(
-        prompt=prompt_of(as_question(one)),
+        prompt=prompt_of(one.as_question()),
         images=(tmp_path / one.image,),
         prefix=solution(one)[0] + "\n\n",
         n=3,
@@ -68,19 +76,21 @@ def test_a_policy_learns_is_saved_and_answers_in_process(kind: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_is_taken_of_what_is_to_be_said_and_of_the_names_of_places(kind: str) -> None:
+def test_labels_are_the_targets_tokens_and_the_patch_words(kind: str) -> None:
     policy = new_policy(kind, size=SMALL)
-    data = Lessons(policy, 1, batch_size=1, seed=1)
-    assert len(data) == POOL
-    problems = [problem(source, 10_000_000) for source in list(SOURCES)[:POOL]]
-    _, batches = data.pool([data[place] for place in range(POOL)])
-    assert len(batches) == POOL * len(LESSONS)
-    assert [batch.is_solving for batch in batches] == [True] * POOL + [False] * (POOL * (len(LESSONS) - 1))
+    data = PolicyDataset(policy, 1, batch_size=1, seed=1)
+    assert len(data) == BATCHES_PER_POOL
+    problems = [problem(source, 10_000_000) for source in list(SOURCES)[:BATCHES_PER_POOL]]
+    _, batches = data.collate_pool([data[place] for place in range(BATCHES_PER_POOL)])
+    assert len(batches) == BATCHES_PER_POOL * len(TASKS)
+    assert [batch.is_solving for batch in batches] == [True] * BATCHES_PER_POOL + [False] * (
+        BATCHES_PER_POOL * (len(TASKS) - 1)
+    )
     for number, batch in enumerate(batches):
         one = problems[batch.pictures[0]]
-        asked, told = LESSONS[number // POOL](one)
+        asked, told = TASKS[number // BATCHES_PER_POOL](one)
         labels, ids = batch.inputs["labels"][0], batch.inputs["input_ids"][0]
-        picture = Image.open(io.BytesIO(draw(one))).convert("RGB")
+        picture = draw(one).convert("RGB")
         before = policy.encode_chat(asked, [picture])["input_ids"][0]
         assert ids[: len(before)].tolist() == before.tolist()
         assert (labels[len(before) :] == ids[len(before) :]).all()
@@ -88,57 +98,59 @@ def test_the_loss_is_taken_of_what_is_to_be_said_and_of_the_names_of_places(kind
         # before it, each token of the picture is followed by a name of what is there
         shown = before == policy.tokenizer.convert_tokens_to_ids(policy.family.image_tokens[1])
         named = [policy.tokenizer.decode([label]).strip() for label in labels[1 : len(before) + 1][shown]]
-        assert all(name in words for name, words in zip(named, places(one), strict=True))
-        assert (labels[: len(before)] != IGNORED).sum() == 16
+        assert all(name in words for name, words in zip(named, one.scene.patch_words(), strict=True))
+        assert (labels[: len(before)] != IGNORE_INDEX).sum() == 16
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_is_read_as_its_rows_are_one_by_one(kind: str) -> None:
     policy = new_policy(kind, size=SMALL)
-    data = Lessons(policy, 1, batch_size=3, seed=0)
-    look_by_windows(policy.family.vision_tower(policy.model))
+    data = PolicyDataset(policy, 1, batch_size=3, seed=0)
+    use_window_attention(policy.family.vision_tower(policy.model))
     rows = [data[number] for number in range(len(data))]
-    pixels, batches = data.pool(rows)
+    pixels, batches = data.collate_pool(rows)
     batch = batches[1]
     inputs = _inputs(pixels, batch)
     together = policy.model(**{k: v for k, v in inputs.items() if k != "labels"}).logits
     look_plainly = new_policy(kind, size=SMALL)
     for place, number in enumerate(batch.pictures.tolist()):
-        ids = torch.tensor([rows[number]["lessons"][0][0]])
+        ids = torch.tensor([rows[number]["examples"][0][0]])
         vision = {name: torch.as_tensor(array) for name, array in rows[number]["vision"].items()}
         inputs = {"input_ids": ids, **vision, **policy.family.batch_inputs(policy.tokenizer, ids)}
         alone = look_plainly.model(**inputs, attention_mask=torch.ones_like(ids)).logits[0]
         torch.testing.assert_close(together[place, : len(alone)], alone, rtol=1e-4, atol=1e-5)
 
 
-def test_batches_of_a_pool_hold_every_row_of_every_lesson_once_and_pad_little() -> None:
+def test_batches_of_a_pool_hold_every_row_of_every_task_once_and_pad_little() -> None:
     policy = new_policy("internvl", size=SMALL)
-    data = Lessons(policy, 1, batch_size=5, seed=0)
+    data = PolicyDataset(policy, 1, batch_size=5, seed=0)
     rows = [data[number] for number in range(len(data))]
-    _, batches = data.pool(rows)
+    _, batches = data.collate_pool(rows)
     pad = policy.tokenizer.pad_token_id
-    for number in range(len(LESSONS)):
-        of_lesson = batches[number * POOL : (number + 1) * POOL]
+    for number in range(len(TASKS)):
+        of_task = batches[number * BATCHES_PER_POOL : (number + 1) * BATCHES_PER_POOL]
         found = {
             int(picture): [token for token in ids.tolist() if token != pad]
-            for batch in of_lesson
+            for batch in of_task
             for picture, ids in zip(batch.pictures, batch.inputs["input_ids"], strict=True)
         }
-        assert found == {place: row["lessons"][number][0] for place, row in enumerate(rows)}
-        n_padded = sum(batch.inputs["input_ids"].numel() for batch in of_lesson)
-        assert n_padded < 0.9 * len(rows) * max(len(row["lessons"][number][0]) for row in rows)
+        assert found == {place: row["examples"][number][0] for place, row in enumerate(rows)}
+        n_padded = sum(batch.inputs["input_ids"].numel() for batch in of_task)
+        assert n_padded < 0.9 * len(rows) * max(len(row["examples"][number][0]) for row in rows)
 
 
-def test_all_lessons_come_until_their_share_is_over_and_then_solutions_alone() -> None:
+def test_all_tasks_come_until_their_share_is_over_and_then_solutions_alone() -> None:
     policy = new_policy("internvl", size=SMALL)
-    how = PolicyTraining(n_updates=60, n_pools=1, lessons=0.5, batch_size=1, workers=0, device="cpu")
+    how = PolicyTrainConfig(
+        n_optimizer_steps=60, n_pools=1, multitask=0.5, batch_size=1, dataloader_workers=0, device="cpu"
+    )
     found = list(_batches(policy, how, "cpu"))
     texts = [policy.tokenizer.decode(batch.inputs["input_ids"][0]) for _, batch in found]
     is_solution = ["answer is \\boxed" in text for text in texts]
     assert is_solution == [batch.is_solving for _, batch in found]
     assert len(texts) == 60
-    n_new = POOL * len(LESSONS)
-    first = texts[: (1 + AGAIN) * n_new]
+    n_new = BATCHES_PER_POOL * len(TASKS)
+    first = texts[: (1 + REPLAYED) * n_new]
     assert len(set(first)) == n_new, "all of the new ones, with older ones among them"
     assert sorted(first[:n_new]) != sorted(set(first)), "in no order"
     assert not all(is_solution[len(first) : 30])
@@ -147,9 +159,11 @@ def test_all_lessons_come_until_their_share_is_over_and_then_solutions_alone() -
 
 def test_older_batches_come_again_while_new_ones_come() -> None:
     policy = new_policy("internvl", size=SMALL)
-    how = PolicyTraining(n_updates=48, n_pools=9, lessons=1.0, batch_size=1, workers=0, device="cpu")
+    how = PolicyTrainConfig(
+        n_optimizer_steps=48, n_pools=9, multitask=1.0, batch_size=1, dataloader_workers=0, device="cpu"
+    )
     seen = [str(batch.inputs["input_ids"].tolist()) for _, batch in _batches(policy, how, "cpu")]
-    n_new, n_pool = POOL * len(LESSONS), (1 + AGAIN) * POOL * len(LESSONS)
+    n_new, n_pool = BATCHES_PER_POOL * len(TASKS), (1 + REPLAYED) * BATCHES_PER_POOL * len(TASKS)
     assert len(seen) == 48
     for start in range(0, 48, n_pool):
         assert len(set(seen[start : start + n_pool]) - set(seen[:start])) == n_new
@@ -157,10 +171,10 @@ def test_older_batches_come_again_while_new_ones_come() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_enters_the_language_model_names_the_places_in_their_order(kind: str) -> None:
+def test_what_enters_the_language_model_names_the_patches_in_their_order(kind: str) -> None:
     policy = new_policy(kind, size=SMALL)
-    data = Lessons(policy, 1, batch_size=2, seed=0)
-    pixels, batches = data.pool([data[number] for number in range(len(data))])
+    data = PolicyDataset(policy, 1, batch_size=2, seed=0)
+    pixels, batches = data.collate_pool([data[number] for number in range(len(data))])
     batch = batches[0]
     entered: dict[str, Any] = {}
     language = policy.model.model.language_model
@@ -170,8 +184,8 @@ def test_what_enters_the_language_model_names_the_places_in_their_order(kind: st
     shown = batch.inputs["input_ids"] == policy.tokenizer.convert_tokens_to_ids(policy.family.image_tokens[1])
     named = policy.model.lm_head(language.norm(entered["inputs_embeds"][shown]))
     names = batch.inputs["labels"][:, 1:][shown[:, :-1]]  # those that leave it
-    assert torch.equal(names, batch.names.flatten())
-    torch.testing.assert_close(loss, told + NAMING * torch.nn.functional.cross_entropy(named, names))
+    assert torch.equal(names, batch.patch_ids.flatten())
+    torch.testing.assert_close(loss, told + PATCH_LOSS_WEIGHT * torch.nn.functional.cross_entropy(named, names))
 
 
 def test_what_is_said_of_a_picture_is_true() -> None:
@@ -179,8 +193,8 @@ def test_what_is_said_of_a_picture_is_true() -> None:
         one = problem(source, 3)
         values = {name[len("value ") :]: value for name, value in one.facts.items() if name.startswith("value ")}
         assert n_items is None or len(values) == n_items
-        asked, told = pointing(one)
-        assert asked == POINT
+        asked, told = grounding_task(one)
+        assert asked == GROUNDING_PROMPT
         said = re.findall(r"(cell \d+|bar [A-Z]) ([^,]+)(?:, |\.$)", told)
         assert len(said) == min(10, len(values))
         assert dict(said).items() <= values.items()
@@ -191,9 +205,9 @@ def test_what_makes_no_sense_is_refused() -> None:
         new_policy("gpt")
     with pytest.raises(ConfigError, match="multiple of 8 times"):
         Size(hidden=100)
-    with pytest.raises(ConfigError, match="n_updates must be at least 1"):
-        PolicyTraining(n_updates=0)
+    with pytest.raises(ConfigError, match="n_optimizer_steps must be at least 1"):
+        PolicyTrainConfig(n_optimizer_steps=0)
     with pytest.raises(ConfigError, match="seed 10 leaves the problems"):
-        Lessons(new_policy("internvl", size=SMALL), 10, batch_size=1, seed=10)
+        PolicyDataset(new_policy("internvl", size=SMALL), 10, batch_size=1, seed=10)
     with pytest.raises(ConfigError, match="are more than there are for one policy"):
-        Lessons(new_policy("internvl", size=SMALL), 10_000_000, batch_size=16, seed=0)
+        PolicyDataset(new_policy("internvl", size=SMALL), 10_000_000, batch_size=16, seed=0)

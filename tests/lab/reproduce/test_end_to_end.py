@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from mprm.annotation.samplers.sampler import SamplingParams
-from mprm.cli.main import run
-from mprm.models.prm import PRM
-from mprm_lab.make import make_lab
-from mprm_lab.plan import LabPlan, PolicyPlan
+pytest.importorskip("torch")
+
+from mprm import PRM
+from mprm.annotation import SamplingParams
+from mprm.cli import run
+from mprm_lab.cli import MPRM_LAB
+from mprm_lab.make import LabPlan, PolicyPlan, make_lab
+from mprm_lab.reproduce.page import write_page
+from mprm_lab.reproduce.plan import ReproducePlan
 from mprm_lab.reproduce.reproduce import reproduce
-from mprm_lab.reproduce.reproduce_plan import ReproducePlan
-from mprm_lab.reproduce.write_page import write_page
 from tests.lab.test_make import PLAN, small
 
 pytestmark = pytest.mark.slow
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.slow
 def hasty(kind: str, seed: int) -> PolicyPlan:
     """A policy that knows next to nothing: it has to end its answers, no more."""
     policy = small(kind, seed)
-    return replace(policy, training=replace(policy.training, n_updates=20))
+    return replace(policy, training=replace(policy.training, n_optimizer_steps=20))
 
 
 LAB = LabPlan(
@@ -40,7 +42,7 @@ LAB = LabPlan(
     best_of_n_questions=3,
     candidates=2,
     sampling=SamplingParams(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=30),
-    at_once=PLAN.at_once,
+    policies_at_once=PLAN.policies_at_once,
     shards=1,
     rows=None,
     device="cpu",
@@ -68,32 +70,35 @@ EXPERIMENTS = ReproducePlan(
 def test_the_experiments_run_from_nothing_to_the_page(tmp_path: Path) -> None:
     pytest.importorskip("altair")
     lab, out, said = tmp_path / "lab", tmp_path / "results", list[str]()
-    make_lab(lab, LAB, say=said.append)
-    found = reproduce(lab, EXPERIMENTS, jobs=2, say=said.append)
+    make_lab(lab, LAB, log=said.append)
+    found = reproduce(lab, EXPERIMENTS, jobs=2, log=said.append)
     # base, and of two seeds: full, tau, soft, random, bis, mixed, matched
-    assert (found.n_cells, found.failed) == (2 * (1 + 2 * 7), {})
-    cell = json.loads((lab / "cells" / "qwen.bis-50.seed0.json").read_text())
+    assert (found.n_runs, found.failed) == (2 * (1 + 2 * 7), {})
+    done = json.loads((lab / "results" / "qwen.bis-50.seed0.json").read_text())
     matched, single = (
-        json.loads((lab / "cells" / f"qwen.{arm}.seed0.json").read_text())
-        for arm in ("random-50-matched", "random-50")
+        json.loads((lab / "results" / f"qwen.{name}.seed0.json").read_text())
+        for name in ("random-50-matched", "random-50")
     )
-    full = json.loads((lab / "cells" / "qwen.full.seed0.json").read_text())
-    assert full["n_rollouts"] > cell["n_rollouts"] > 0
-    assert (matched["n_rollouts"], matched["n_updates"]) == (single["n_rollouts"], 2 * single["n_updates"])
-    assert cell["curve"][0]["update"] == 0
-    assert set(cell["best_of_n"]["accuracy"]["prm"]) == {"1", "2"}
+    full = json.loads((lab / "results" / "qwen.full.seed0.json").read_text())
+    assert full["n_rollouts"] > done["n_rollouts"] > 0
+    assert (matched["n_rollouts"], matched["n_optimizer_steps"]) == (
+        single["n_rollouts"],
+        2 * single["n_optimizer_steps"],
+    )
+    assert done["curve"][0]["optimizer_step"] == 0
+    assert set(done["best_of_n"]["accuracy"]["prm"]) == {"1", "2"}
     # what was measured during training, at its end, is what the loaded model is worth
-    assert cell["curve"][-1]["overall"] == pytest.approx(cell["metrics"]["held_out"]["overall"], abs=1e-4)
+    assert done["curve"][-1]["overall"] == pytest.approx(done["metrics"]["held_out"]["overall"], abs=1e-4)
     assert {path.name for path in (lab / "runs").iterdir()} == {f"{b}.bis-50.seed0" for b in ("internvl", "qwen")}
     assert PRM.from_pretrained(lab / "runs" / "qwen.bis-50.seed0", device="cpu").score("q", steps=["a", "b"])
-    assert not (lab / "work").exists()
+    assert not (lab / ".reproduce").exists()
     written = write_page(lab, out, EXPERIMENTS)
     text = (out / "lab.md").read_text()
     assert {path.name for path in written} >= {"lab.json", "lab.md", "lab_scaling_qwen.svg"}
     assert "Random-50%, matched" not in text.split("### Labels and fractions")[1].split("###")[0]
     assert "| 50% |" in text
     results = json.loads((out / "lab.json").read_text())
-    assert results["bis_less_random_over_problems"]["qwen"]["50"]["n_seeds"] == 2
-    again = reproduce(lab, EXPERIMENTS, jobs=1, say=said.append)
-    assert again.n_kept == again.n_cells
-    assert run(["lab", "reproduce", str(lab), "--dry-run", "--only", "qwen.base.*"]) == 0
+    assert results["bis_minus_random_over_problems"]["qwen"]["50"]["n_seeds"] == 2
+    again = reproduce(lab, EXPERIMENTS, jobs=1, log=said.append)
+    assert again.n_kept == again.n_runs
+    assert run(["reproduce", str(lab), "--dry-run", "--only", "qwen.base.*"], MPRM_LAB) == 0

@@ -7,13 +7,13 @@ import pytest
 
 from mprm_lab.reproduce.figures import charts_of, write_figures
 from mprm_lab.reproduce.page import page
-from mprm_lab.reproduce.reproduce_plan import ReproducePlan
+from mprm_lab.reproduce.plan import ReproducePlan
 from mprm_lab.reproduce.results import read_results, write_results
-from tests.lab.reproduce.made_cells import TINY, made_results
+from tests.lab.reproduce.made_runs import TINY, made_results
 
 
 def rows(text: str, head: str) -> list[list[str]]:
-    """Cells of the table under a heading."""
+    """Runs of the table under a heading."""
     part = re.split(r"^#+ ", text.split(f"# {head}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
     return [
         [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in part.splitlines() if "|" in line
@@ -28,7 +28,7 @@ def test_the_page_has_the_papers_numbers_beside_the_labs() -> None:
     assert main["BIS-10%"][4:6] == ["65.46", "63.60 [63.35, 63.85]"]
     assert main["All rollouts, soft"][4] == "61.54"
     assert main["BIS-10%"][3] == "4.00"  # 20 errors of 500 steps
-    paired = {row[0]: row for row in rows(internvl, "BIS minus random choice")}
+    paired = {row[0]: row for row in rows(internvl, "BIS minus random selection")}
     assert paired["10%"][1:] == ["+2.60", "+3.00 [+3.00, +3.00]", "+3.00 [+1.00, +5.00]"]
     ablation = {row[0]: row for row in rows(internvl, "Ablation at 25%")}
     assert ablation["Mixed-25%"][1:5] == ["11.02", "64.70", "-0.76", "4.00"]
@@ -73,10 +73,10 @@ def test_a_chosen_rate_with_nothing_tried_beyond_it_is_told_of() -> None:
     found = made_results()
     assert "it is the largest of them" in page(found)
     rates = sorted(found["plan"]["learning_rates"])
-    for choice in found["choice"].values():
+    for choice in found["learning_rates"].values():
         choice["learning_rate"] = rates[0]
     assert "it is the smallest of them" in page(found)
-    for choice in found["choice"].values():
+    for choice in found["learning_rates"].values():
         choice["learning_rate"] = rates[1]
     assert "of them." not in page(found)[-900:]
 
@@ -88,22 +88,22 @@ def test_leads_are_shown_with_one_threshold_and_with_one_for_each_source() -> No
     assert "All rollouts come to 64.00 with one each." in " ".join(text.split())
 
 
-def test_a_page_of_few_cells_leaves_out_what_they_cannot_show() -> None:
+def test_a_page_of_few_runs_leaves_out_what_they_cannot_show() -> None:
     found = made_results(TINY)
     found["n_planned"] += 3
     text = page(found)
-    assert "3 planned cells are not measured yet." in " ".join(text.split())
+    assert "3 planned runs are not done yet." in " ".join(text.split())
     assert "### Best of N" not in text
     assert "lab_curves" not in text
     assert "BIS-10%" in text
 
 
-def test_the_results_file_comes_back_as_it_was_with_a_line_for_each_cell(tmp_path: Path) -> None:
+def test_the_results_file_comes_back_as_it_was_with_a_line_for_each_run(tmp_path: Path) -> None:
     found = made_results(TINY)
     write_results(found, tmp_path / "lab.json")
     assert read_results(tmp_path / "lab.json") == found
     lines = (tmp_path / "lab.json").read_text().splitlines()
-    assert sum(line.startswith('{"name"') for line in lines) == len(found["cells"])
+    assert sum(line.startswith('{"name"') for line in lines) == len(found["runs"])
     assert page(read_results(tmp_path / "lab.json")) == page(found)
 
 

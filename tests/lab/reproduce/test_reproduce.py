@@ -1,3 +1,5 @@
+"""The experiments' command; what a worker does is made up."""
+
 from __future__ import annotations
 
 import json
@@ -7,75 +9,95 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from mprm.cli.main import run
-from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
-from mprm_lab.reproduce.dry_run import dry_run
-from mprm_lab.reproduce.inputs import find_inputs, judge_once
-from mprm_lab.reproduce.reproduce import reproduce
-from mprm_lab.world import problem_named
-from mprm_lab.world.drawing import draw
-from tests.lab.reproduce.made_cells import TINY, make_folder, measure_nothing
+from PIL import Image
 
 pytest.importorskip("torch")
 
-ARMS = ["full", "full-soft", "random-10", "bis-10"]
+import mprm_lab.make
+import mprm_lab.reproduce.reproduce as library
+from mprm.cli import run as run_program
+from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
+from mprm_lab.cli import MPRM_LAB
+from mprm_lab.folder import LabFolder
+from mprm_lab.reproduce.reproduce import dry_run, reproduce
+from mprm_lab.world import draw, problem_named
+from tests.lab.reproduce.made_runs import TINY, MeasureNothing, done, make_folder
+
+CONDITIONS = ["full", "full-soft", "random-10", "bis-10"]
 
 
 def ran(folder: Path) -> list[str]:
     return [line.split()[0] for line in (folder / "ran").read_text().splitlines()]
 
 
-def test_every_cell_is_measured_once_with_the_rate_that_was_chosen(tmp_path: Path) -> None:
+def test_every_run_is_done_once_with_the_rate_that_was_chosen(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    said: list[str] = []
-    found = reproduce(tmp_path, TINY, jobs=2, say=said.append, make=measure_nothing)
-    cells = ["internvl.base.seed0", *(f"internvl.{arm}.seed{seed}" for seed in (0, 1) for arm in ARMS)]
-    assert (found.n_cells, found.n_kept, found.failed) == (9, 0, {})
-    assert sorted(ran(tmp_path)) == sorted([*cells, *(f"internvl.choose-lr-{r}.seed1000" for r in (0.1, 0.2))])
+    shown: list[str] = []
+
+    @contextmanager
+    def progress(title: str, total: int | None, unit: str = "items") -> Iterator[Any]:
+        shown.append(title)
+        left = total or 0
+
+        def advance(n: int, note: str = "") -> None:
+            nonlocal left
+            left -= n
+            shown.append(note)
+
+        yield advance
+        assert left == 0, "the costs of all runs"
+
+    found = done(tmp_path, jobs=2, progress=progress)
+    runs = ["internvl.base.seed0", *(f"internvl.{name}.seed{seed}" for seed in (0, 1) for name in CONDITIONS)]
+    assert (found.n_runs, found.n_kept, found.failed) == (9, 0, {})
+    assert sorted(ran(tmp_path)) == sorted([*runs, *(f"internvl.choose-lr-{r}.seed1000" for r in (0.1, 0.2))])
     # of 0.1 and 0.2 the latter came to 0.7, the better value
     rates = {line.split()[1] for line in (tmp_path / "ran").read_text().splitlines() if ".bis-10." in line}
     assert rates == {"0.2"}
-    assert said[0] == "learning rates: 2 to do, 0 done before"
-    assert any(line.startswith("experiments 9/9: internvl.") for line in said)
-    assert all(line.endswith(" left") for line in said if "/" in line)
-    again = reproduce(tmp_path, TINY, jobs=2, say=said.append, make=measure_nothing)
-    assert (again.n_cells, again.n_kept) == (9, 9)
+    assert shown[0] == "learning rates: 2 of 2 runs"
+    assert "experiments: 9 of 9 runs" in shown
+    assert shown[-1].startswith("9/9: internvl.")
+    again = done(tmp_path, jobs=2)
+    assert (again.n_runs, again.n_kept) == (9, 9)
     assert len(ran(tmp_path)) == 11
 
 
 def test_untrained_weights_need_no_rate(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    found = reproduce(tmp_path, TINY, only="*.base.*", jobs=1, say=lambda _: None, make=measure_nothing)
-    assert (found.n_cells, ran(tmp_path)) == (1, ["internvl.base.seed0"])
+    found = done(tmp_path, only="*.base.*")
+    assert (found.n_runs, ran(tmp_path)) == (1, ["internvl.base.seed0"])
 
 
 def test_a_rate_that_was_chosen_before_is_not_chosen_again(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    reproduce(tmp_path, TINY, jobs=1, rates={"internvl": 0.05}, say=lambda _: None, make=measure_nothing)
+    done(tmp_path, learning_rates={"internvl": 0.05})
     assert not any("choose-lr" in name for name in ran(tmp_path))
     rates = {line.split()[1] for line in (tmp_path / "ran").read_text().splitlines() if ".bis-10." in line}
     assert rates == {"0.05"}
-    with pytest.raises(ConfigError, match="rates name no learning rate for internvl"):
-        reproduce(tmp_path, TINY, jobs=1, rates={}, make=measure_nothing)
+    with pytest.raises(ConfigError, match="learning_rates has none for internvl"):
+        done(tmp_path, learning_rates={})
 
 
-def test_a_failing_cell_is_reported_and_tried_again_by_the_next_command(tmp_path: Path) -> None:
+def test_a_failing_run_is_reported_and_tried_again_by_the_next_command(tmp_path: Path) -> None:
     make_folder(tmp_path)
     (tmp_path / "behaviour.json").write_text(json.dumps({"bis-10": "fail", "full-soft": "die"}))
-    said: list[str] = []
-    found = reproduce(tmp_path, TINY, jobs=1, say=said.append, make=measure_nothing)
+    found = done(tmp_path)
     assert sorted(found.failed) == [f"internvl.{arm}.seed{s}" for arm in ("bis-10", "full-soft") for s in (0, 1)]
     assert "nothing comes of it" in found.failed["internvl.bis-10.seed0"]
     assert "died with status 3" in found.failed["internvl.full-soft.seed1"]
-    assert any("bis-10.seed0 FAILED: ValueError: nothing comes of it" in line for line in said)
+    assert found.failed["internvl.bis-10.seed0"].startswith("Traceback")
+    logs = [path.read_text() for path in (tmp_path / "logs").iterdir()]
+    assert any("works on internvl.full.seed0" in log for log in logs)
     (tmp_path / "behaviour.json").unlink()
     n_before = len(ran(tmp_path))
-    mended = reproduce(tmp_path, TINY, jobs=1, say=said.append, make=measure_nothing)
+    mended = done(tmp_path)
     assert (mended.n_kept, mended.failed) == (5, {})
     assert len(ran(tmp_path)) == n_before + 4
 
@@ -85,18 +107,17 @@ def test_a_killed_command_goes_on_and_repeats_nothing_that_was_finished(tmp_path
     make_folder(tmp_path)
     (tmp_path / "behaviour.json").write_text(json.dumps({"bis-10": "hang"}))
     code = (
-        "import sys; from tests.lab.reproduce.made_cells import TINY, measure_nothing\n"
-        "from mprm_lab.reproduce.reproduce import reproduce\n"
-        "if __name__ == '__main__': reproduce(sys.argv[1], TINY, jobs=1, make=measure_nothing)\n"
+        "import sys; from tests.lab.reproduce.made_runs import Path, done\n"
+        "if __name__ == '__main__': done(Path(sys.argv[1]))\n"
     )
     script = tmp_path / "script.py"
     script.write_text(code)
     paths = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, sys.path)])
     running = subprocess.Popen([sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": paths})
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not any(".bis-10." in line for line in (ran(tmp_path) if (tmp_path / "ran").exists() else [])):
-            assert time.monotonic() < deadline, "the worker did not come to the cell that hangs"
+            assert time.monotonic() < deadline, "the worker did not come to the run that hangs"
             time.sleep(0.1)
     finally:
         running.send_signal(signal.SIGKILL)
@@ -104,12 +125,12 @@ def test_a_killed_command_goes_on_and_repeats_nothing_that_was_finished(tmp_path
     deadline = time.monotonic() + 10
     while (worker := Path(f"/proc/{(tmp_path / 'pid').read_text()}")).exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not worker.exists()  # it ends with the command, in the middle of its cell
+    assert not worker.exists()  # it ends with the command, in the middle of its run
     before = ran(tmp_path)
-    finished = {path.stem for path in (tmp_path / "cells").glob("*.json")}
+    finished = {path.stem for path in (tmp_path / "results").glob("*.json")}
     assert finished == set(before) - {before[-1]}
     (tmp_path / "behaviour.json").unlink()
-    found = reproduce(tmp_path, TINY, jobs=1, say=lambda _line: None, make=measure_nothing)
+    found = done(tmp_path)
     assert found.failed == {}
     after = ran(tmp_path)[len(before) :]
     assert not finished & set(after)
@@ -117,34 +138,34 @@ def test_a_killed_command_goes_on_and_repeats_nothing_that_was_finished(tmp_path
     assert len(finished) + len(after) == 11
 
 
-def test_only_some_cells_can_be_asked_for(tmp_path: Path) -> None:
+def test_only_some_runs_can_be_asked_for(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    found = reproduce(tmp_path, TINY, only="*.bis-*.seed1", jobs=1, say=lambda _line: None, make=measure_nothing)
-    assert found.n_cells == 1
+    found = done(tmp_path, only="*.bis-*.seed1")
+    assert found.n_runs == 1
     assert [name for name in ran(tmp_path) if "choose" not in name] == ["internvl.bis-10.seed1"]
-    with pytest.raises(ConfigError, match="no cell is called 'llama"):
+    with pytest.raises(ConfigError, match="no run is called 'llama"):
         reproduce(tmp_path, TINY, only="llama*")
 
 
-def test_cells_of_other_data_or_settings_are_not_taken_for_these(tmp_path: Path) -> None:
+def test_runs_of_other_data_or_settings_are_not_taken_for_these(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    reproduce(tmp_path, TINY, jobs=1, say=lambda _line: None, make=measure_nothing)
+    done(tmp_path)
     (tmp_path / "benchmark.jsonl").write_text("{}\n")
-    with pytest.raises(ConfigError, match=r"internvl\.base\.seed0\.json was measured otherwise: inputs was"):
-        reproduce(tmp_path, TINY, jobs=1, say=lambda _line: None, make=measure_nothing)
+    with pytest.raises(ConfigError, match=r"internvl\.base\.seed0\.json was made otherwise: inputs was"):
+        done(tmp_path)
 
 
 def test_without_any_rate_to_go_by_the_command_stops(tmp_path: Path) -> None:
     make_folder(tmp_path)
     (tmp_path / "behaviour.json").write_text(json.dumps({"choose-lr-0.1": "fail"}))
     with pytest.raises(MprmError, match="no learning rate can be chosen"):
-        reproduce(tmp_path, TINY, jobs=1, say=lambda _line: None, make=measure_nothing)
+        done(tmp_path)
 
 
 def test_what_the_lab_lacks_is_named(tmp_path: Path) -> None:
     make_folder(tmp_path)
     (tmp_path / "validation.jsonl").unlink()
-    with pytest.raises(InputNotFoundError, match=r"validation\.jsonl: not there; mprm lab make"):
+    with pytest.raises(InputNotFoundError, match=r"validation\.jsonl: not there; mprm-lab make"):
         reproduce(tmp_path, TINY)
 
 
@@ -156,9 +177,10 @@ def test_pictures_that_are_not_there_are_drawn(tmp_path: Path) -> None:
     for name, record in named.items():
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
     said: list[str] = []
-    reproduce(tmp_path, TINY, jobs=1, say=said.append, make=measure_nothing)
+    done(tmp_path, log=said.append)
     assert f"2 pictures were not in {tmp_path / 'images'} and have been drawn" in said
-    assert (tmp_path / "images" / "grid-sum" / "1.png").read_bytes() == draw(problem_named("grid-sum/1"))
+    with Image.open(tmp_path / "images" / "grid-sum" / "1.png") as image:
+        assert image.convert("RGB").tobytes() == draw(problem_named("grid-sum/1")).convert("RGB").tobytes()
 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
@@ -166,51 +188,29 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     for line, words in (
         (b'{"image": 3}', r":3: not a record of a lab: .*got `int`"),
         (b'{"image": "\xff.png"}', ":3: not a record of a lab: .*utf-8"),
-        (b'{"image": "grid-sum/3"}', ": 'grid-sum/3' is not in .*images, and no picture of the lab"),
-        (b'{"image": "cats/3.png"}', ": 'cats/3.png' names no problem of the lab"),
+        (b'{"image": "grid-sum/3"}', ":3: .*'grid-sum/3' names no problem of the lab; expected SOURCE/SEED.png"),
+        (b'{"image": "cats/3.png"}', ":3: .*'cats/3.png' names no problem of the lab"),
     ):
         (tmp_path / "validation.jsonl").write_bytes(b"{}\n\n" + line + b"\n")
         with pytest.raises(DataError, match=r"validation\.jsonl" + words):
-            reproduce(tmp_path, TINY, jobs=1, say=lambda _: None, make=measure_nothing)
-
-
-@pytest.mark.parametrize("kind", ["link", "file", "folder"])
-def test_what_stands_where_the_work_goes_is_left_alone(tmp_path: Path, kind: str) -> None:
-    folder, mine = tmp_path / "lab", tmp_path / "mine"
-    folder.mkdir()
-    make_folder(folder)
-    mine.mkdir()
-    (mine / "notes").write_text("mine")
-    if kind == "link":
-        (folder / "work").symlink_to(mine)
-    else:
-        (mine if kind == "folder" else mine / "notes").rename(folder / "work")
-    with pytest.raises(ConfigError, match="work is in the way"):
-        reproduce(folder, TINY, jobs=1, make=measure_nothing)
-    words = ["lab", "reproduce", str(folder), "--make", "--only", "internvl.base.*"]
-    assert run(words) == 2  # before anything is made
-    assert (folder / "work").exists()
-    assert next(tmp_path.rglob("notes" if kind != "file" else "work")).read_text() == "mine"
+            done(tmp_path)
 
 
 def test_what_a_killed_command_left_is_removed(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    for left in ({}, {"work/.mprm": "", "work/encoded": "x", "work/cell/weights": "x"}):
-        (tmp_path / "work").mkdir(exist_ok=True)
-        for name, text in left.items():
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text(text)
-        reproduce(tmp_path, TINY, only="*.base.*", jobs=1, say=lambda _: None, make=measure_nothing)
-        assert not (tmp_path / "work").exists()
+    (tmp_path / ".reproduce" / "run").mkdir(parents=True)
+    (tmp_path / ".reproduce" / "run" / "weights").write_text("x")
+    done(tmp_path, only="*.base.*")
+    assert not (tmp_path / ".reproduce").exists()
 
 
-@pytest.mark.parametrize("name", ["cells", "images", "logs", "runs"])
+@pytest.mark.parametrize("name", ["results", "images", "logs", "runs"])
 def test_a_file_in_the_place_of_a_folder_is_named_before_anything_is_done(tmp_path: Path, name: str) -> None:
     make_folder(tmp_path)
     shutil.rmtree(tmp_path / name, ignore_errors=True)
     (tmp_path / name).write_text("mine")
     with pytest.raises(ConfigError, match=f"{name} is in the way: a folder belongs there"):
-        reproduce(tmp_path, TINY, jobs=1, make=measure_nothing)
+        done(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
@@ -226,10 +226,10 @@ def test_verdicts_on_other_candidates_are_not_taken_for_these(tmp_path: Path) ->
         }
         (tmp_path / "candidates.jsonl").write_text(json.dumps(record) + "\n")
         os.utime(tmp_path / "candidates.jsonl", (0, 0))  # as a copy that keeps times would be
-        inputs = find_inputs(tmp_path, ("internvl",))
-        judge_once(inputs, said.append)
-        judge_once(inputs, said.append)
-        assert json.loads(inputs.judged.read_text())["labels"] == [int(answer == str(stated))]
+        folder = LabFolder.read(tmp_path, ("internvl",))
+        folder.grade_candidates(said.append)
+        folder.grade_candidates(said.append)
+        assert json.loads(folder.graded.read_text())["labels"] == [int(answer == str(stated))]
     assert said == ["checking the answers of 1 candidates"] * 3
 
 
@@ -238,16 +238,104 @@ def test_a_dry_run_of_untrained_weights_chooses_no_rates(tmp_path: Path) -> None
     assert next(iter(dry_run(tmp_path, TINY, only="*.base.*"))).startswith("internvl.base.seed0: ")
 
 
-def test_a_dry_run_lists_cells_and_learns_from_finished_ones_how_long_they_take(tmp_path: Path) -> None:
+def test_a_dry_run_lists_runs_and_learns_from_finished_ones_how_long_they_take(tmp_path: Path) -> None:
     make_folder(tmp_path)
     lines = list(dry_run(tmp_path, TINY))
-    assert not (tmp_path / "cells").exists()
+    assert not (tmp_path / "results").exists()
     assert lines[0] == "internvl.choose-lr-0.1.seed1000: 1 of all rollouts"
     assert "internvl.bis-10.seed1: 0.1 of all rollouts" in lines
-    assert lines[-1].startswith("11 of 11 cells to do (2 of all to choose learning rates)")
+    assert lines[-1].startswith("11 of 11 runs to do (2 of all to choose learning rates)")
     assert lines[-1].endswith("known once some are finished.")
-    reproduce(tmp_path, replace(TINY, seeds=1), jobs=1, say=lambda _line: None, make=measure_nothing)
+    done(tmp_path, replace(TINY, seeds=1))
     lines = list(dry_run(tmp_path, TINY))
     assert "internvl.bis-10.seed0: done in 2 s" in lines
-    assert lines[-1].startswith("4 of 11 cells to do")
+    assert lines[-1].startswith("4 of 11 runs to do")
     assert "as long as the finished ones took" in lines[-1]
+
+
+def test_a_second_command_in_the_same_lab_is_refused(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    with library._exclusive(tmp_path / ".reproduce"), pytest.raises(ConfigError, match="another mprm-lab reproduce"):
+        done(tmp_path)
+
+
+def test_the_longest_runs_go_first_and_one_process_does_them_all(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    done(tmp_path, learning_rates={"internvl": 0.1})
+    conditions = [name.split(".")[1] for name in ran(tmp_path)]
+    assert conditions[:4] == ["full", "full-soft"] * 2  # a pass over all rollouts each
+    assert conditions[-1] == "base"
+    assert len(list((tmp_path / "logs").iterdir())) == 1
+
+
+# The command line.
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(library, "Runner", lambda folder, _plan: MeasureNothing(folder.path))
+    return make_folder(tmp_path)
+
+
+def run(*words: str) -> int:
+    return run_program(list(words), MPRM_LAB)
+
+
+ONE = ("--only", "internvl.bis-5.*", "--seeds", "1", "--jobs", "1")
+
+
+def test_runs_are_done_and_counted(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["reproduce", str(lab), "--only", "internvl.bis-5.*", "--seeds", "2", "--jobs", "1"]
+    assert run(*command) == 0
+    assert "2 of 2 runs are done, 0 from before." in capsys.readouterr().out
+    assert run(*command) == 0
+    assert "2 of 2 runs are done, 2 from before." in capsys.readouterr().out
+
+
+def test_the_lab_is_made_before_its_runs_where_that_is_asked_for(
+    lab: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, away = [], lab.with_name("away")
+    lab.rename(away)
+
+    def make(folder: Path, **_options: object) -> None:
+        made.append(folder)
+        away.rename(folder)
+
+    monkeypatch.setattr(mprm_lab.make, "make_lab", make)
+    assert run("reproduce", str(lab), *ONE) == 1
+    assert "mprm-lab make" in capsys.readouterr().err
+    assert run("reproduce", str(lab), *ONE, "--make") == 0
+    assert run("reproduce", str(lab), *ONE, "--make") == 0  # now it is there
+    assert made == [lab]
+    assert "1 of 1 runs are done" in capsys.readouterr().out
+
+
+def test_a_failed_run_is_named_and_the_exit_code_is_1(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (lab / "behaviour.json").write_text(json.dumps({"bis-5": "fail"}))
+    assert run("reproduce", str(lab), *ONE) == 1
+    assert "internvl.bis-5.seed0 failed: Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--force"], "--force replaces results in --out"),
+        (["--only", "llama.*"], "no run is called 'llama.*'"),
+        (["--seeds", "0"], "seeds must be at least 1"),
+        (["--seeds", "1001"], "seeds must be from 1 to 1000"),
+        (["--only", "internvl.*", "--jobs", "0"], "jobs must be at least 1"),
+        (["--make", "--dry-run"], "--dry-run makes nothing"),
+        (["--make", "--only", "llama.*"], "no run is called 'llama.*'"),
+    ],
+)
+def test_wrong_use_is_told(lab: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str) -> None:
+    assert run("reproduce", str(lab), *more) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_results_that_are_there_are_not_replaced_in_silence(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (lab / "lab.json").write_text("{}")
+    assert run("reproduce", str(lab), "--only", "internvl.bis-5.*", "--out", str(lab)) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert not (lab / "ran").exists()

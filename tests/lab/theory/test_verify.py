@@ -1,4 +1,4 @@
-"""Every line holds with the paper's formula, and fails with a wrong one."""
+"""Every statement holds with the paper's formula, and fails with a wrong one."""
 
 from __future__ import annotations
 
@@ -9,55 +9,52 @@ import numpy as np
 import pytest
 from scipy import special
 
+from mprm import theory
 from mprm.errors import ConfigError
 from mprm.selection.strategies import Strategy, rank_low_mc, rank_random
-from mprm.theory import beta_binomial
-from mprm.theory import equations as gradient_moment
-from mprm.theory import equations as label_flips
-from mprm.theory import equations as logistic_teacher
-from mprm.theory import equations as positive_label
-from mprm.theory.arguments import FloatArray
-from mprm.theory.equations import RiskBound
-from mprm_lab.theory import annotated as annotated_rollouts
-from mprm_lab.theory import steps, strategies, training
-from mprm_lab.theory import steps as rollouts
-from mprm_lab.theory import steps as success_rates
-from mprm_lab.theory.annotated import World
-from mprm_lab.theory.lines import Line, verdicts
-from mprm_lab.theory.strategies import Compared, PseudoPositives
+from mprm.theory import FloatArray, RiskBound, beta_binomial, equations
+from mprm_lab.theory import selection, steps, training
+from mprm_lab.theory.selection import PseudoPositiveResults, StrategyResults, World
+from mprm_lab.theory.statements import STATEMENTS, Comparison, check_all
 from mprm_lab.theory.training import Training
 from mprm_lab.theory.verify import PARTS, verify
 
 SEED = 5
 
 
-def failing(lines: list[Line]) -> set[str]:
-    return {verdict.line.name for verdict in verdicts(lines) if not verdict.holds}
+SIMULATIONS = {
+    "steps": steps.compare_steps,
+    "rollouts": steps.compare_rollouts,
+    "success-rates": steps.compare_success_rates,
+}
 
 
-def lines_of(part: str) -> list[Line]:
-    make = {"steps": steps.step_lines, "rollouts": rollouts.rollout_lines}.get(part, success_rates.success_rate_lines)
-    return make(np.random.default_rng(SEED))
+def failing(compared: list[Comparison]) -> set[str]:
+    return {result.comparison.name for result in check_all(compared) if not result.holds}
+
+
+def simulated(part: str) -> list[Comparison]:
+    return SIMULATIONS[part](np.random.default_rng(SEED))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_closed_forms_hold(seed: int) -> None:
     found = verify(seed=seed, only=("steps", "rollouts", "success-rates"))
-    assert [verdict.line.name for verdict in found.verdicts if not verdict.holds] == []
+    assert [result.comparison.name for result in found.results if not result.holds] == []
     assert found.holds
 
 
 theta = lambda q: np.mean(q) * (1 - np.mean(q))  # noqa: E731
 A = lambda q, norm_sq=1.0: np.mean(q * (1 - q) * norm_sq)  # noqa: E731
 
-# (part, the function's name there, a wrong one, the line that must fail)
+# (part, the function's name, a wrong one, the statement that must fail)
 WRONG: list[tuple[str, str, Callable[..., Any], str]] = [
-    ("steps", "positive_probability", lambda phi, w: logistic_teacher.positive_probability(phi, 1.2 * w), "teacher"),
-    ("steps", "gradient", lambda phi, y, w: 1.01 * logistic_teacher.gradient(phi, y, w), "gradient"),
+    ("steps", "positive_probability", lambda phi, w: equations.positive_probability(phi, 1.2 * w), "teacher"),
+    ("steps", "gradient", lambda phi, y, w: 1.01 * equations.gradient(phi, y, w), "gradient"),
     (
         "steps",
         "gradient_second_moment",
-        lambda q, norm_sq, eta=0.0: gradient_moment.gradient_second_moment(q, eta=eta) * np.sqrt(norm_sq),
+        lambda q, norm_sq, eta=0.0: equations.gradient_second_moment(q, eta=eta) * np.sqrt(norm_sq),
         "gradient second moment",
     ),
     (
@@ -71,7 +68,7 @@ WRONG: list[tuple[str, str, Callable[..., Any], str]] = [
     (
         "steps",
         "positive_label_probability",
-        lambda r, n: positive_label.positive_label_probability(r, n + 1),
+        lambda r, n: equations.positive_label_probability(r, n + 1),
         "positive label",
     ),
     ("steps", "score_variance", lambda r, n: r * (1 - r) / (n + 1), "MC score's variance"),
@@ -93,7 +90,7 @@ WRONG: list[tuple[str, str, Callable[..., Any], str]] = [
     (
         "rollouts",
         "mixture_shift_bound",
-        lambda theta, eta: 0.5 * label_flips.mixture_shift(theta, eta=eta),
+        lambda theta, eta: 0.5 * equations.mixture_shift(theta, eta=eta),
         "closeness bound",
     ),
     ("rollouts", "mixture_shift_bound", lambda theta, eta: 8 * eta * theta + 2 * eta, "… its ceiling"),
@@ -126,18 +123,17 @@ WRONG: list[tuple[str, str, Callable[..., Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("part", "name", "wrong", "line"), WRONG, ids=[f"{w[1]}: {w[3]}" for w in WRONG])
+@pytest.mark.parametrize(("part", "name", "wrong", "statement"), WRONG, ids=[f"{w[1]}: {w[3]}" for w in WRONG])
 def test_a_wrong_formula_is_found_out(
-    part: str, name: str, wrong: Callable[..., Any], line: str, monkeypatch: pytest.MonkeyPatch
+    part: str, name: str, wrong: Callable[..., Any], statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = {"steps": steps, "rollouts": rollouts, "success-rates": success_rates}[part]
-    monkeypatch.setattr(module, name, wrong)
-    assert line in failing(lines_of(part))
+    monkeypatch.setattr(theory, name, wrong)
+    assert statement in failing(simulated(part))
 
 
-def test_every_closed_form_line_has_a_formula_that_breaks_it() -> None:
-    names = {line.name for part in ("steps", "rollouts", "success-rates") for line in lines_of(part)}
-    assert names == {line for *_, line in WRONG}
+def test_every_closed_form_has_a_formula_that_breaks_it() -> None:
+    names = {compared.name for part in SIMULATIONS for compared in simulated(part)}
+    assert names == {statement for *_, statement in WRONG}
 
 
 @pytest.fixture(scope="module")
@@ -176,79 +172,79 @@ TRAINING = [
 ]
 
 
-@pytest.mark.parametrize(("name", "wrong", "line"), TRAINING, ids=[f"{w[0]}: {w[2]}" for w in TRAINING])
+@pytest.mark.parametrize(("name", "wrong", "statement"), TRAINING, ids=[f"{w[0]}: {w[2]}" for w in TRAINING])
 def test_a_wrong_bound_is_found_out(
-    name: str, wrong: Callable[..., RiskBound], line: str, trained: Training, monkeypatch: pytest.MonkeyPatch
+    name: str, wrong: Callable[..., RiskBound], statement: str, trained: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, name, wrong)
-    assert line in failing(training.training_lines(trained))
+    assert statement in failing(training.compare_training(trained))
 
 
-def test_the_bound_holds_in_training_and_every_line_of_it_can_fail(trained: Training) -> None:
-    lines = training.training_lines(trained)
-    assert failing(lines) == set()
-    assert {line.name for line in lines} == {line for *_, line in TRAINING}
+def test_the_bound_holds_in_training_and_every_statement_on_it_can_fail(trained: Training) -> None:
+    compared = training.compare_training(trained)
+    assert failing(compared) == set()
+    assert {each.name for each in compared} == {statement for *_, statement in TRAINING}
 
 
-def compared(world: World, n_seeds: int) -> Compared:
-    return strategies.compare_strategies(np.random.default_rng(SEED), world, n_seeds)
-
-
-@pytest.fixture(scope="module")
-def usual() -> Compared:
-    return compared(World(), 40)
+def trained_by_strategy(world: World, n_seeds: int) -> StrategyResults:
+    return selection.train_by_strategy(np.random.default_rng(SEED), world, n_seeds)
 
 
 @pytest.fixture(scope="module")
-def alike() -> Compared:
-    return compared(World(correlation=0.8), 12)
+def usual() -> StrategyResults:
+    return trained_by_strategy(World(), 40)
 
 
-def test_strategies_compare_as_stated(usual: Compared, alike: Compared) -> None:
-    assert failing(strategies.strategy_lines(usual, alike)) == set()
+@pytest.fixture(scope="module")
+def alike() -> StrategyResults:
+    return trained_by_strategy(World(correlation=0.8), 12)
+
+
+def test_strategies_compare_as_stated(usual: StrategyResults, alike: StrategyResults) -> None:
+    assert failing(selection.compare_strategies(usual, alike)) == set()
     assert 0.025 < usual.negative_steps < 0.045  # the paper's corpus: 3.6%
     assert 0.84 < usual.mean_mc < 0.90  # 0.86
 
 
-def with_bis(rank: Callable[..., FloatArray], patch: pytest.MonkeyPatch) -> Compared:
+def with_bis(rank: Callable[..., FloatArray], patch: pytest.MonkeyPatch) -> StrategyResults:
     """The students if BIS ranked so."""
-    patch.setitem(annotated_rollouts.keep_top.__globals__["STRATEGIES"], "bis", Strategy(rank, False, ""))
-    return compared(World(), 12)
+    patch.setitem(selection.keep_top.__globals__["STRATEGIES"], "bis", Strategy(rank, False, ""))
+    return trained_by_strategy(World(), 12)
 
 
-def test_a_bis_that_ranks_at_random_is_found_out(alike: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = strategies.strategy_lines(with_bis(rank_random, monkeypatch), alike)
+def test_a_bis_that_ranks_at_random_is_found_out(alike: StrategyResults, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = selection.compare_strategies(with_bis(rank_random, monkeypatch), alike)
     assert {
         "BIS against random",
         "BIS against mixed",
         "BIS against reliable",
         "BIS against random: macro-F1",
-    } <= failing(lines)
-    assert "a tenth by BIS against all data" in failing(lines)
+    } <= failing(compared)
+    assert "a tenth by BIS against all data" in failing(compared)
 
 
-def test_a_bis_that_ranks_as_low_mc_is_found_out(alike: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = strategies.strategy_lines(with_bis(rank_low_mc, monkeypatch), alike)
-    assert {"BIS against low-mc", "BIS against low-mc: macro-F1"} <= failing(lines)
+def test_a_bis_that_ranks_as_low_mc_is_found_out(alike: StrategyResults, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = selection.compare_strategies(with_bis(rank_low_mc, monkeypatch), alike)
+    assert {"BIS against low-mc", "BIS against low-mc: macro-F1"} <= failing(compared)
 
 
-def test_lines_on_the_limits_of_bis_fail_where_the_limits_are_not(usual: Compared) -> None:
+def test_statements_on_the_limits_of_bis_fail_where_the_limits_are_not(usual: StrategyResults) -> None:
     # as if steps much alike were those of the usual world, and BIS's probabilities those of Reliable
     calibrated = {**usual.quality, "reliable": usual.quality["bis"]}
-    found = strategies.strategy_lines(Compared(**{**fields(usual), "quality": calibrated}), usual)
-    assert {"… its probabilities are not calibrated", "… steps much alike (correlation 0.5)"} <= failing(found)
+    found = selection.compare_strategies(StrategyResults(**{**fields(usual), "quality": calibrated}), usual)
+    assert {"… its probabilities are not calibrated", "… steps much alike (correlation 0.8)"} <= failing(found)
 
 
-def fields(found: Compared) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in Compared.__slots__}
+def fields(found: StrategyResults) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in StrategyResults.__slots__}
 
 
-def test_pseudo_positives_harm_and_lines_fail_where_they_do_not() -> None:
-    found = strategies.pseudo_positive_students(np.random.default_rng(SEED), World(), 10)
-    assert failing(strategies.pseudo_positive_lines(found)) == set()
+def test_pseudo_positives_harm_and_statements_fail_where_they_do_not() -> None:
+    found = selection.train_with_pseudo_positives(np.random.default_rng(SEED), World(), 10)
+    assert failing(selection.compare_pseudo_positives(found)) == set()
     assert np.all(np.diff(found.share) > 0)
-    harmless = PseudoPositives(share=found.share, annotated=found.corrected, corrected=found.corrected[::-1])
-    assert failing(strategies.pseudo_positive_lines(harmless)) == {"pseudo-positives harm", "… the more the worse"}
+    harmless = PseudoPositiveResults(share=found.share, annotated=found.corrected, corrected=found.corrected[::-1])
+    assert failing(selection.compare_pseudo_positives(harmless)) == {"pseudo-positives harm", "… the more the worse"}
 
 
 def test_unknown_parts_and_negative_seeds_are_refused() -> None:
@@ -260,16 +256,17 @@ def test_unknown_parts_and_negative_seeds_are_refused() -> None:
 
 def test_a_part_draws_the_same_with_and_without_the_others() -> None:
     alone, together = verify(only=["rollouts"]), verify(only=["steps", "rollouts"])
-    assert [v.line.simulated.tolist() for v in alone.verdicts] == [
-        v.line.simulated.tolist() for v in together.verdicts[-len(alone.verdicts) :]
+    assert [each.comparison.simulated.tolist() for each in alone.results] == [
+        each.comparison.simulated.tolist() for each in together.results[-len(alone.results) :]
     ]
     other = verify(seed=1, only=["rollouts"])
-    assert alone.verdicts[0].line.simulated.tolist() != other.verdicts[0].line.simulated.tolist()
+    assert alone.results[0].comparison.simulated.tolist() != other.results[0].comparison.simulated.tolist()
 
 
 @pytest.mark.slow
 def test_everything_holds() -> None:
     found = verify()
-    assert [verdict.line.name for verdict in found.verdicts if not verdict.holds] == []
+    assert [result.comparison.name for result in found.results if not result.holds] == []
     assert found.as_dict()["holds"] is True
     assert len(PARTS) == 5
+    assert {result.comparison.name for result in found.results} == set(STATEMENTS)

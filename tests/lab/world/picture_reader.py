@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import colorsys
-import io
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from mprm_lab.world.glyphs import GLYPHS
+from mprm_lab.world.drawing import GLYPHS
 
 CELL = 28
 HUES = {"red": 0, "yellow": 48, "green": 134, "blue": 227, "purple": 289}
@@ -24,8 +23,8 @@ def _dots(rows: list[str]) -> tuple[str, ...]:
 BY_DOTS = {_dots(list(rows)): name for name, rows in GLYPHS.items()}
 
 
-def read_pixels(png: bytes) -> Any:
-    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(np.int16)
+def read_pixels(picture: Image.Image) -> Any:
+    return np.asarray(picture.convert("RGB")).astype(np.int16)
 
 
 def _ink(pixels: Any, least: int, background: Any = None) -> Any:
@@ -57,12 +56,12 @@ def _cells(mask: Any) -> list[list[Any]]:
     return [[mask[top + 1 : top + CELL, left + 1 : left + CELL] for left in starts] for top in starts]
 
 
-def read_grid(png: bytes) -> list[list[int]]:
-    return [[int(_glyph(cell)) for cell in row] for row in _cells(_ink(read_pixels(png), 200))]
+def read_grid(picture: Image.Image) -> list[list[int]]:
+    return [[int(_glyph(cell)) for cell in row] for row in _cells(_ink(read_pixels(picture), 200))]
 
 
-def read_bars(png: bytes) -> dict[str, int]:
-    pixels = read_pixels(png)
+def read_bars(picture: Image.Image) -> dict[str, int]:
+    pixels = read_pixels(picture)
     ticks = np.flatnonzero(pixels[:, 7].sum(axis=1) < 200)
     assert len(ticks) == 10, "marks from 0 to 9"
     base, unit = ticks[-1], ticks[-1] - ticks[-2]
@@ -80,9 +79,9 @@ def read_bars(png: bytes) -> dict[str, int]:
     return heights
 
 
-def read_shapes(png: bytes) -> list[list[tuple[str, str] | None]]:
+def read_shapes(picture: Image.Image) -> list[list[tuple[str, str] | None]]:
     """Shape and colour in each cell."""
-    pixels = read_pixels(png)
+    pixels = read_pixels(picture)
     mask = _ink(pixels, 120)
     starts = range(0, 4 * CELL, CELL)
     colours = [[pixels[top + 1 : top + CELL, left + 1 : left + CELL] for left in starts] for top in starts]

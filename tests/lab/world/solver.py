@@ -66,11 +66,11 @@ def by_row_and_column(text: str) -> str:
     )
 
 
-def see(domain: str, png: bytes, text: str) -> Seen:
+def see(domain: str, picture: Any, text: str) -> Seen:
     question, _, tail = by_row_and_column(text).partition(" Options: ")
     options = dict(re.findall(r"\(([A-D])\) ([^(]+?)(?= \(|$)", tail))
     reader = {"grid": read_grid, "bars": read_bars, "shapes": read_shapes}[domain]
-    seen = Seen(reader(png), domain, question, options)
+    seen = Seen(reader(picture), domain, question, options)
     {"grid": _grid, "bars": _bars, "shapes": _shapes}[domain](seen)
     return seen
 

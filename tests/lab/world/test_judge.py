@@ -8,11 +8,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mprm_lab.world import SOURCES, Problem, draw, judge_chain, judge_step, problem, solution
-from mprm_lab.world.forms import FORMS, NEUTRAL
-from mprm_lab.world.glyphs import LETTERS
-from mprm_lab.world.judge import claims_of
-from mprm_lab.world.problem import Run
-from mprm_lab.world.scene import COLOURS, Grid
+from mprm_lab.world.grammar import FORMS, NEUTRAL
+from mprm_lab.world.scene import COLOURS, LETTERS, Grid
+from mprm_lab.world.solutions import claims_of
 from tests.lab.world.solver import Seen, see
 from tests.lab.world.truth import is_true
 
@@ -86,7 +84,7 @@ def test_judge_and_an_independent_check_agree_on_solutions_with_one_thing_change
 def grid_sum() -> Problem:
     """Row 2 of the grid is 3 5 0 7, to be added from the left."""
     one = next(p for p in (problem("grid-sum", seed) for seed in range(99)) if "row 2 from left" in p.question)
-    items = one.runs[0].items
+    items = one.orders[0]
     values, totals = (3, 5, 0, 7), (3, 8, 8, 15)
     facts = {"result": "15", "answer 15": "right", f"start {items[0]}": "yes", "value cell 1": "4"}
     for item, value, total in zip(items, values, totals, strict=True):
@@ -99,7 +97,7 @@ def grid_sum() -> Problem:
         question="What is the sum of row 2 from left to right?",
         options=(),
         answer="15",
-        runs=(Run("", items),),
+        orders=(items,),
         facts=facts,
     )
 

@@ -1,55 +1,54 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import struct
-import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from mprm_lab.world import SOURCES, draw, places, problem, solution
-from mprm_lab.world.drawing import shape_spans
-from mprm_lab.world.glyphs import GLYPHS, glyph_spans
-from mprm_lab.world.png import palette_png
+from mprm.errors import ConfigError, DataError
+from mprm_lab.world import SOURCES, draw, problem, problem_named, solution, write_images
+from mprm_lab.world.drawing import GLYPHS, glyph_mask, shape_mask
 from tests.lab.world.picture_reader import read_bars, read_grid, read_pixels, read_shapes
 
 HASHES = {
-    "grid-sum": ("01f3ca861b66f3c2", "3e23c1450204cf6d"),
-    "grid-path": ("02d2f592219f0fc7", "536f60c2182b0470"),
-    "grid-alternate": ("c07ec3c39c2c6fa3", "01e1d862f5dc55d5"),
-    "grid-max": ("b486813e6664e51f", "8e6559bbdbb3f2c4"),
-    "grid-above": ("cf28ebb98c7c50c2", "07e9f65d4e08fc0d"),
-    "grid-compare": ("ea6cccdc370df24b", "634b7ea4d0cdd675"),
-    "bars-total": ("809ccb7995ce59c6", "7bf57a9eda85c4a5"),
-    "bars-range": ("b1f5538d3d4adf04", "823af8c4b6c785ab"),
-    "bars-above": ("b76bea3c9e54245c", "3d53eb045d540ea5"),
-    "bars-compare": ("8741effc633ad359", "38189b770d33975f"),
-    "bars-second": ("fff988b1cd0f1227", "da21d0b7e7a10581"),
-    "shapes-count": ("4adf237d858aaeb6", "324c61dd629b82fa"),
-    "shapes-lines": ("8b448a2c998308bd", "f4f3e93e052cca4c"),
-    "shapes-compare": ("3f51a3542c83b423", "6803307aacf6c0b4"),
-    "shapes-points": ("b9bf48cbbef5496e", "e0c4e31082432c48"),
+    "grid-sum": ("e178958207c6405f", "3e23c1450204cf6d"),
+    "grid-path": ("af35c221d6bb9632", "536f60c2182b0470"),
+    "grid-alternate": ("89efcf6c6b3343e5", "01e1d862f5dc55d5"),
+    "grid-max": ("68a1e15b85d00742", "8e6559bbdbb3f2c4"),
+    "grid-above": ("b91db9f546c06597", "07e9f65d4e08fc0d"),
+    "grid-compare": ("7edd78cec4889c1e", "634b7ea4d0cdd675"),
+    "bars-total": ("6fd17104b8f689e5", "7bf57a9eda85c4a5"),
+    "bars-range": ("0fdceda5db069b1d", "823af8c4b6c785ab"),
+    "bars-above": ("0d9ffe02fbd4b1d4", "3d53eb045d540ea5"),
+    "bars-compare": ("ea10ef9e36394720", "38189b770d33975f"),
+    "bars-second": ("680fd5bc89357878", "da21d0b7e7a10581"),
+    "shapes-count": ("c0b107d688cf5552", "324c61dd629b82fa"),
+    "shapes-lines": ("20313d5f82e791de", "f4f3e93e052cca4c"),
+    "shapes-compare": ("e062ce236ca9556c", "6803307aacf6c0b4"),
+    "shapes-points": ("263b8006b82ffbff", "e0c4e31082432c48"),
 }
-"""Of the pictures, and of the texts, of the first 20 problems of each source: they must never change."""
+"""Of the pictures' RGB pixels, and of the texts, of the first 20 problems of each source: they must never change."""
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_pictures_and_texts_stay_the_same_to_the_byte(name: str) -> None:
+def test_pixels_and_texts_stay_the_same_to_the_byte(name: str) -> None:
     pictures, texts = hashlib.sha256(), hashlib.sha256()
     for seed in range(20):
         one = problem(name, seed)
-        pictures.update(draw(one))
+        pictures.update(draw(one).convert("RGB").tobytes())
         texts.update("\n\n".join([one.question, one.answer, *solution(one)]).encode())
     assert (pictures.hexdigest()[:16], texts.hexdigest()[:16]) == HASHES[name]
 
 
-def test_a_picture_is_a_palette_png_of_four_cells_of_28_pixels_a_side() -> None:
+def test_a_picture_is_a_palette_png_of_four_cells_of_28_pixels_a_side(tmp_path: Path) -> None:
     for name in SOURCES:
-        with Image.open(io.BytesIO(draw(problem(name, 1)))) as image:
+        (path,) = write_images([problem(name, 1)], tmp_path)
+        with Image.open(path) as image:
             image.load()
             assert (image.format, image.mode, image.size) == ("PNG", "P", (112, 112))
+            assert image.convert("RGB").tobytes() == draw(problem(name, 1)).convert("RGB").tobytes()
 
 
 def test_two_pictures_of_like_problems_differ_in_colours() -> None:
@@ -64,47 +63,76 @@ def test_nothing_is_drawn_over_the_edge() -> None:
         assert np.abs(margin - np.median(margin, axis=(0, 1))).max() <= 14, "noise of at most two shades of seven"
 
 
-def test_images_longer_than_one_block_are_written_in_several() -> None:
-    # 300 rows of 301 bytes are 90,300: a block of 65,535 and one of 24,765
-    pixels = bytes(number % 4 for number in range(300 * 300))
-    palette = bytes([0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0, 255])
-    png = palette_png(pixels, 300, 300, palette)
-    with Image.open(io.BytesIO(png)) as image:
-        assert image.tobytes() == pixels
-        assert image.getpalette()[: len(palette)] == list(palette)  # type: ignore[index]
-    start = png.index(b"IDAT") + 4
-    (length,) = struct.unpack(">I", png[start - 8 : start - 4])
-    assert len(zlib.decompress(png[start : start + length])) == 90_300
-    assert png[start + 2 : start + 7] == struct.pack("<BHH", 0, 65_535, 0)
-    assert png[start + 7 + 65_535 :][:5] == struct.pack("<BHH", 1, 24_765, 24_765 ^ 0xFFFF)
-
-
 def test_glyphs_have_five_by_seven_dots_and_all_look_different() -> None:
     assert all(len(rows) == 7 and all(len(row) == 5 for row in rows) for rows in GLYPHS.values())
     assert len(set(GLYPHS.values())) == len(GLYPHS) == 20
-    # the bar at the top of a 7: five dots of 3 pixels, 2 rows of them
-    assert glyph_spans("7", 3, 2)[:2] == ((0, 0, 15), (1, 0, 15))
+    # the bar at the top of a 7: five dots of 3 pixels, 2 rows of them; below it one dot on the right
+    mask = glyph_mask("7", 3, 2)
+    assert mask.shape == (14, 15)
+    assert mask[:3].sum(axis=1).tolist() == [15, 15, 3]
 
 
 @pytest.mark.parametrize("side", range(15, 22))
 @pytest.mark.parametrize("shape", ["circle", "square", "triangle", "cross"])
-def test_shapes_stay_within_their_square_and_are_even(shape: str, side: int) -> None:
-    for row, first, n in shape_spans(shape, side):
-        assert 0 <= row < side
-        assert 0 <= first
-        assert first + n <= side
-        assert abs(first - (side - first - n)) <= 1, "as far from the left as from the right"
+def test_shapes_fill_their_square_and_are_even(shape: str, side: int) -> None:
+    mask = shape_mask(shape, side)
+    assert mask.shape == (side, side)
+    for row in mask:
+        inked = np.flatnonzero(row)
+        if len(inked):
+            assert len(inked) == inked[-1] - inked[0] + 1, "no holes"
+            assert abs(inked[0] - (side - 1 - inked[-1])) <= 1, "as far from the left as from the right"
+    assert 0.3 < mask.mean() < 0.9
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_places_are_named_as_the_pictures_show_them(seed: int) -> None:
+def test_patch_words_are_what_the_pictures_show(seed: int) -> None:
     grid, shapes, bars = (problem(name, seed) for name in ("grid-sum", "shapes-count", "bars-total"))
-    assert places(grid) == [(str(digit),) for row in read_grid(draw(grid)) for digit in row]
+    assert grid.scene.patch_words() == [(str(digit),) for row in read_grid(draw(grid)) for digit in row]
     shown = [cell for row in read_shapes(draw(shapes)) for cell in row]
-    assert places(shapes) == [cell[::-1] if cell else ("0",) for cell in shown]
-    heights, named = read_bars(draw(bars)), [words[0] for words in places(bars)]
+    assert shapes.scene.patch_words() == [cell[::-1] if cell else ("0",) for cell in shown]
+    heights, named = read_bars(draw(bars)), [words[0] for words in bars.scene.patch_words()]
     assert [str(heights[letter]) for letter in named[8:]] == named[:8]
     left_to_right = [letter for pair in zip(named[8:12], named[12:], strict=True) for letter in pair]
     order = [list(heights).index(letter) for letter in left_to_right]
     assert order == sorted(order)
     assert set(order) == set(range(len(heights)))
+
+
+def test_pictures_are_drawn_from_problems_ids_and_names_alike(tmp_path: Path) -> None:
+    one = problem("grid-sum", 17)
+    for folder, given in (("a", one), ("b", "grid-sum/17"), ("c", "grid-sum/17.png")):
+        paths = write_images([given], tmp_path / folder)
+        assert paths == [tmp_path / folder / "grid-sum" / "17.png"]
+        with Image.open(paths[0]) as image:
+            assert image.convert("RGB").tobytes() == draw(one).convert("RGB").tobytes()
+
+
+def test_pictures_that_are_there_are_left_alone(tmp_path: Path) -> None:
+    (path,) = write_images(["bars-range/3"], tmp_path)
+    path.write_bytes(b"mine")
+    assert write_images([problem("bars-range", 3)], tmp_path) == [path]
+    assert path.read_bytes() == b"mine"
+    assert sorted(path.parent.iterdir()) == [path], "no temporary file is left"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "grid-sum", "grid-sum/", "grid-sum/x", "grid-sum/-1", "grid-sum/01", "../17", "nothing/17", "/grid-sum/1"],
+)
+def test_names_that_name_no_problem_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="names no problem of the lab; expected SOURCE/SEED"):
+        problem_named(name)
+    with pytest.raises(DataError):
+        write_images([name], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_seed_beyond_the_last_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the seed is 4294967296"):
+        problem_named("grid-sum/4294967296")
+
+
+def test_the_name_of_a_picture_gives_the_problem_back() -> None:
+    one = problem("shapes-points", 300_000_001)
+    assert problem_named(one.image) == one

@@ -7,8 +7,12 @@ from itertools import pairwise
 import pytest
 
 from mprm.answers.options import options_in
+from mprm.data import prompt_of
 from mprm.errors import ConfigError
-from mprm_lab.world import SOURCES, SPLITS, as_question, draw, problem
+from mprm_lab.policy.dataset import grounding_task
+from mprm_lab.world import SOURCES, SPLITS, draw, problem, solution
+from mprm_lab.world.problems import vocabulary, words_of
+from mprm_lab.world.solutions import OUTLINES
 from tests.lab.world.picture_reader import read_bars, read_grid, read_shapes
 from tests.lab.world.solver import see
 
@@ -90,7 +94,7 @@ def test_numbers_stay_below_one_hundred() -> None:
 
 def test_a_problem_as_a_question_has_the_path_of_its_picture() -> None:
     one = problem("bars-total", 9)
-    question = as_question(one)
+    question = one.as_question()
     assert (question.id, question.images, question.source) == ("bars-total/9", ("bars-total/9.png",), "bars-total")
     assert (question.question, question.answer, question.options) == (one.question, one.answer, one.options)
 
@@ -109,3 +113,35 @@ def test_an_unknown_source_or_seed_is_refused_with_what_there_is() -> None:
         problem("grid-product", 0)
     with pytest.raises(ConfigError, match="grid-sum: the seed is -1; expected a whole number from 0"):
         problem("grid-sum", -1)
+
+
+def test_every_source_has_an_outline_of_its_solutions() -> None:
+    assert list(OUTLINES) == list(SOURCES)
+
+
+def test_every_word_of_prompts_and_solutions_is_in_the_vocabulary() -> None:
+    words = set(vocabulary())
+    for name in SOURCES:
+        for seed in range(100):
+            one = problem(name, seed)
+            text = "\n\n".join([prompt_of(one.as_question()), *solution(one)])
+            assert set(words_of(text)) <= words, one.id
+
+
+def test_the_vocabulary_is_small_and_nearly_all_of_it_is_used() -> None:
+    words = vocabulary()
+    assert list(words) == sorted(set(words))
+    assert len(words) < 350
+    used: set[str] = set()
+    for name in SOURCES:
+        for seed in range(150):
+            one = problem(name, seed)
+            used.update(words_of("\n\n".join([prompt_of(one.as_question()), *solution(one)])))
+            used.update(words_of(" ".join(grounding_task(one))))
+    # of the numbers, the largest are rare
+    assert {word for word in words if not word.isdigit()} - used == set()
+
+
+def test_words_put_together_again_are_the_text_but_for_spaces() -> None:
+    text = "\n\n".join(solution(problem("grid-alternate", 2)))
+    assert "".join(words_of(text)).replace("\n", "") == "".join(text.split())

@@ -7,8 +7,8 @@ import pytest
 from mprm.annotation.checker import AnswerChecker
 from mprm.data.candidates import JOINT, split_steps
 from mprm.errors import ConfigError
-from mprm_lab.world import SOURCES, as_question, problem, solution
-from mprm_lab.world.forms import NEUTRAL
+from mprm_lab.world import SOURCES, problem, solution
+from mprm_lab.world.grammar import NEUTRAL
 
 N_SEEDS = 300
 
@@ -64,7 +64,7 @@ def test_the_answer_checker_finds_every_solution_correct_and_other_answers_wrong
     pairs, expected = [], []
     for name, found in solutions.items():
         for seed, steps in enumerate(found[:60]):
-            question = as_question(problem(name, seed))
+            question = problem(name, seed).as_question()
             others = {"choice": "ABCD", "yes/no": ("Yes", "No"), "open": (str(int(seed)), "98")}[
                 SOURCES[name].answers
             ]

@@ -1,1 +1,1 @@
-"""Small Qwen2.5-VL and InternVL models that learn to solve the problems of the world."""
+"""Small vision-language policies of the published architectures, trained from scratch on the world's solutions."""

@@ -1,13 +1,16 @@
-"""Small models of the two backbones' architectures, with random weights."""
+"""Small models of the two backbones' architectures with random weights, and a tokenizer for the lab's vocabulary."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from mprm.data import prompt_of
 from mprm.errors import ConfigError
-from mprm.models.checkpoint import FAMILIES, Backbone
-from mprm_lab.policy.tokenizer import VIDEO, lab_tokenizer
+from mprm.models import FAMILIES, Backbone, Family
+from mprm_lab.policy.dataset import STEP_SEPARATOR
+from mprm_lab.world import SOURCES, SPLITS, problem, solution
+from mprm_lab.world.problems import vocabulary
 
 SIDE = 112
 """Pixels of the lab's pictures: 4 × 4 tokens of 28 × 28 for either backbone."""
@@ -18,7 +21,7 @@ ROPE_THETA = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How large a model is; the default has about five million parameters."""
+    """Size of a model; the default has about 5M parameters."""
 
     hidden: int = 256
     layers: int = 5
@@ -35,7 +38,7 @@ class Size:
 
 
 def new_policy(kind: str, *, size: Size | None = None, seed: int = 0) -> Backbone:
-    """A policy that knows nothing yet: ``kind`` is ``qwen2_5_vl`` or ``internvl``."""
+    """An untrained policy; ``kind`` is ``qwen2_5_vl`` or ``internvl``."""
     import torch
 
     if kind not in FAMILIES:
@@ -45,17 +48,17 @@ def new_policy(kind: str, *, size: Size | None = None, seed: int = 0) -> Backbon
     config = {"qwen2_5_vl": _qwen, "internvl": _internvl}[kind](size, tokenizer)
     torch.manual_seed(seed)
     model = family.model_class()(config)
-    _spread(model)
+    _initialize(model)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return Backbone(family, model, tokenizer, _processor(kind))
 
 
-def _spread(model: Any) -> None:
-    """Draw the weights anew, as wide as the inputs of each layer ask for, and words and places of patches apart.
+def _initialize(model: Any) -> None:
+    """Initialize the weights anew, scaled to each layer's fan-in, and words and patch positions apart.
 
-    transformers' 0.02 is for widths of thousands, and published towers learnt their places long ago. From such
-    weights small models attend to all alike for thousands of updates, and learn to look things up late or never.
+    transformers' 0.02 is for widths of thousands, and published towers have learned their positions. From such
+    weights small models attend uniformly for thousands of optimizer steps, and learn to look things up late or never.
     """
     import torch
 
@@ -69,7 +72,7 @@ def _spread(model: Any) -> None:
 
 
 def save_policy(policy: Backbone, folder: Any) -> None:
-    """Write it as published checkpoints are written; `mprm.models.checkpoint.load_backbone` reads it."""
+    """Write a checkpoint in Hugging Face format."""
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
     policy.image_processor.save_pretrained(folder)
@@ -128,7 +131,7 @@ def _internvl(size: Size, tokenizer: Any) -> Any:
         image_size=[SIDE, SIDE],
         patch_size=[PATCH, PATCH],
         attention_bias=True,
-        layer_scale_init_value=1.0,  # the published 0.1 is for towers that are not trained from nothing
+        layer_scale_init_value=1.0,  # the published 0.1 is for towers that are not trained from scratch
     )
     return InternVLConfig(
         vision_config=vision,
@@ -149,3 +152,50 @@ def _processor(kind: str) -> Any:
     processor = GotOcr2ImageProcessorPil(size={"height": SIDE, "width": SIDE}, crop_to_patches=True, max_patches=6)
     processor.tokens_per_tile = (SIDE // PATCH // 2) ** 2
     return processor
+
+
+FRAME = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+CHAT = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+VIDEO = {"qwen2_5_vl": "<|video_pad|>", "internvl": "<video>"}
+"""A token that the configuration must name, and nothing uses."""
+PIECES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+"
+"""Words, numbers, signs, each with the space before it; ends of line together, whatever follows."""
+N_TEXTS = 40
+"""Problems of each source whose texts the merges are learned from."""
+
+
+def lab_tokenizer(family: Family, *, size: int = 1000) -> Any:
+    """A byte-level BPE in which nearly every word of the world, with the space before it, is one token."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+    )
+    backend.train_from_iterator(_texts(), trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=FRAME[0], eos_token=FRAME[2])
+    special = [*FRAME, *family.image_tokens, VIDEO[family.name]]
+    tokenizer.add_special_tokens({"additional_special_tokens": special})
+    tokenizer.chat_template = CHAT
+    return tokenizer
+
+
+def _texts() -> list[str]:
+    texts = ["Yes No"] * 50  # the reward model's two words, each a token
+    texts += [f"{word} {word}" for word in vocabulary()] * 5
+    for source in SOURCES:
+        for seed in SPLITS["train"][:N_TEXTS]:
+            example = problem(source, seed)
+            texts += [prompt_of(example.as_question()), STEP_SEPARATOR.join(solution(example))]
+    return texts

@@ -5,43 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mprm.data.charts import Chart, Point, Series, line_figure, need_altair, save_figure
-from mprm.data.output import atomic_write
-from mprm_lab.reproduce.paper_numbers import BACKBONES
+from mprm.data import Chart, Point, Series, atomic_write, line_figure, need_altair, save_figure
+from mprm_lab.reproduce.findings import BACKBONES
 
-OVERALL = "overall F1"
+Summary = dict[str, Any]
 
 
 def charts_of(results: dict[str, Any]) -> list[Chart]:
-    """Every figure that the finished cells can show."""
-    found = []
-    for backbone, summary in results["summary"].items():
-        arms, title = summary["arms"], f"{BACKBONES.get(backbone, backbone)}'s architecture in the lab"
-        for name, x, series in (
-            ("scaling", "share of the rollouts (%)", _scaling(arms)),
-            ("random", "share of the rollouts (%)", _random(arms)),
-            ("curves", "updates", _curves(arms)),
+    """Every figure that the finished runs can show."""
+    charts = []
+    for backbone, of_backbone in results["summary"].items():
+        summary, title = of_backbone["conditions"], f"{BACKBONES.get(backbone, backbone)}'s architecture in the lab"
+        for name, x, y, series in (
+            ("scaling", "share of the rollouts (%)", "overall F1", _scaling(summary)),
+            ("random", "share of the rollouts (%)", "overall F1", _random(summary)),
+            ("curves", "optimizer steps", "overall F1", _curves(summary)),
+            ("best_of_n", "candidates a problem (N)", "accuracy", _best_of_n(summary)),
         ):
             if series:
-                chart = Chart(name=f"lab_{name}_{backbone}", title=title, x=x, y=OVERALL, series=series)
-                found.append(chart)
-        series = _best_of_n(arms)
-        if series:
-            found.append(
-                Chart(
-                    name=f"lab_best_of_n_{backbone}",
-                    title=title,
-                    x="candidates a problem (N)",
-                    y="accuracy",
-                    series=series,
-                    is_log=True,
-                )
-            )
-    return found
+                is_log = name == "best_of_n"
+                chart = Chart(name=f"lab_{name}_{backbone}", title=title, x=x, y=y, series=series, is_log=is_log)
+                charts.append(chart)
+    return charts
 
 
 def write_figures(results: dict[str, Any], folder: Path) -> list[str]:
-    """Write every figure as SVG; returns the files' names."""
+    """Names of the files: every figure as SVG."""
     need_altair()
     names = []
     for chart in charts_of(results):
@@ -51,77 +40,56 @@ def write_figures(results: dict[str, Any], folder: Path) -> list[str]:
     return names
 
 
-def _point(x: float, found: dict[str, Any]) -> Point:
-    return Point(x=x, y=found["mean"], low=found["low"], high=found["high"])
+def _point(x: float, mean: dict[str, Any]) -> Point:
+    return Point(x=x, y=mean["mean"], low=mean["low"], high=mean["high"])
 
 
-def _by_share(arms: dict[str, Any], strategy: str, ending: str = "") -> tuple[Point, ...]:
-    """The strategy's arms by the share that they keep."""
+def _by_share(summary: Summary, strategy: str, ending: str = "") -> tuple[Point, ...]:
+    """The strategy's conditions by the share that they keep."""
     shares = {}
-    for arm, found in arms.items():
-        middle = arm.removeprefix(f"{strategy}-").removesuffix(ending)
-        if arm == f"{strategy}-{middle}{ending}" and middle.replace(".", "", 1).isdigit():
-            shares[float(middle)] = found["overall"]
+    for condition, row in summary.items():
+        middle = condition.removeprefix(f"{strategy}-").removesuffix(ending)
+        if condition == f"{strategy}-{middle}{ending}" and middle.replace(".", "", 1).isdigit():
+            shares[float(middle)] = row["overall"]
     return tuple(_point(share, shares[share]) for share in sorted(shares))
 
 
-def _with_all(points: tuple[Point, ...], arms: dict[str, Any]) -> tuple[Point, ...]:
-    """The points, and all data at their end."""
-    return (*points, _point(100, arms["full"]["overall"])) if points and "full" in arms else points
+def _scaling(summary: Summary) -> tuple[Series, ...]:
+    """BIS and random by share, all data as a level line."""
+    curves = {name: _by_share(summary, strategy) for name, strategy in (("BIS", "bis"), ("random", "random"))}
+    series = [Series(name=name, points=points) for name, points in curves.items() if points]
+    if series and "full" in summary:
+        ends = tuple(_point(share, summary["full"]["overall"]) for share in (0, 100))
+        series.append(Series(name="all rollouts", points=ends))
+    return tuple(series)
 
 
-def _level(arms: dict[str, Any]) -> tuple[Series, ...]:
-    """All data as a level line."""
-    if "full" not in arms:
-        return ()
-    ends = tuple(_point(share, arms["full"]["overall"]) for share in (0, 100))
-    return (Series(name="all rollouts", points=ends),)
-
-
-def _scaling(arms: dict[str, Any]) -> tuple[Series, ...]:
-    found = [
-        Series(name=name, points=points)
-        for name, strategy in (("BIS", "bis"), ("random", "random"))
-        if (points := _by_share(arms, strategy))
-    ]
-    return (*found, *_level(arms)) if found else ()
-
-
-def _random(arms: dict[str, Any]) -> tuple[Series, ...]:
-    matched = _by_share(arms, "random", "-matched")
-    single = _by_share(arms, "random")
+def _random(summary: Summary) -> tuple[Series, ...]:
+    """Random by share, each with all data at its end."""
+    single, matched = _by_share(summary, "random"), _by_share(summary, "random", "-matched")
     if not (matched and single):
         return ()
+    end = (_point(100, summary["full"]["overall"]),) if "full" in summary else ()
     return (
-        Series(name="random, one pass", points=_with_all(single, arms)),
-        Series(name="random, as many updates as all", points=_with_all(matched, arms)),
+        Series(name="random, one pass", points=single + end),
+        Series(name="random, as many optimizer steps as all", points=matched + end),
     )
 
 
-def _curves(arms: dict[str, Any]) -> tuple[Series, ...]:
+def _curves(summary: Summary) -> tuple[Series, ...]:
     return tuple(
-        Series(name=arm, points=tuple(_point(point["update"], point["overall"]) for point in found["curve"]))
-        for arm, found in arms.items()
-        if "curve" in found
+        Series(name=name, points=tuple(_point(point["optimizer_step"], point["overall"]) for point in row["curve"]))
+        for name, row in summary.items()
+        if "curve" in row
     )
 
 
-def _best_of_n(arms: dict[str, Any]) -> tuple[Series, ...]:
-    found = []
-    for arm, values in arms.items():
-        if "best_of_n" in values:
-            row = values["best_of_n"]["prm"]
-            found.append(Series(name=arm, points=tuple(_point(int(n), one) for n, one in row.items())))
-            rivals = values["best_of_n"]
-    if not found:
-        return ()
-    # the same for every reward model: they have no part in them
-    others = {"majority_vote": "majority vote", "oracle": "oracle"}
-    return (
-        *found,
-        *(
-            Series(name=words, points=tuple(_point(int(n), one) for n, one in rivals[name].items()))
-            for name, words in others.items()
-            if name in rivals
-        ),
+def _best_of_n(summary: Summary) -> tuple[Series, ...]:
+    accuracies = {condition: row["best_of_n"] for condition, row in summary.items() if "best_of_n" in row}
+    rows = {condition: by_method["prm"] for condition, by_method in accuracies.items()}
+    for by_method in list(accuracies.values())[-1:]:  # the same for every reward model: they have no part in them
+        others = {"majority vote": "majority_vote", "oracle": "oracle"}
+        rows |= {words: by_method[method] for words, method in others.items() if method in by_method}
+    return tuple(
+        Series(name=name, points=tuple(_point(int(n), mean) for n, mean in row.items())) for name, row in rows.items()
     )

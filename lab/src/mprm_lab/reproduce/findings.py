@@ -1,38 +1,51 @@
-"""The paper's findings, and whether the lab's numbers bear them out: by rule, never by hand."""
+"""The paper's numbers and findings, and whether the lab's numbers reproduce them: by rule, never by hand."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.resources import files
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal, get_args
 
-from mprm_lab.reproduce.aggregate import METRICS, Cells, Record, best_of_n_value
-from mprm_lab.reproduce.paper_numbers import OVERALL
-from mprm_lab.reproduce.seed_interval import SeedMean, seed_mean
+import msgspec
 
-Verdict = Literal["reproduced", "not reproduced", "open"]
+from mprm_lab.reproduce.measure import SeedMean, seed_mean
+from mprm_lab.reproduce.results import METRICS, Record, Runs, best_of_n_value
+
+BACKBONES = {"internvl": "InternVL2.5-8B", "qwen": "Qwen2.5-VL-7B"}
+"""What the paper trains where the lab trains its small models of the same architectures."""
+RHOS = (5, 10, 15, 25, 35, 50)
+
+
+PAPER = msgspec.json.decode((files("mprm_lab.reproduce") / "paper.json").read_bytes())
+"""The paper's own numbers, in percent, by the lab's names of backbones and conditions. ``overall``: micro-F1 on
+VisualProcessBench, of its main table, and of those of the ablation and alpha (InternVL alone). ``error_steps``: share
+of error steps in the training sets, where it is stated. ``best_of_16``: accuracy with InternVL2.5-8B on four
+benchmarks, where ``base`` is the policy without a reward model."""
+OVERALL: dict[str, dict[str, float]] = PAPER["overall"]
+
+Outcome = Literal["reproduced", "not reproduced", "open"]
 Term = tuple[str, str]
-"""An arm and one of `VALUES`."""
-LARGEST_N = 16
+"""A condition and one of `VALUES`."""
 
 
 def _curve_mean(record: Record) -> float | None:
     """Mean of the learning curve over its points, without the untrained one."""
-    points = [point["overall"] for point in record.get("curve", ()) if point["update"] > 0]
+    points = [point["overall"] for point in record.get("curve", ()) if point["optimizer_step"] > 0]
     return fmean(points) if points else None
 
 
 VALUES = {
     "overall": METRICS["overall"],
     "curve": _curve_mean,
-    "best-of-16": best_of_n_value("prm", LARGEST_N),
+    "best-of-16": best_of_n_value("prm", 16),
     "best-of-1": best_of_n_value("prm", 1),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A sum of numbers less another lies above a bound, or near zero; in points of a hundred."""
+    """A sum of numbers minus another lies above a bound, or near zero; in points of a hundred."""
 
     plus: tuple[Term, ...]
     minus: tuple[Term, ...]
@@ -40,50 +53,48 @@ class Claim:
     is_near: bool = False
     """Whether the claim is that the difference is no further from zero than the bound, on either side."""
 
-    def difference(self, cells: Cells, backbone: str) -> SeedMean | None:
+    def difference(self, runs: Runs, backbone: str) -> SeedMean | None:
         """In points, seed by seed, over the seeds that have all of the numbers."""
-        terms = [(arm, value, sign) for sign, part in ((1, self.plus), (-1, self.minus)) for arm, value in part]
-        found = [cells.records(backbone, arm) for arm, _, _ in terms]
+        terms = [(*term, 1) for term in self.plus] + [(*term, -1) for term in self.minus]
+        records = [runs.records(backbone, condition) for condition, _, _ in terms]
         differences = []
-        for seed in sorted(set.intersection(*(set(records) for records in found))):
-            values = [VALUES[value](records[seed]) for (_, value, _), records in zip(terms, found, strict=True)]
+        for seed in sorted(set.intersection(*map(set, records))):
+            values = [VALUES[value](by_seed[seed]) for (_, value, _), by_seed in zip(terms, records, strict=True)]
             if None not in values:
                 signed = zip(values, terms, strict=True)
                 differences.append(100 * sum(sign * value for value, (_, _, sign) in signed))
         return seed_mean(differences) if differences else None
 
-    def verdict(self, found: SeedMean | None) -> Verdict:
+    def outcome(self, difference: SeedMean | None) -> Outcome:
         """By where the interval lies; open without one."""
-        if found is None or found.low is None or found.high is None:
+        if difference is None or difference.low is None or difference.high is None:
             return "open"
         if self.is_near:
-            if -self.bound < found.low and found.high < self.bound:
+            if -self.bound < difference.low and difference.high < self.bound:
                 return "reproduced"
-            return "not reproduced" if found.low > self.bound or found.high < -self.bound else "open"
-        if found.low > self.bound:
+            is_apart = difference.low > self.bound or difference.high < -self.bound
+            return "not reproduced" if is_apart else "open"
+        if difference.low > self.bound:
             return "reproduced"
-        return "not reproduced" if found.high < self.bound else "open"
+        return "not reproduced" if difference.high < self.bound else "open"
 
     def paper(self, backbone: str) -> float | None:
         """The paper's own difference, where it states the numbers."""
         known = OVERALL.get(backbone, {})
-        if any(value != "overall" or arm not in known for arm, value in (*self.plus, *self.minus)):
+        if any(value != "overall" or condition not in known for condition, value in (*self.plus, *self.minus)):
             return None
-        return sum(known[arm] for arm, _ in self.plus) - sum(known[arm] for arm, _ in self.minus)
+        return sum(known[condition] for condition, _ in self.plus) - sum(known[name] for name, _ in self.minus)
 
     @property
     def words(self) -> str:
-        """What is claimed."""
+        """The claim as the page writes it."""
 
         def side(terms: tuple[Term, ...]) -> str:
-            return " + ".join(arm if value == "overall" else f"{arm} ({value})" for arm, value in terms)
+            return " + ".join(name if value == "overall" else f"{name} ({value})" for name, value in terms)
 
-        less = (
-            f"{side(self.plus)} − {side(self.minus)}"
-            if len(self.plus) == 1
-            else (f"({side(self.plus)}) − ({side(self.minus)})")
-        )
-        return f"\\|{less}\\| < {self.bound:g}" if self.is_near else f"{less} > {self.bound:g}"
+        plus, minus = side(self.plus), side(self.minus)
+        difference = f"{plus} − {minus}" if len(self.plus) == 1 else f"({plus}) − ({minus})"
+        return f"|{difference}| < {self.bound:g}" if self.is_near else f"{difference} > {self.bound:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,20 +104,20 @@ class Finding:
     words: str
     claims: tuple[Claim, ...]
 
-    def verdict(self, cells: Cells, backbone: str) -> Verdict:
+    def outcome(self, runs: Runs, backbone: str) -> Outcome:
         """Reproduced when every claim is, not reproduced when one is not, else open."""
-        verdicts = [claim.verdict(claim.difference(cells, backbone)) for claim in self.claims]
-        if "not reproduced" in verdicts:
+        outcomes = [claim.outcome(claim.difference(runs, backbone)) for claim in self.claims]
+        if "not reproduced" in outcomes:
             return "not reproduced"
-        return "open" if "open" in verdicts else "reproduced"
+        return "open" if "open" in outcomes else "reproduced"
 
 
-def _above(arm: str, other: str, bound: float = 0.0, *, value: str = "overall") -> Claim:
-    return Claim(plus=((arm, value),), minus=((other, value),), bound=bound)
+def _above(condition: str, other: str, bound: float = 0.0, *, value: str = "overall") -> Claim:
+    return Claim(plus=((condition, value),), minus=((other, value),), bound=bound)
 
 
-def _near(arm: str, other: str, bound: float) -> Claim:
-    return Claim(plus=((arm, "overall"),), minus=((other, "overall"),), bound=bound, is_near=True)
+def _near(condition: str, other: str, bound: float) -> Claim:
+    return Claim(plus=((condition, "overall"),), minus=((other, "overall"),), bound=bound, is_near=True)
 
 
 CLOSE, MODERATE = 1.0, 2.0
@@ -119,15 +130,15 @@ FINDINGS = (
         claims=(_above("random-25", "full", -MODERATE),),
     ),
     Finding(
-        words="So it does when a random quarter gets as many updates as all data",
+        words="So it does when a random quarter gets as many optimizer steps as all data",
         claims=(_above("random-25-matched", "full", -MODERATE),),
     ),
     Finding(words="Mixed rollouts teach more than random ones", claims=(_above("mixed-25", "random-25"),)),
     Finding(words="Rollouts of low MC teach more than random ones", claims=(_above("low-mc-25", "random-25"),)),
     Finding(words="Mixed rollouts teach more than those of low MC", claims=(_above("mixed-25", "low-mc-25"),)),
     Finding(
-        words="BIS is better than random choice at every fraction",
-        claims=tuple(_above(f"bis-{rho}", f"random-{rho}") for rho in (5, 10, 15, 25, 35, 50)),
+        words="BIS is better than random selection at every fraction",
+        claims=tuple(_above(f"bis-{rho}", f"random-{rho}") for rho in RHOS),
     ),
     Finding(
         words="Its gain is largest where the fraction is small",
@@ -156,11 +167,12 @@ FINDINGS = (
     Finding(
         words="A reward model improves best-of-N over the policy alone",
         claims=tuple(
-            Claim(plus=((arm, "best-of-16"),), minus=((arm, "best-of-1"),)) for arm in ("full", "random-25", "bis-25")
+            Claim(plus=((name, "best-of-16"),), minus=((name, "best-of-1"),))
+            for name in ("full", "random-25", "bis-25")
         ),
     ),
     Finding(
-        words="BIS improves best-of-N over random choice and over all data",
+        words="BIS improves best-of-N over random selection and over all data",
         claims=tuple(_above("bis-25", other, value="best-of-16") for other in ("random-25", "full")),
     ),
     Finding(
@@ -170,10 +182,7 @@ FINDINGS = (
 )
 
 
-def counts(cells: Cells) -> dict[str, dict[Any, int]]:
-    """How many findings have which verdict, by backbone."""
-    found: dict[str, dict[Any, int]] = {}
-    for backbone in cells.backbones:
-        verdicts = [finding.verdict(cells, backbone) for finding in FINDINGS]
-        found[backbone] = {name: verdicts.count(name) for name in ("reproduced", "not reproduced", "open")}
-    return found
+def counts(runs: Runs) -> dict[str, dict[Outcome, int]]:
+    """How many findings have which outcome, by backbone."""
+    outcomes = {name: [finding.outcome(runs, name) for finding in FINDINGS] for name in runs.backbones}
+    return {backbone: {name: each.count(name) for name in get_args(Outcome)} for backbone, each in outcomes.items()}

@@ -1,135 +1,194 @@
-"""The results page: Markdown, made of the results file and nothing else."""
+"""The results page and its figures: made of the results file and nothing else.
+
+Tables have the paper's layout, with the paper's numbers beside the lab's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
 from statistics import fmean
 from textwrap import fill
 from typing import Any
 
-from mprm_lab.reproduce import page_tables as tables
-from mprm_lab.reproduce.aggregate import METRICS, Cells
-from mprm_lab.reproduce.figures import charts_of
-from mprm_lab.reproduce.findings import CLOSE, FINDINGS, MODERATE, counts
-from mprm_lab.reproduce.paper_numbers import BACKBONES
-from mprm_lab.reproduce.progress import spoken
+from mprm.data import atomic_write, markdown_table
+from mprm_lab.reproduce.figures import charts_of, write_figures
+from mprm_lab.reproduce.findings import (
+    BACKBONES,
+    CLOSE,
+    FINDINGS,
+    MODERATE,
+    OVERALL,
+    PAPER,
+    counts,
+)
+from mprm_lab.reproduce.measure import SeedMean, seed_mean
+from mprm_lab.reproduce.plan import ReproducePlan
+from mprm_lab.reproduce.reproduce import duration
+from mprm_lab.reproduce.results import METRICS, Runs, read_results, results_of, write_results
 
+NAME = "lab"
 WIDTH = 118
-COMMANDS = """```console
-$ mprm lab open LAB
-$ mprm lab reproduce LAB --out docs/results --force
-```
-
-The first command opens the lab that mprm ships. `mprm lab reproduce LAB --make --out RESULTS` in an empty folder is
-the whole from nothing instead, policies, corpus and benchmark included."""
 MAIN_PAIRS = (("bis-10", "random-10"), ("bis-25", "random-25"), ("bis-10", "full"), ("bis-25", "full"))
 OTHER_METRICS = {"macro_f1": "pooled F1", "auc": "AUC"}
 """Those that do not take the mean over sources."""
 CAPTIONS = {
     "scaling": "Overall F1 against the share of the rollouts",
-    "random": "Random choice, one pass and as many updates as all data",
+    "random": "Random selection, one pass and as many optimizer steps as all data",
     "curves": "Overall F1 during training",
     "best_of_n": "Accuracy of best-of-N",
 }
+LABELS = {
+    "base": "Base (untrained)",
+    "full": "All rollouts, hard (τ = 0)",
+    "full-tau-1": "All rollouts, hard (τ = 1/N)",
+    "full-tau-2": "All rollouts, hard (τ = 2/N)",
+    "full-soft": "All rollouts, soft",
+}
+Summary = dict[str, Any]
+"""Conditions of one backbone, as `mprm_lab.reproduce.results.summary_of` makes them."""
+
+
+def write_page(lab: Path, out: Path, plan: ReproducePlan | None = None) -> list[Path]:
+    """Paths of ``lab.json``, ``lab.md`` and the figures, written from the finished runs over earlier ones."""
+    path = out / f"{NAME}.json"
+    write_results(results_of(lab, plan or ReproducePlan()), path)
+    results, text = read_results(path), out / f"{NAME}.md"
+    with atomic_write(str(text)) as temporary:
+        temporary.write_text(page(results), encoding="utf-8")
+    return [path, text, *(out / name for name in write_figures(results, out))]
 
 
 def page(results: dict[str, Any]) -> str:
     """The whole of ``lab.md``."""
-    cells = Cells(results["cells"])
-    parts = ["# The paper's experiments in the lab", _introduction(results), _findings(cells), _truth(results)]
-    for backbone in cells.backbones:
-        parts.append(_backbone(results, cells, backbone))
-    parts.append(_choice(results))
-    return "\n\n".join(parts) + "\n"
+    runs = Runs(results["runs"])
+    parts = ["# The paper's experiments in the lab", _introduction(results), _findings(runs), _truth(results)]
+    parts += [_backbone(results, runs, backbone) for backbone in runs.backbones]
+    return "\n\n".join([*parts, _learning_rates(results)]) + "\n"
 
 
-def _filled(text: str, *, bullet: str = "") -> str:
-    """The text as a paragraph, or as an item of a list."""
-    return fill(" ".join(text.split()), WIDTH, initial_indent=bullet, subsequent_indent=" " * len(bullet))
+def _text(name: str, **values: Any) -> str:
+    """A section of ``page.md`` with these values, its paragraphs and list items filled."""
+    template = (files("mprm_lab.reproduce") / "page.md").read_text(encoding="utf-8")
+    section = template.partition(f"<!-- {name} -->\n")[2].partition("\n<!--")[0]
+    text = ""
+    for block in section.strip().format(**values).split("\n\n"):
+        indent = "  " if block.startswith("- ") else ""
+        is_code, is_next_item = block.startswith("```"), indent and text.rpartition("\n\n")[2].startswith("- ")
+        words = block if is_code else fill(" ".join(block.split()), WIDTH, subsequent_indent=indent)
+        text += ("\n" if is_next_item else "\n\n") + words
+    return text.strip()
+
+
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; nothing where there are no rows."""
+    return markdown_table(heads, rows) if rows else ""
+
+
+# Cells of tables.
+
+
+def label(condition: str) -> str:
+    """The condition as the paper calls it."""
+    if condition in LABELS:
+        return LABELS[condition]
+    strategy, _, rest = condition.removeprefix("low-").partition("-")
+    name = {"bis": "BIS", "mc": "Low-MC"}.get(strategy, strategy.capitalize())
+    share, _, more = rest.partition("-")
+    ending = ", matched updates" if more == "matched" else more.replace("alpha-", ", α = ")
+    return f"{name}-{share}%{ending}"
+
+
+def percent(mean: dict[str, Any] | None) -> str:
+    """A mean in percent with its interval."""
+    if mean is None:
+        return ""
+    text = f"{100 * mean['mean']:.2f}"
+    return text if mean["low"] is None else f"{text} [{100 * mean['low']:.2f}, {100 * mean['high']:.2f}]"
+
+
+def points(difference: SeedMean | None, scale: float = 100.0) -> str:
+    """A difference in points with its interval; of shares, where the scale is 100."""
+    if difference is None:
+        return ""
+    if difference.low is None or difference.high is None:
+        return signed(scale * difference.mean)
+    return f"{signed(scale * difference.mean)} [{signed(scale * difference.low)}, {signed(scale * difference.high)}]"
+
+
+def signed(value: float) -> str:
+    """With its sign; what rounds to zero has a plus."""
+    return f"{round(value, 2) + 0.0:+.2f}"
+
+
+def _paper(backbone: str, condition: str) -> str:
+    value = OVERALL.get(backbone, {}).get(condition)
+    return "" if value is None else f"{value:.2f}"
+
+
+def _paper_difference(backbone: str, condition: str, other: str) -> str:
+    known = OVERALL.get(backbone, {})
+    return signed(known[condition] - known[other]) if condition in known and other in known else ""
+
+
+def _error_steps(summary: dict[str, Any]) -> str:
+    """Share of error steps among those that are trained on, in percent."""
+    return f"{100 * (1 - summary['n_positive'] / summary['n_steps']):.2f}" if summary["n_steps"] else ""
+
+
+# Sections of the page.
 
 
 def _introduction(results: dict[str, Any]) -> str:
-    corpus, benchmark, cells = results["corpus"], results["benchmark"], results["cells"]
-    n_missing = results["n_planned"] - len(cells)
-    missing = f"{n_missing} planned cells are not measured yet." if n_missing else ""
-    devices = ", ".join(sorted({cell["device"] for cell in cells}))
-    first = f"""Every training of the paper, repeated on the [lab](../lab.md)'s small world: models of the
-        architectures of InternVL2.5 and Qwen2.5-VL with a few million weights; {corpus["rollouts"]:,} rollouts with
-        {corpus["steps"]:,} steps ({100 * corpus["error_share"]:.2f}% of them errors,
-        {100 * corpus["mixed_share"]:.1f}% of the rollouts mixed, mean MC {corpus["mean_mc"]:.3f}); a benchmark of
-        {benchmark["n_solutions"]:,} solutions ({benchmark["n_correct"]:,} correct and {benchmark["n_error"]:,}
-        incorrect steps of {benchmark["n_sources"]} sources) by policies that had no part in the corpus. Absolute
-        values cannot be compared with the paper's: model, world and benchmark differ. Which way each difference
-        goes can."""
-    notes = (
-        f"""{len(cells)} cells, up to {results["plan"]["seeds"]} seeds each;
-        {spoken(sum(cell["seconds"] for cell in cells))} of training and measuring on {devices}, several at a time.
-        {missing}""",
-        """*Overall* is the paper's: macro-F1 of each source, weighted by its steps, in percent. The threshold is
-        chosen on other problems than those it is reported on (five folds). *Test threshold* is chosen on the reported
-        problems themselves, as the paper's released code does: optimistic, and shown for comparison only.""",
-        """In brackets: Student's 95% interval over seeds. A seed decides what is drawn and the order in training, and
-        differences are taken seed by seed. All seeds share one corpus, one benchmark and each backbone's starting
-        weights: the intervals do not tell how another corpus would have turned out. Each stands for itself; none is
-        corrected for the number of comparisons.""",
-        f"""One pass unless stated, batch {results["plan"]["training"]["batch_size"]}, the learning rate
-        [chosen once](#hyperparameters) for each backbone, on all data, on problems of their own; every other
-        hyperparameter is the paper's. Every number is of the model after its last update; none is of the best of
-        several checkpoints.""",
+    runs = results["runs"]
+    n_missing = results["n_planned"] - len(runs)
+    return _text(
+        "introduction",
+        **{name: results[name] for name in ("corpus", "benchmark", "plan")},
+        n_runs=len(runs),
+        time=duration(sum(record["seconds"] for record in runs)),
+        devices=", ".join(sorted({record["device"] for record in runs})),
+        missing=f"{n_missing} planned runs are not done yet." if n_missing else "",
     )
-    made = "This page and its figures are made of [lab.json](lab.json), which holds every cell:"
-    listed = "\n".join(_filled(note, bullet="- ") for note in notes)
-    return f"{_filled(first)}\n\n{listed}\n\n{made}\n\n{COMMANDS}"
 
 
-def _findings(cells: Cells) -> str:
+def _findings(runs: Runs) -> str:
     rows = []
     for finding in FINDINGS:
         for number, claim in enumerate(finding.claims):
             row = [finding.words if number == 0 else "", claim.words]
-            for backbone in cells.backbones:
-                found, paper = claim.difference(cells, backbone), claim.paper(backbone)
-                row += [
-                    "" if paper is None else tables.signed(paper),
-                    tables.difference_cell(found),
-                    claim.verdict(found),
-                ]
+            for backbone in runs.backbones:
+                difference, paper = claim.difference(runs, backbone), claim.paper(backbone)
+                row += ["" if paper is None else signed(paper), points(difference, 1.0), claim.outcome(difference)]
             rows.append(row)
     heads = ["finding", "claim, in points"]
-    for backbone in cells.backbones:
+    for backbone in runs.backbones:
         heads += [f"{BACKBONES.get(backbone, backbone)}, paper", f"lab ({backbone})", "verdict"]
-    told = "; ".join(
-        f"{backbone}: " + ", ".join(f"{n} {verdict}" for verdict, n in found.items())
-        for backbone, found in counts(cells).items()
+    outcomes = "; ".join(
+        f"{backbone}: " + ", ".join(f"{n} {outcome}" for outcome, n in by_outcome.items())
+        for backbone, by_outcome in counts(runs).items()
     )
-    whole = f"""{told} (of {len(FINDINGS)}; one with several claims is reproduced when all of them are, and not
-        reproduced when one is not)."""
-    rule = f"""A claim is *reproduced* when the whole interval lies on the claimed side of its bound, *not reproduced*
-        when the whole interval lies on the other side, else *open*. To reach all data is to be no more than
-        {CLOSE:g} point behind, and a moderate gap is at most {MODERATE:g} points: the paper's own largest differences
-        of the kind are 0.94 and 1.75."""
-    table = tables.markdown(heads, rows)
-    return f"## Findings\n\n{_filled(whole)}\n\n{_filled(rule)}\n\n{table}\n\n{_other_metrics(cells)}"
+    text = _text("findings", outcomes=outcomes, n_findings=len(FINDINGS), close=CLOSE, moderate=MODERATE)
+    return "\n\n".join(("## Findings", text, markdown(heads, rows), _other_metrics(runs)))
 
 
-def _other_metrics(cells: Cells) -> str:
+def _other_metrics(runs: Runs) -> str:
     """The main differences by metrics that do not take the mean over sources."""
-    kinds = [(backbone, name) for backbone in cells.backbones for name in OTHER_METRICS]
+    columns = [(backbone, metric) for backbone in runs.backbones for metric in OTHER_METRICS]
     rows = [
         [
-            f"{one} − {other}",
-            *(tables.points_cell(cells.difference(name, one, other, METRICS[kind])) for name, kind in kinds),
+            f"{condition} − {other}",
+            *(points(runs.difference(name, condition, other, METRICS[metric])) for name, metric in columns),
         ]
-        for one, other in MAIN_PAIRS
+        for condition, other in MAIN_PAIRS
     ]
-    told = """All findings on training are about the paper's overall value, a mean over sources. The same differences
-        in F1 of all steps pooled, with one threshold for all, and in AUC, in points:"""
-    heads = ["difference", *(f"{name}: {OTHER_METRICS[kind]}" for name, kind in kinds)]
-    return f"{_filled(told)}\n\n{tables.markdown(heads, rows)}"
+    heads = ["difference", *(f"{name}: {OTHER_METRICS[metric]}" for name, metric in columns)]
+    return f"{_text('other metrics')}\n\n{markdown(heads, rows)}"
 
 
 def _truth(results: dict[str, Any]) -> str:
-    """Labels against the world's own judgement of the steps."""
+    """Labels against the world's own verdicts on the steps."""
     truth = results["truth"]
     rows = []
     for row in truth["rows"]:
@@ -137,28 +196,20 @@ def _truth(results: dict[str, Any]) -> str:
         wrong = f"{100 * row['n_wrong'] / n_claiming:.1f}" if n_claiming else ""
         noise, below = ("" if row[name] is None else f"{100 * row[name]:.1f}" for name in ("eta_eff", "below"))
         again = f"{100 * row['n_below'] / row['n_again']:.1f}" if row["n_again"] else ""
-        counts_of_row = [f"{row[name]:,}" for name in ("n_steps", "n_neutral")]
-        rows.append([str(row["k"]), *counts_of_row, wrong, noise, f"{row['n_again']:,}", again, below])
+        n_steps, n_neutral, n_again = (f"{row[name]:,}" for name in ("n_steps", "n_neutral", "n_again"))
+        rows.append([str(row["k"]), n_steps, n_neutral, wrong, noise, n_again, again, below])
     positive = [row for row in truth["rows"] if row["k"] > 0]
     n_positive = sum(row["n_steps"] - row["n_neutral"] for row in positive)
     n_wrong = sum(row["n_wrong"] for row in positive)
-    told = f"""In the lab the truth of every step is known. Of the {n_positive:,} positive steps that claim something,
-        {n_wrong:,} are wrong ({100 * n_wrong / max(1, n_positive):.2f}%): pseudo-positives. Beside them η_eff(k), the
-        probability that a step with k of {truth["N"]} successes has a rate of success below {truth["reliable"]:g}, by
-        the Beta prior fitted to the corpus (`mprm theory fit`). The two are not the same thing: a wrong step that the
-        policy mends has a high rate, and a right one before a hard passage a low one. Both fall as k grows: the fewer
-        successes, the less a positive label is worth."""
-    tried = f"""The last columns try the model on pairs of counts. Where two rollouts of a problem begin word for word
-        alike, the beginning was continued twice, {truth["N"]} times each: in how many pairs the second count is
-        below {truth["reliable"]:g} of {truth["N"]} when the first was k, and in how many it should be by the prior,
-        which is fitted to all counts."""
+    share = n_wrong / max(1, n_positive)
+    settings = {"N": truth["N"], "reliable": truth["reliable"]}
+    text = _text("truth", n_positive=n_positive, n_wrong=n_wrong, wrong_share=share, **settings)
     heads = ["k", "steps", "neutral", "wrong, %", "η_eff, %", "pairs", "second is low, %", "by the prior, %"]
-    paragraphs = "\n\n".join((_filled(told), _filled(tried)))
-    return f"## Labels against the truth\n\n{paragraphs}\n\n{tables.markdown(heads, rows)}"
+    return f"## Labels against the truth\n\n{text}\n\n{markdown(heads, rows)}"
 
 
-def _backbone(results: dict[str, Any], cells: Cells, backbone: str) -> str:
-    summary = results["summary"][backbone]["arms"]
+def _backbone(results: dict[str, Any], runs: Runs, backbone: str) -> str:
+    summary = results["summary"][backbone]["conditions"]
     names = {chart.name for chart in charts_of(results)}
 
     def figure(kind: str) -> str:
@@ -166,85 +217,217 @@ def _backbone(results: dict[str, Any], cells: Cells, backbone: str) -> str:
         return f"\n\n![{CAPTIONS[kind]}]({name}.svg)" if name in names else ""
 
     title = f"{BACKBONES[backbone]}'s architecture" if backbone in BACKBONES else backbone
-    over_problems = results["bis_less_random_over_problems"].get(backbone, {})
+    over_problems = results["bis_minus_random_over_problems"].get(backbone, {})
     sections: Sequence[tuple[str, str]] = (
-        ("Labels and fractions", tables.main_table(summary, backbone) + figure("scaling")),
-        ("BIS minus random choice", tables.paired_table(cells, backbone, over_problems)),
-        ("One threshold for all sources, or one for each", _own_thresholds(results, cells, backbone)),
-        ("Ablation at 25%", tables.ablation_table(cells, summary, backbone)),
-        ("Sensitivity to α at 25%", tables.alpha_table(summary, backbone)),
+        ("Labels and fractions", _main_table(summary, backbone) + figure("scaling")),
+        ("BIS minus random selection", _paired_table(runs, backbone, over_problems)),
+        ("One threshold for all sources, or one for each", _own_thresholds(results, runs, backbone)),
+        ("Ablation at 25%", _ablation_table(runs, summary, backbone)),
+        ("Sensitivity to α at 25%", _alpha_table(summary, backbone)),
         (
-            "Random choice: one pass, and as many updates as all data",
-            tables.matched_table(summary) + figure("random"),
+            "Random selection: one pass, and as many optimizer steps as all data",
+            _matched_table(summary) + figure("random"),
         ),
-        ("Best of N", tables.best_of_n_table(summary, backbone) + figure("best_of_n")),
-        ("Whether, or where", _same_place(results, backbone, summary)),
-        ("Training dynamics", tables.curve_table(summary) + figure("curves")),
-        ("By source", tables.source_table(summary)),
+        ("Best of N", _best_of_n_table(summary, backbone) + figure("best_of_n")),
+        ("Whether, or where", _same_position(results, backbone, summary)),
+        ("Training dynamics", _curve_table(summary) + figure("curves")),
+        ("By source", _source_table(summary)),
     )
     shown = [f"### {head}\n\n{body}" for head, body in sections if body.strip()]
     return "\n\n".join([f"## {title}", *shown])
 
 
-def _own_thresholds(results: dict[str, Any], cells: Cells, backbone: str) -> str:
-    """What is left of a lead where scores of different sources are not compared."""
-    found = results["own_thresholds"].get(backbone, {})
-    rows = tables.own_threshold_rows(cells, backbone, found)
-    told = """The paper cuts all sources at one threshold, for which their scores must lie on one scale. Beside it the
-        same models with a threshold for each source, chosen on its other problems; and BIS less random choice in
-        both, and in AUC within sources, in points."""
-    if "full" in found:
-        own = fmean(values["overall"] for values in found["full"].values())
-        told += f" All rollouts come to {100 * own:.2f} with one each."
-    heads = ["", "BIS", "BIS, one each", "random", "random, one each", "lead", "lead, one each", "lead, AUC"]
-    return f"{_filled(told)}\n\n{tables.markdown(heads, rows)}" if rows else ""
+def _main_table(summary: Summary, backbone: str) -> str:
+    """The paper's main table, its overall values beside the lab's."""
 
+    def is_main(condition: str) -> bool:
+        kind = condition.split("-")[0]
+        return kind in ("base", "full") or (kind in ("bis", "random") and condition.count("-") == 1)
 
-def _same_place(results: dict[str, Any], backbone: str, summary: dict[str, Any]) -> str:
-    """What is left of the AUC where neither the source nor the place of a step tells anything."""
-    found, alone = results["auc_at_same_place"].get(backbone, {}), results["place_alone"]
-    rows = [[tables.label(arm), tables.cell(summary[arm]["auc"]), tables.cell(one)] for arm, one in found.items()]
-    told = """How well correct and incorrect steps are told apart among all steps of the benchmark, and among those
-        of one source at the same place of their solutions. The second is what best-of-N asks for: candidates of one
-        problem have their places in common. A model that has learnt where errors are likely, and little of what they
-        look like, has the first without the second."""
-    names = {"overall": "an overall value", "macro_f1": "a pooled F1", "auc": "an AUC"}
-    worth = [f"{words} of {100 * alone[name]:.2f}" for name, words in names.items() if alone[name] is not None]
-    if worth:
-        told += f""" A score that reads nothing, the share of positive steps in the corpus at the same place of the
-            same source, has {", ".join(worth)}."""
-    table = tables.markdown(["data", "AUC, all steps", "AUC, at the same place"], rows)
-    return f"{_filled(told)}\n\n{table}" if rows else ""
-
-
-def _at_edge(results: dict[str, Any]) -> str:
-    """Which backbones' chosen rates have nothing tried beyond them."""
-    told = ""
-    for words, edge in (("largest", max), ("smallest", min)):
-        names = [
-            name
-            for name, choice in results["choice"].items()
-            if len(choice["tried"]) > 1
-            and choice["learning_rate"] == edge(one["learning_rate"] for one in choice["tried"])
-        ]
-        told += f" For {' and '.join(names)} it is the {words} of them." if names else ""
-    return told
-
-
-def _choice(results: dict[str, Any]) -> str:
     rows = [
         [
-            backbone,
-            f"{one['learning_rate']:g}",
-            f"{100 * one['overall']:.2f}",
-            "" if one["auc"] is None else f"{100 * one['auc']:.2f}",
-            "chosen" if one["learning_rate"] == choice["learning_rate"] else "",
+            label(condition),
+            f"{row['n_rollouts']:,.0f}",
+            f"{row['n_optimizer_steps']:,.0f}",
+            _error_steps(row),
+            _paper(backbone, condition),
+            *(percent(row[metric]) for metric in ("overall", "overall_test_threshold", "macro_f1", "auc")),
+            str(row["n_seeds"]),
         ]
-        for backbone, choice in results["choice"].items()
-        for one in choice["tried"]
+        for condition, row in summary.items()
+        if is_main(condition)
     ]
+    heads = ["data", "rollouts", "optimizer steps", "error steps (%)"]
+    heads += ["paper: overall", "lab: overall", "test threshold", "pooled F1", "AUC", "seeds"]
+    return markdown(heads, rows)
+
+
+def _paired_table(runs: Runs, backbone: str, over_problems: dict[str, Any]) -> str:
+    """BIS minus random: paired by seed, and by bootstrap over problems."""
+    rows = []
+    for condition in runs.conditions(backbone):
+        rho = condition.removeprefix("bis-")
+        other = f"random-{rho}"
+        if not condition.startswith("bis-") or other not in runs.conditions(backbone):
+            continue
+        interval = over_problems.get(rho, {})
+        ends = [interval.get(name) for name in ("value", "low", "high")]
+        paper = _paper_difference(backbone, condition, other)
+        by_problem = "" if None in ends else "{} [{}, {}]".format(*(signed(100 * end) for end in ends))
+        rows.append([f"{rho}%", paper, points(runs.difference(backbone, condition, other)), by_problem])
+    table = markdown(["ρ", "paper", "lab: over seeds", "lab: over problems"], rows)
+    note = "Over problems: the seeds' mean difference, its interval by bootstrap over problems, 1,000 samples."
+    return f"{table}\n\n{note}" if rows else ""
+
+
+def _own_thresholds(results: dict[str, Any], runs: Runs, backbone: str) -> str:
+    """What is left of a lead where scores of different sources are not compared."""
+    own = results["own_thresholds"].get(backbone, {})
+    rows = []
+    for condition in own:
+        other = condition.replace("bis-", "random-")
+        if not condition.startswith("bis-") or other not in own:
+            continue
+        row = [condition.replace("bis-", "") + "%"]
+        for name in (condition, other):
+            mean = runs.mean(backbone, name, METRICS["overall"])
+            own_mean = fmean(values["overall"] for values in own[name].values())
+            row += ["" if mean is None else f"{100 * mean.mean:.2f}", f"{100 * own_mean:.2f}"]
+        row.append(points(runs.difference(backbone, condition, other)))
+        for metric in ("overall", "auc"):
+            leads = [
+                own[condition][seed][metric] - own[other][seed][metric]
+                for seed in own[condition]
+                if seed in own[other]
+            ]
+            row.append(points(seed_mean(leads) if leads else None))
+        rows.append(row)
+    full = ""
+    if "full" in own:
+        own_mean = fmean(values["overall"] for values in own["full"].values())
+        full = f"All rollouts come to {100 * own_mean:.2f} with one each."
+    heads = ["", "BIS", "BIS, one each", "random", "random, one each", "lead", "lead, one each", "lead, AUC"]
+    return f"{_text('own thresholds', full=full)}\n\n{markdown(heads, rows)}" if rows else ""
+
+
+def _ablation_table(runs: Runs, summary: Summary, backbone: str) -> str:
+    """BIS at 25% and what it is made of, each with its distance."""
+    rows, error_steps = [], PAPER["error_steps"]
+    for condition in ("bis-25", "mixed-25", "reliable-25", "low-mc-25", "random-25"):
+        if condition in summary:
+            is_bis = condition == "bis-25"
+            rows.append(
+                [
+                    label(condition),
+                    f"{error_steps[condition]:.2f}" if condition in error_steps else "",
+                    _paper(backbone, condition),
+                    "" if is_bis else _paper_difference(backbone, condition, "bis-25"),
+                    _error_steps(summary[condition]),
+                    percent(summary[condition]["overall"]),
+                    "" if is_bis else points(runs.difference(backbone, condition, "bis-25")),
+                ]
+            )
+    columns = (f"{who}: {what}" for who in ("paper", "lab") for what in ("error %", "overall", "minus BIS"))
+    return markdown(["subset", *columns], rows if len(rows) > 2 else [])
+
+
+def _alpha_table(summary: Summary, backbone: str) -> str:
+    """BIS at 25% by alpha."""
+    conditions = {name.split("-alpha-")[1]: name for name in summary if "-alpha-" in name}
+    if not conditions:
+        return ""
+    conditions |= {"0.05": "bis-25"} if "bis-25" in summary else {}
+    rows = [
+        [f"α = {alpha}", _paper(backbone, conditions[alpha]), percent(summary[conditions[alpha]]["overall"])]
+        for alpha in sorted(conditions, key=float)
+    ]
+    return markdown(["BIS-25%", "paper: overall", "lab: overall"], rows)
+
+
+def _matched_table(summary: Summary) -> str:
+    """Random fractions, trained for one pass and for as many optimizer steps as all data."""
+    rows = []
+    for condition, row in summary.items():
+        if condition.endswith("-matched"):
+            single = condition.removesuffix("-matched")
+            once = percent(summary[single]["overall"]) if single in summary else ""
+            rows.append([label(single), once, percent(row["overall"]), f"{row['n_optimizer_steps']:,.0f}"])
+    return markdown(["data", "one pass", "matched updates", "optimizer steps, matched"], rows)
+
+
+def _best_of_n_table(summary: Summary, backbone: str) -> str:
+    """Accuracy by N; the paper's four benchmarks at N = 16 beside it."""
+    accuracies = {condition: row["best_of_n"] for condition, row in summary.items() if "best_of_n" in row}
+    if not accuracies:
+        return ""
+    any_model, of_paper = next(iter(accuracies.values())), PAPER["best_of_16"]
+    ns, blank = list(any_model["prm"]), [""] * len(of_paper["benchmarks"])
+
+    def paper(condition: str) -> list[str]:
+        is_known = backbone == "internvl" and condition in of_paper
+        return [f"{value:.2f}" for value in of_paper[condition]] if is_known else blank
+
+    rows = [
+        [label(name), *(blank if name == "base" else paper(name)), *(percent(row["prm"][n]) for n in ns)]
+        for name, row in accuracies.items()
+    ]
+    rows += [
+        [f"{label(name)}, weighted vote", *blank, *(percent(row["weighted_vote"][n]) for n in ns)]
+        for name, row in accuracies.items()
+        if "weighted_vote" in row
+    ]
+    for method, words in (("random", "no reward model"), ("majority_vote", "majority vote"), ("oracle", "oracle")):
+        if method in any_model:
+            values = [f"{100 * any_model[method][n]['mean']:.2f}" for n in ns]
+            rows.append([words, *(paper("base") if method == "random" else blank), *values])
+    heads = [f"paper (N = 16): {name}" for name in of_paper["benchmarks"]] + [f"lab: N = {n}" for n in ns]
+    return markdown(["reward model", *heads], rows)
+
+
+def _same_position(results: dict[str, Any], backbone: str, summary: Summary) -> str:
+    """What is left of the AUC where neither the source nor the index of a step tells anything."""
+    auc, alone = results["auc_at_same_position"].get(backbone, {}), results["position_alone"]
+    rows = [[label(name), percent(summary[name]["auc"]), percent(mean)] for name, mean in auc.items()]
+    names = {"overall": "an overall value", "macro_f1": "a pooled F1", "auc": "an AUC"}
+    worth = [f"{words} of {100 * alone[name]:.2f}" for name, words in names.items() if alone[name] is not None]
+    sentence = f"""A score that reads nothing, the share of positive steps in the corpus at the same position of the
+        same source, has {", ".join(worth)}."""
+    table = markdown(["data", "AUC, all steps", "AUC, at the same position"], rows)
+    text = _text("same position", alone=sentence if worth else "")
+    return f"{text}\n\n{table}" if rows else ""
+
+
+def _curve_table(summary: Summary) -> str:
+    """Overall value at each optimizer step that was evaluated."""
+    curves = {condition: row["curve"] for condition, row in summary.items() if "curve" in row}
+    rows = [
+        [label(name), " → ".join(f"{100 * p['overall']['mean']:.1f} ({p['optimizer_step']})" for p in curve)]
+        for name, curve in curves.items()
+    ]
+    n_seeds = max((point["overall"]["n"] for curve in curves.values() for point in curve), default=0)
+    return markdown(["data", f"overall (optimizer step), mean over {n_seeds} seeds"], rows)
+
+
+def _source_table(summary: Summary) -> str:
+    """Macro-F1 of each source, means over seeds."""
+    sources = list(next(iter(summary.values()))["sources"])
+    rows = []
+    for condition, row in summary.items():
+        means = [row["sources"].get(source) for source in sources]
+        rows.append([label(condition), *("" if mean is None else f"{100 * mean['mean']:.1f}" for mean in means)])
+    return markdown(["data", *sources], rows)
+
+
+def _learning_rates(results: dict[str, Any]) -> str:
+    rows, at_edge = [], {"largest": list[str](), "smallest": list[str]()}
+    for backbone, choice in results["learning_rates"].items():
+        chosen, rates = choice["learning_rate"], [trial["learning_rate"] for trial in choice["tried"]]
+        for trial in choice["tried"]:
+            overall, auc = ("" if trial[name] is None else f"{100 * trial[name]:.2f}" for name in ("overall", "auc"))
+            is_chosen = "chosen" if trial["learning_rate"] == chosen else ""
+            rows.append([backbone, f"{trial['learning_rate']:g}", overall, auc, is_chosen])
+        for words, edge in (("largest", max(rates)), ("smallest", min(rates))):
+            at_edge[words] += [backbone] * (len(rates) > 1 and chosen == edge)
+    edges = (f"For {' and '.join(names)} it is the {words} of them." for words, names in at_edge.items() if names)
     heads = ["backbone", "learning rate", "overall", "AUC", ""]
-    how = f"""One training for each rate on all data with hard labels and a seed that no other cell has, measured on
-        the validation split, which serves for nothing else. The best overall value decides, however small its lead:
-        of one training each, a difference of a point is no more than chance.{_at_edge(results)}"""
-    return f"## Hyperparameters\n\n{_filled(how)}\n\n{tables.markdown(heads, rows)}"
+    return f"## Hyperparameters\n\n{_text('learning rates', edges=' '.join(edges))}\n\n{markdown(heads, rows)}"

@@ -1,45 +1,46 @@
-"""``mprm lab reproduce``: the paper's experiments on the lab's data, cell by cell."""
+"""``mprm-lab reproduce``: the paper's experiments on the lab's data, run by run."""
 
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
+import os
 import shutil
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from multiprocessing.connection import wait
 from pathlib import Path
-from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
-from mprm.data.engine import n_cores
+from pebble import ProcessExpired, ProcessPool
+
+from mprm.data import n_cores
 from mprm.errors import ConfigError, MprmError
-from mprm.models.checkpoint import need_torch, resolve_device
-from mprm_lab.pictures import check_folder
-from mprm_lab.reproduce.cell import Cell
-from mprm_lab.reproduce.cell_files import CellFiles
-from mprm_lab.reproduce.choice import choices_of
-from mprm_lab.reproduce.encoded import Part
-from mprm_lab.reproduce.inputs import WORK, LabInputs, draw_pictures, find_inputs, judge_once
-from mprm_lab.reproduce.progress import Progress
-from mprm_lab.reproduce.reproduce_plan import ReproducePlan
-from mprm_lab.reproduce.workers import Make, Task, Workers
+from mprm.models import need_torch, resolve_device
+from mprm.progress import Progress, silent
+from mprm_lab.folder import WORK, LabFolder, Log, check_folders
+from mprm_lab.reproduce.plan import ReproducePlan, Run
+from mprm_lab.reproduce.run import Runner, RunStore
 
-MARK = ".mprm"
-"""In the folder of trainings under way: that it is ours, and may be removed."""
-Say = Callable[[str], None]
+MANY_ROLLOUTS = 5000
+"""A CPU needs hours to train on as many."""
+
+DoRun = Callable[[Run, dict[str, Any]], float]
+"""Does a run with its settings in a worker process, and returns its overall value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reproduced:
+class Reproduction(NamedTuple):
     """How far the experiments are."""
 
-    n_cells: int
-    """Asked for now."""
+    n_runs: int
     n_kept: int
     """Of them, finished by an earlier command."""
     failed: dict[str, str]
-    """What went wrong, by the cell's name."""
+    """What went wrong, by the run's name."""
 
 
 def reproduce(
@@ -48,73 +49,58 @@ def reproduce(
     *,
     only: str = "*",
     jobs: int | None = None,
-    rates: dict[str, float] | None = None,
-    say: Say = print,
-    make: Make | None = None,
-) -> Reproduced:
-    """Train and measure every cell of the plan that is not finished yet.
+    learning_rates: dict[str, float] | None = None,
+    log: Log = print,
+    progress: Progress = silent,
+    do_run: DoRun | None = None,
+) -> Reproduction:
+    """Train and evaluate every run of the plan in a lab's folder that is not finished yet.
 
     Parameters
     ----------
-    lab
-        Folder that ``mprm lab make`` wrote. Cells are kept in ``cells/``, some models in ``runs/``.
     only
-        Cells whose names match this pattern, such as ``qwen.*-10.*``; what they need is measured too.
-    jobs
-        Processes at a time; see `default_jobs`.
-    rates
-        Learning rate of each backbone, where it was chosen before; else it is chosen first.
-    make
-        What a worker does its cells with, for tests: see `mprm_lab.reproduce.workers.Workers`.
+        Runs whose names match this pattern, such as ``qwen.*-10.*``; what they need is run too.
+    learning_rates
+        Of each backbone, where they were chosen before; else they are chosen first.
+    do_run
+        In place of `mprm_lab.reproduce.run.Runner`, for tests.
     """
-    folder, plan = Path(lab), plan or ReproducePlan()
-    wanted = wanted_cells(plan, only)
+    path, plan = Path(lab), plan or ReproducePlan()
+    wanted = wanted_runs(plan, only)
     need_torch()
-    backbones = tuple(dict.fromkeys(cell.backbone for cell in wanted))
-    inputs = find_inputs(folder, backbones)
-    n_jobs = jobs if jobs is not None else default_jobs(plan.device)
-    check_jobs(n_jobs)
-    check_free(folder)
-    if rates is not None and (unknown := set(backbones) - rates.keys()):
-        raise ConfigError(f"rates name no learning rate for {', '.join(sorted(unknown))}")
-    with (
-        _alone(folder),
-        _emptied(folder / WORK),
-        Workers(make or workbench, (inputs, plan), jobs=n_jobs, logs=folder / "logs") as workers,
-    ):
-        run = _Run(inputs, plan, workers, say)
-        if any(cell.arm in plan.best_of_n for cell in run.missing(wanted)):
-            judge_once(inputs, say)
-        if run.missing(wanted):
-            draw_pictures(inputs, say)
-            if make is None and n_jobs > 1:
-                run.encode(backbones, max(1, n_jobs // len(backbones)))
-            if resolve_device(plan.device) == "cpu" and inputs.n_rollouts > MANY:
-                say(f"no GPU here: a cell can take hours; {folder / 'logs'} tells how long each will")
-            if rates is None and any(cell.subset != "base" for cell in run.missing(wanted)):
-                run.choose(backbones)
-        if all(cell.subset == "base" for cell in wanted):
-            rates = dict.fromkeys(backbones, 0.0)  # nothing is trained
-        elif rates is None:
-            rates = {name: one["learning_rate"] for name, one in choices_of(run.files, plan, backbones).items()}
-        n_kept = len(wanted) - len(run.missing(wanted))
-        run.measure("experiments", wanted, {cell.name: rates[cell.backbone] for cell in wanted})
-    return Reproduced(n_cells=len(wanted), n_kept=n_kept, failed=run.failed)
+    backbones = tuple(dict.fromkeys(run.backbone for run in wanted))
+    folder = LabFolder.read(path, backbones)
+    jobs = jobs if jobs is not None else default_jobs(plan.device)
+    check_folders(*(path / name for name in ("results", "images", "logs", "runs")))
+    if learning_rates is not None and (unknown := set(backbones) - learning_rates.keys()):
+        raise ConfigError(f"learning_rates has none for {', '.join(sorted(unknown))}")
+    with _exclusive(path / WORK), worker_pool(jobs, path / "logs") as pool:
+        session = _Session(folder, plan, pool, do_run or Runner(folder, plan), progress)
+        missing = session.missing(wanted)
+        if any(run.condition in plan.best_of_n for run in missing):
+            folder.grade_candidates(log)
+        if missing:
+            folder.draw_missing(log)
+            if resolve_device(plan.device) == "cpu" and folder.n_rollouts > MANY_ROLLOUTS:
+                log(f"no GPU here: a run can take hours; {path / 'logs'} tells how long each will")
+        if all(run.subset == "base" for run in wanted):
+            learning_rates = dict.fromkeys(backbones, 0.0)  # nothing is trained
+        elif learning_rates is None:
+            if any(run.subset != "base" for run in missing):
+                session.try_learning_rates(backbones)
+            chosen = session.store.learning_rates(plan, backbones)
+            learning_rates = {name: choice["learning_rate"] for name, choice in chosen.items()}
+        failed = session.do("experiments", wanted, {run.name: learning_rates[run.backbone] for run in wanted})
+    return Reproduction(n_runs=len(wanted), n_kept=len(wanted) - len(missing), failed=failed)
 
 
-def wanted_cells(plan: ReproducePlan, only: str = "*") -> list[Cell]:
-    """The plan's cells whose names match."""
-    wanted = [cell for cell in plan.cells() if fnmatchcase(cell.name, only)]
+def wanted_runs(plan: ReproducePlan, only: str = "*") -> list[Run]:
+    """The plan's runs whose names match."""
+    wanted = [run for run in plan.runs() if fnmatchcase(run.name, only)]
     if not wanted:
-        names = ", ".join(cell.name for cell in plan.cells()[:3])
-        raise ConfigError(f"no cell is called {only!r}; they are called like {names}")
+        names = ", ".join(run.name for run in plan.runs()[:3])
+        raise ConfigError(f"no run is called {only!r}; they are called like {names}")
     return wanted
-
-
-def check_jobs(n_jobs: int) -> None:
-    """Stop where nobody would work."""
-    if n_jobs < 1:
-        raise ConfigError(f"jobs must be 1 or more, got {n_jobs}")
 
 
 def default_jobs(device: str) -> int:
@@ -122,133 +108,146 @@ def default_jobs(device: str) -> int:
     return max(1, 3 * n_cores() // 4) if resolve_device(device).startswith("cuda") else 1
 
 
-def workbench(inputs: LabInputs, plan: ReproducePlan) -> Callable[[Any], Any]:
-    """What a worker does its cells with; torch is loaded only there."""
-    from mprm_lab.reproduce.run_cell import Workbench
+class _Session:
+    """The runs of one command."""
 
-    bench = Workbench(inputs, plan)
+    def __init__(self, folder: LabFolder, plan: ReproducePlan, pool: Any, do_run: DoRun, progress: Progress) -> None:
+        self.folder, self.plan, self.pool, self.do_run, self.progress = folder, plan, pool, do_run, progress
+        self.store = RunStore(folder.path)
 
-    def do(work: Part | tuple[Cell, dict[str, Any]]) -> float | None:
-        if isinstance(work, Part):
-            bench.encode(work)
-            return None
-        found: float | None = bench.run(*work)["metrics"]["held_out"]["overall"]
-        return found
+    def missing(self, runs: list[Run]) -> list[Run]:
+        """Those that are not finished."""
+        return [run for run in runs if self.store.read(run) is None]
 
-    return do
+    def settings(self, run: Run, learning_rate: float | None) -> dict[str, Any]:
+        """What decides the run's numbers."""
+        split = "benchmark" if run.learning_rate is None else "validation"
+        names = ["corpus", split, run.backbone, *["candidates"] * (run.condition in self.plan.best_of_n)]
+        training = self.plan.train_options(run, learning_rate or 0.0) if run.subset != "base" else {}
+        return {"training": training, "inputs": {name: self.folder.hashes[name] for name in names}}
+
+    def try_learning_rates(self, backbones: tuple[str, ...]) -> None:
+        """Do the runs that learning rates are chosen by."""
+        trials = [run for run in self.plan.learning_rate_runs() if run.backbone in backbones]
+        failed = self.do("learning rates", trials, {run.name: run.learning_rate for run in trials})
+        if failed:
+            raise MprmError("no learning rate can be chosen: " + "; ".join(failed.values()))
+
+    def do(self, title: str, runs: list[Run], learning_rates: dict[str, float | None]) -> dict[str, str]:
+        """What went wrong, by name, in those that were not finished; stops first where one was made otherwise."""
+        settings = {run.name: self.settings(run, learning_rates[run.name]) for run in runs}
+        for run in runs:
+            self.store.check_settings(run, settings[run.name])
+        missing, failed = self.missing(runs), dict[str, str]()
+        costs = {run.name: round(self.plan.cost(run, self.folder.n_rollouts)) for run in missing}
+        missing.sort(key=lambda run: -costs[run.name])  # the longest go first
+        n_done = len(runs) - len(missing)
+        with self.progress(f"{title}: {len(missing)} of {len(runs)} runs", sum(costs.values())) as advance:
+            futures = {self.pool.schedule(self.do_run, args=[run, settings[run.name]]): run for run in missing}
+            for future in as_completed(futures):
+                run = futures[future]
+                n_done += 1
+                try:
+                    note = f"{run.name} {100 * future.result():.1f}"
+                except Exception as error:
+                    failed[run.name] = _reason(error, self.folder.path / "logs")
+                    note = f"{run.name} FAILED: {failed[run.name].strip().splitlines()[-1]}"
+                advance(costs[run.name], f"{n_done}/{len(runs)}: {note}")
+        return failed
+
+
+def _reason(error: Exception, logs: Path) -> str:
+    if isinstance(error, ProcessExpired):
+        return f"its process died with status {error.exitcode}; {logs} may say why"
+    return str(error) if isinstance(error, MprmError) else str(getattr(error, "traceback", repr(error)))
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One command at a time in a lab's folder."""
-    with (folder / ".reproduce.lock").open("a") as lock:
+def worker_pool(jobs: int, logs: Path) -> Iterator[Any]:
+    """Processes that share the device; all end with the block, and with their parent.
+
+    A task that fails, or whose process dies, does not stop the others.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    spawn = multiprocessing.get_context("spawn")  # a forked process cannot use the device of its parent
+    pool = ProcessPool(jobs, initializer=_start_worker, initargs=(str(logs), jobs), context=spawn)
+    try:
+        yield pool
+    finally:
+        pool.stop()
+        pool.join()
+
+
+def _start_worker(logs: str, jobs: int) -> None:
+    """Send what the process prints to a file, and end it with its parent."""
+    if jobs > 1:
+        import torch
+
+        torch.set_num_threads(1)
+    log = (Path(logs) / f"worker-{os.getpid()}.log").open("a", encoding="utf-8", buffering=1)
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    sys.stdout = sys.stderr = log
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Leave nothing at work on the device when the parent was killed and could not end us."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+@contextmanager
+def _exclusive(work: Path) -> Iterator[None]:
+    """One command at a time in a lab, with an empty folder for runs in progress, whatever a killed command left."""
+    with work.with_suffix(".lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ConfigError(f"another mprm lab reproduce is at work in {folder}; wait for it") from error
-        yield
+            raise ConfigError(f"another mprm-lab reproduce is at work in {work.parent}; wait for it") from error
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        try:
+            yield
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
 
 
-@contextmanager
-def _emptied(work: Path) -> Iterator[None]:
-    """Nothing is there before, be it of a command that was killed, and nothing after."""
-    _remove(work)
-    work.mkdir(exist_ok=True)
-    (work / MARK).touch()
-    try:
-        yield
-    finally:
-        _remove(work)
+def dry_run(lab: str | Path, plan: ReproducePlan, *, only: str = "*") -> Iterator[str]:
+    """A line for each run, and the total; with a time where finished runs tell how long runs take."""
+    wanted = wanted_runs(plan, only)
+    folder = LabFolder.read(Path(lab), dict.fromkeys(run.backbone for run in wanted))
+    store = RunStore(folder.path)
+    backbones = {run.backbone for run in wanted if run.subset != "base"}  # which needs no rate
+    trials = [run for run in plan.learning_rate_runs() if run.backbone in backbones]
+    done_cost = done_s = left_cost = n_left = 0.0
+    for run in trials + wanted:
+        record, cost = store.read(run), plan.cost(run, folder.n_rollouts)
+        if record is None:
+            left_cost, n_left = left_cost + cost, n_left + 1
+            epochs = f", {run.epochs} epochs" if run.epochs > 1 else ""
+            yield f"{run.name}: {run.passes / run.epochs:g} of all rollouts{epochs}"
+        else:
+            done_cost, done_s = done_cost + cost, done_s + record["seconds"]
+            yield f"{run.name}: done in {duration(record['seconds'])}"
+    estimate = (
+        f"{duration(left_cost * done_s / done_cost)} one after the other, as long as the finished ones took"
+        if done_cost
+        else "how long that takes is known once some are finished"
+    )
+    work = f"as much work as {left_cost / folder.n_rollouts:.1f} passes over all rollouts"
+    for_rates = f" ({len(trials)} of all to choose learning rates)" if trials else ""
+    yield f"{n_left:.0f} of {len(trials) + len(wanted)} runs to do{for_rates}, {work}; {estimate}."
 
 
-def _remove(work: Path) -> None:
-    """Of a folder that `_emptied` made; the mark goes last, so that what is left after a kill is known as ours."""
-    for path in work.glob("*"):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name != MARK:
-            path.unlink()
-    shutil.rmtree(work, ignore_errors=True)
+def duration(seconds: float) -> str:
+    """A time to read.
 
-
-def check_free(lab: Path) -> None:
-    """Stop where something stands in the place of a folder that is written to."""
-    check_folder(*(lab / name for name in ("cells", "images", "logs", "runs")))
-    work = lab / WORK
-    is_ours = work.is_dir() and not work.is_symlink() and ((work / MARK).is_file() or not any(work.iterdir()))
-    if (work.exists() or work.is_symlink()) and not is_ours:
-        raise ConfigError(
-            f"{work} is in the way: a folder is made there and removed at the end; move it elsewhere, or remove it"
-        )
-
-
-class _Run:
-    """The cells of one command."""
-
-    def __init__(self, inputs: LabInputs, plan: ReproducePlan, workers: Workers, say: Say) -> None:
-        self.inputs, self.plan, self.workers, self.say = inputs, plan, workers, say
-        self.files = CellFiles(inputs.folder)
-        self.failed: dict[str, str] = {}
-
-    def missing(self, cells: list[Cell]) -> list[Cell]:
-        """Those that are not finished."""
-        return [cell for cell in cells if self.files.read(cell) is None]
-
-    def settings(self, cell: Cell, learning_rate: float | None) -> dict[str, Any]:
-        """What decides the cell's numbers."""
-        split = "benchmark" if cell.learning_rate is None else "validation"
-        names = ["corpus", split, cell.backbone, *["candidates"] * (cell.arm in self.plan.best_of_n)]
-        training = self.plan.train_options(cell, learning_rate or 0.0) if cell.subset != "base" else {}
-        return {"training": training, "inputs": {name: self.inputs.hashes[name] for name in names}}
-
-    def encode(self, backbones: tuple[str, ...], count: int) -> None:
-        """Read the corpus as each backbone does, in so many parts."""
-        parts = [Part(backbone, index, count) for backbone in backbones for index in range(count)]
-        tasks = [Task(name=f"{part.backbone}.{part.index}", group=part.backbone, cost=1, work=part) for part in parts]
-        self._do("encoding", tasks)
-        if self.failed:
-            raise MprmError("the corpus cannot be encoded: " + "; ".join(self.failed.values()))
-
-    def choose(self, backbones: tuple[str, ...]) -> None:
-        """Measure what learning rates are chosen by."""
-        trials = [cell for cell in self.plan.choices() if cell.backbone in backbones]
-        self.measure("learning rates", trials, {cell.name: cell.learning_rate for cell in trials})
-        if self.failed:
-            raise MprmError("no learning rate can be chosen: " + "; ".join(self.failed.values()))
-
-    def measure(self, title: str, cells: list[Cell], rates: dict[str, float | None]) -> None:
-        """Run those that are not finished; stops before anything is run where one was measured otherwise."""
-        settings = {cell.name: self.settings(cell, rates[cell.name]) for cell in cells}
-        for cell in cells:
-            self.files.check_others(cell, settings[cell.name])
-        missing = self.missing(cells)
-        tasks = [
-            Task(
-                name=cell.name,
-                group=cell.backbone,
-                cost=cost_of(cell, self.plan, self.inputs.n_rollouts),
-                work=(cell, settings[cell.name]),
-            )
-            for cell in missing
-        ]
-        self._do(title, tasks, n_kept=len(cells) - len(missing))
-
-    def _do(self, title: str, tasks: list[Task], n_kept: int = 0) -> None:
-        progress = Progress(title, tasks, n_kept=n_kept, began=monotonic())
-        self.say(progress.first_line())
-        for outcome in self.workers.run(tasks, on_start=progress.start):
-            if outcome.error is not None:
-                self.failed[outcome.task.name] = outcome.error
-            self.say(progress.line(outcome, now=monotonic()))
-
-
-MANY = 5000
-"""Rollouts that a CPU needs hours to train on."""
-MEASURING = 1500.0
-"""Rollouts that could be trained on in the time that a benchmark is scored in."""
-
-
-def cost_of(cell: Cell, plan: ReproducePlan, n_rollouts: int) -> float:
-    """How long a cell takes, in rollouts that are trained on."""
-    n_measured = 1 + (1 + plan.curve_points) * plan.has_curve(cell) + 3 * (cell.arm in plan.best_of_n)
-    return cell.passes * n_rollouts + MEASURING * n_measured
+    >>> duration(42), duration(150), duration(7200)
+    ('42 s', '2.5 min', '2.0 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,80 +1,81 @@
-"""The results file: every finished cell, what was chosen, and the numbers made of them."""
+"""The results file: every finished run, what was chosen, and the numbers made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from mprm import __version__
-from mprm.data.benchmarks import Benchmark, read_benchmark
-from mprm.data.corpus import open_corpus
-from mprm.data.output import atomic_write
+import mprm
+from mprm.data import Benchmark, atomic_write, read_benchmark
 from mprm.errors import DataError
-from mprm.evaluation import (
-    FloatArray,
-    StepTable,
-    bootstrap_overall,
-    choose_thresholds,
-    count_units,
-    estimate,
-    step_counts,
-    with_scores,
-)
-from mprm.selection.stats import stats
-from mprm_lab.corpus_truth import corpus_truth
-from mprm_lab.reproduce.aggregate import summary_of
-from mprm_lab.reproduce.cell import Cell
-from mprm_lab.reproduce.cell_files import CellFiles
-from mprm_lab.reproduce.choice import choices_of
-from mprm_lab.reproduce.measure_cell import FOLDS, SEED, step_metrics
-from mprm_lab.reproduce.own_thresholds import own_thresholds
-from mprm_lab.reproduce.reproduce_plan import ReproducePlan
-from mprm_lab.reproduce.same_place import auc_at_same_place, scored_by_place
-from mprm_lab.reproduce.seed_interval import seed_mean
+from mprm.evaluation import StepTable, estimate, step_counts
+from mprm_lab.reproduce import measure
+from mprm_lab.reproduce.measure import SeedMean, seed_mean
+from mprm_lab.reproduce.plan import ReproducePlan, Run
+from mprm_lab.reproduce.run import RunStore
 
-DRAWS = 1000
+Record = dict[str, Any]
+METRICS: dict[str, Callable[[Record], Any]] = {
+    "overall": lambda record: record["metrics"]["held_out"]["overall"],
+    "overall_test_threshold": lambda record: record["metrics"]["test_threshold"]["overall"],
+    "macro_f1": lambda record: record["metrics"]["held_out"]["macro_f1"],
+    "auc": lambda record: record["metrics"]["held_out"]["auc"],
+}
+"""Each number of a record; ``overall`` is the paper's."""
 FROM_RECORD = (
-    *("name", "cell", "n_rollouts", "n_steps", "n_positive", "n_updates", "seconds", "mean_loss", "last_loss"),
-    *("device", "metrics", "curve", "best_of_n"),
+    *("name", "run", "n_rollouts", "n_steps", "n_positive", "n_optimizer_steps", "seconds", "mean_loss"),
+    *("last_loss", "device", "metrics", "curve", "best_of_n"),
 )
-"""What the results file has of a cell's record."""
+"""What the results file has of a run's record."""
 
 
 def results_of(lab: Path, plan: ReproducePlan) -> dict[str, Any]:
-    """Everything that the page says, from the cells of the plan that are finished."""
-    files = CellFiles(lab)
-    found = [(cell, record) for cell in plan.cells() if (record := files.read(cell)) is not None]
-    if not found:
-        raise DataError(f"{files.folder}: no cell is finished; mprm lab reproduce {lab} measures them")
-    cells = [{name: record[name] for name in FROM_RECORD if name in record} for _, record in found]
-    backbones = tuple(dict.fromkeys(cell.backbone for cell, _ in found))
+    """Everything that the page says, from the runs of the plan that are finished."""
+    store = RunStore(lab)
+    finished = [(run, record) for run in plan.runs() if (record := store.read(run)) is not None]
+    if not finished:
+        raise DataError(f"{store.folder}: no run is finished; mprm-lab reproduce {lab} does them")
+    records = [{name: record[name] for name in FROM_RECORD if name in record} for _, record in finished]
+    backbones = tuple(dict.fromkeys(run.backbone for run, _ in finished))
     benchmark = read_benchmark(str(lab / "benchmark.jsonl"))
-    return {
-        "mprm": __version__,
+    results: dict[str, Any] = {
+        "mprm": mprm.__version__,
         "plan": msgspec.to_builtins(plan),
-        "n_planned": len(plan.cells()),
+        "n_planned": len(plan.runs()),
         "corpus": _corpus(lab),
-        "truth": asdict(corpus_truth(lab / "corpus.jsonl")),
+        "truth": measure.corpus_truth(lab / "corpus.jsonl"),
         "benchmark": _benchmark(benchmark),
-        "choice": choices_of(files, plan, backbones),
-        "cells": cells,
-        "summary": summary_of(cells),
-        "bis_less_random_over_problems": {
-            backbone: _over_problems(files, plan, backbone, benchmark) for backbone in backbones
-        },
-        "place_alone": _place_alone(lab, benchmark),
-        "auc_at_same_place": {backbone: _at_same_place(files, plan, backbone, benchmark) for backbone in backbones},
-        "own_thresholds": {backbone: _own_thresholds(files, plan, backbone, benchmark) for backbone in backbones},
+        "learning_rates": store.learning_rates(plan, backbones),
+        "runs": records,
+        "summary": summary_of(records),
+        "bis_minus_random_over_problems": {},
+        "position_alone": _position_alone(lab, benchmark),
+        "auc_at_same_position": {},
+        "own_thresholds": {},
     }
+    for backbone in backbones:
+        tables = dict(_scored_tables(store, plan, backbone, benchmark))
+        results["bis_minus_random_over_problems"][backbone] = _over_problems(tables, plan, backbone)
+        auc: dict[str, list[float]] = {}
+        own: dict[str, dict[str, dict[str, float]]] = {}
+        for run, table in tables.items():
+            if (value := measure.auc_at_same_position(table)) is not None:
+                auc.setdefault(run.condition, []).append(value)
+            if (values := measure.own_thresholds(table)) is not None:
+                own.setdefault(run.condition, {})[str(run.seed)] = values
+        results["auc_at_same_position"][backbone] = {name: asdict(seed_mean(each)) for name, each in auc.items()}
+        results["own_thresholds"][backbone] = own
+    return results
 
 
 def _corpus(lab: Path) -> dict[str, Any]:
-    total = stats(str(lab / "corpus.jsonl")).total
+    total = mprm.stats(str(lab / "corpus.jsonl")).total
     return {
         "rollouts": total.n_rollouts,
         "steps": total.n_steps,
@@ -85,91 +86,159 @@ def _corpus(lab: Path) -> dict[str, Any]:
 
 
 def _benchmark(benchmark: Benchmark) -> dict[str, Any]:
-    table = _table(benchmark)
+    table = measure.unscored_table(benchmark)
     return {**asdict(step_counts(table)), "n_sources": len(table.sources)}
 
 
-def _table(benchmark: Benchmark) -> StepTable:
-    """The benchmark's steps, with scores yet to be put in."""
-    return StepTable.of([with_scores(solution, "", [0.0] * len(solution.steps)) for solution in benchmark.solutions])
+def _position_alone(lab: Path, benchmark: Benchmark) -> dict[str, Any]:
+    """Metrics of a score that reads nothing but the position of a step."""
+    rollouts = ((rollout.source or "", rollout.scores) for rollout in mprm.open_corpus(lab / "corpus.jsonl"))
+    table = measure.scored_by_position(measure.unscored_table(benchmark), rollouts)
+    metrics = measure.step_metrics(table)["held_out"]
+    return {name: metrics[name] for name in ("overall", "macro_f1", "auc")}
 
 
-def _over_problems(
-    files: CellFiles, plan: ReproducePlan, backbone: str, benchmark: Benchmark
-) -> dict[str, dict[str, Any]]:
-    """BIS less random choice at each fraction: the mean over seeds, its interval by drawing problems, paired."""
-    table, found = _table(benchmark), {}
+def _scored_tables(
+    store: RunStore, plan: ReproducePlan, backbone: str, benchmark: Benchmark
+) -> Iterator[tuple[Run, StepTable]]:
+    """The backbone's runs whose step scores are kept, and the benchmark's steps with them."""
+    table = measure.unscored_table(benchmark)
+    for run in plan.runs():
+        if run.backbone == backbone and (scores := store.scores(run)) is not None:
+            yield run, replace(table, scores=scores)
+
+
+def _over_problems(tables: dict[Run, StepTable], plan: ReproducePlan, backbone: str) -> dict[str, dict[str, Any]]:
+    """BIS minus random at each fraction: the mean over seeds, its interval by bootstrap over problems, paired."""
+    differences = {}
     for rho in plan.rhos:
         pairs = []
         for seed in range(plan.seeds):
-            both = [files.scores(_cell(backbone, how, rho, seed)) for how in ("bis", "random")]
-            if both[0] is not None and both[1] is not None:
-                pairs.append([_drawn(table, scores) for scores in both if scores is not None])
+            bis, random = (
+                tables.get(Run(backbone=backbone, subset=subset, rho=rho, seed=seed)) for subset in ("bis", "random")
+            )
+            if bis is not None and random is not None:
+                pairs.append(measure.bootstrapped_overall(bis) - measure.bootstrapped_overall(random))
         if pairs:
-            apart = np.mean([bis - random for bis, random in pairs], axis=0)
-            found[f"{100 * rho:g}"] = {**asdict(estimate(float(apart[0]), apart[1:])), "n_seeds": len(pairs)}
-    return found
+            difference = np.mean(pairs, axis=0)
+            interval = estimate(float(difference[0]), difference[1:])
+            differences[f"{100 * rho:g}"] = {**asdict(interval), "n_seeds": len(pairs)}
+    return differences
 
 
-def _place_alone(lab: Path, benchmark: Benchmark) -> dict[str, Any]:
-    """What a score is worth that reads nothing."""
-    rollouts = ((rollout.source or "", rollout.scores) for rollout in open_corpus(lab / "corpus.jsonl"))
-    found = step_metrics(scored_by_place(_table(benchmark), rollouts))["held_out"]
-    return {name: found[name] for name in ("overall", "macro_f1", "auc")}
+class Runs:
+    """Records by backbone, condition and seed."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._records: dict[tuple[str, str], dict[int, Record]] = {}
+        for record in records:
+            run = Run(**record["run"])
+            self._records.setdefault((run.backbone, run.condition), {})[run.seed] = record
+
+    @property
+    def backbones(self) -> list[str]:
+        """Names, in order of first appearance."""
+        return list(dict.fromkeys(backbone for backbone, _ in self._records))
+
+    def conditions(self, backbone: str) -> list[str]:
+        """Conditions of a backbone, in order of first appearance."""
+        return [condition for name, condition in self._records if name == backbone]
+
+    def records(self, backbone: str, condition: str) -> dict[int, Record]:
+        """By seed; empty where there is none."""
+        return self._records.get((backbone, condition), {})
+
+    def mean(self, backbone: str, condition: str, metric: Callable[[Record], Any]) -> SeedMean | None:
+        """Mean over the seeds that have the number; None where none has."""
+        records = self.records(backbone, condition).values()
+        values = [value for record in records if (value := metric(record)) is not None]
+        return seed_mean(values) if values else None
+
+    def difference(
+        self, backbone: str, condition: str, other: str, metric: Callable[[Record], Any] = METRICS["overall"]
+    ) -> SeedMean | None:
+        """Condition minus other, seed by seed, over the seeds that both have; None where there is none.
+
+        Runs of one seed have the order of their data, and what is sampled, in common.
+        """
+        records, others = self.records(backbone, condition), self.records(backbone, other)
+        pairs = [(metric(records[seed]), metric(others[seed])) for seed in records if seed in others]
+        values = [first - second for first, second in pairs if first is not None and second is not None]
+        return seed_mean(values) if values else None
 
 
-def _at_same_place(
-    files: CellFiles, plan: ReproducePlan, backbone: str, benchmark: Benchmark
-) -> dict[str, dict[str, Any]]:
-    """`auc_at_same_place` of the arms whose step scores are kept, over seeds."""
-    found: dict[str, list[float]] = {}
-    for cell, table in _scored(files, plan, backbone, benchmark):
-        value = auc_at_same_place(table)
-        if value is not None:
-            found.setdefault(cell.arm, []).append(value)
-    return {arm: asdict(seed_mean(values)) for arm, values in found.items()}
+def best_of_n_value(method: str, n: int) -> Callable[[Record], Any]:
+    """The accuracy of a way to choose among n candidates."""
+    return lambda record: record.get("best_of_n", {}).get("accuracy", {}).get(method, {}).get(str(n))
 
 
-def _own_thresholds(
-    files: CellFiles, plan: ReproducePlan, backbone: str, benchmark: Benchmark
-) -> dict[str, dict[str, dict[str, float]]]:
-    """`own_thresholds` of the arms whose step scores are kept, by seed."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for cell, table in _scored(files, plan, backbone, benchmark):
-        values = own_thresholds(table)
-        if values is not None:
-            found.setdefault(cell.arm, {})[str(cell.seed)] = values
-    return found
+def _of_source(source: str) -> Callable[[Record], Any]:
+    return lambda record: record["metrics"]["held_out"]["sources"].get(source)
 
 
-def _scored(
-    files: CellFiles, plan: ReproducePlan, backbone: str, benchmark: Benchmark
-) -> Iterator[tuple[Cell, StepTable]]:
-    """The backbone's cells whose step scores are kept, and the benchmark's steps with them."""
-    table = _table(benchmark)
-    for cell in plan.cells():
-        if cell.backbone == backbone and (scores := files.scores(cell)) is not None:
-            yield cell, replace(table, scores=scores)
+def summary_of(records: Sequence[Record]) -> dict[str, Any]:
+    """Every mean and interval by backbone and condition, and BIS minus random by percentage kept."""
+    runs = Runs(records)
+    summary: dict[str, Any] = {}
+    for backbone in runs.backbones:
+        names = runs.conditions(backbone)
+        percentages = [name.removeprefix("bis-") for name in names if name.startswith("bis-") and "alpha" not in name]
+        summary[backbone] = {
+            "conditions": {name: _condition(runs, backbone, name) for name in names},
+            "bis_minus_random": {
+                rho: _as_json(runs.difference(backbone, f"bis-{rho}", f"random-{rho}"))
+                for rho in sorted(percentages, key=float)
+                if f"random-{rho}" in names
+            },
+        }
+    return summary
 
 
-def _cell(backbone: str, how: Any, rho: float, seed: int) -> Cell:
-    return Cell(backbone=backbone, subset=how, rho=rho, seed=seed)
+def _condition(runs: Runs, backbone: str, condition: str) -> dict[str, Any]:
+    records = list(runs.records(backbone, condition).values())
+    counts = ("n_rollouts", "n_steps", "n_positive", "n_optimizer_steps", "seconds")
+    summary: dict[str, Any] = {
+        "n_seeds": len(records),
+        **{name: round(fmean(record[name] for record in records), 1) for name in counts},
+        **{name: _as_json(runs.mean(backbone, condition, metric)) for name, metric in METRICS.items()},
+        "sources": {
+            source: _as_json(runs.mean(backbone, condition, _of_source(source)))
+            for source in records[0]["metrics"]["held_out"]["sources"]
+        },
+    }
+    if "best_of_n" in records[0]:
+        summary["best_of_n"] = {
+            method: {n: _as_json(runs.mean(backbone, condition, best_of_n_value(method, int(n)))) for n in row}
+            for method, row in records[0]["best_of_n"]["accuracy"].items()
+        }
+    if curves := [record["curve"] for record in records if "curve" in record]:
+        summary["curve"] = _mean_curve(curves)
+    return summary
 
 
-def _drawn(table: StepTable, scores: FloatArray) -> FloatArray:
-    """The overall value, then that of each draw, shape (1 + draws,)."""
-    scored = replace(table, scores=scores)
-    counts = count_units(scored, choose_thresholds(scored, "held-out", folds=FOLDS, seed=SEED))
-    return bootstrap_overall(counts, draws=DRAWS, seed=SEED)
+def _mean_curve(curves: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The overall value at each optimizer step that all seeds were evaluated at."""
+    by_step = [{point["optimizer_step"]: point["overall"] for point in curve} for curve in curves]
+    shared = sorted(set.intersection(*map(set, by_step)))
+    return [
+        {"optimizer_step": step, "overall": _as_json(seed_mean([curve[step] for curve in by_step]))}
+        for step in shared
+    ]
+
+
+def _as_json(mean: SeedMean | None) -> dict[str, Any] | None:
+    if mean is None:
+        return None
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(mean).items()}
 
 
 def write_results(results: dict[str, Any], path: Path) -> None:
-    """Write the file, a line for each cell."""
+    """Write the file, a line for each run."""
     parts = []
     for name, value in results.items():
         text = msgspec.json.encode(value).decode()
         if isinstance(value, list):
-            text = "[\n" + ",\n".join(msgspec.json.encode(one).decode() for one in value) + "\n]"
+            text = "[\n" + ",\n".join(msgspec.json.encode(entry).decode() for entry in value) + "\n]"
         parts.append(f'"{name}": {text}')
     with atomic_write(str(path)) as temporary:
         temporary.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")

@@ -1,30 +1,23 @@
-"""All statements, simulated and judged together."""
+"""``mprm-lab theory``: all statements, simulated and checked together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mprm.data import atomic_write
 from mprm.errors import ConfigError
-from mprm.theory.arguments import FloatArray
-from mprm_lab.theory.annotated import World
-from mprm_lab.theory.lines import FAMILY_ERROR, Line, Verdict, verdicts
-from mprm_lab.theory.steps import rollout_lines, step_lines, success_rate_lines
-from mprm_lab.theory.strategies import (
-    ALPHA,
-    N_ROLLOUTS,
-    RHO,
-    Compared,
-    PseudoPositives,
-    compare_strategies,
-    pseudo_positive_lines,
-    pseudo_positive_students,
-    strategy_lines,
-)
-from mprm_lab.theory.training import Training, train_students, training_lines
+from mprm.progress import Progress, silent
+from mprm.theory import FloatArray
+from mprm_lab.theory import selection
+from mprm_lab.theory.selection import World
+from mprm_lab.theory.statements import CRITERION, CheckResult, Comparison, check_all
+from mprm_lab.theory.steps import compare_rollouts, compare_steps, compare_success_rates
+from mprm_lab.theory.training import DATA, UPDATES, Training, compare_training, train_students
 
 PARTS = ("steps", "rollouts", "success-rates", "training", "strategies")
 N_SEEDS = 200
@@ -34,79 +27,60 @@ N_SEEDS_OTHER = 60
 APART, ALIKE = 0.2, 0.8
 """Correlation of a rollout's steps in the other worlds."""
 UNCERTAIN = World(correlation=ALIKE, n_features=9, slope=1.5, intercept=3.0, wrong=(0.25, 1.5))
-"""A teacher less sure of its steps, and so more mixed rollouts: told beside the others, and no line is about it."""
-
-CRITERION = (
-    "A line holds when it does in all its settings. =, ≤ and ≥: no setting contradicts it beyond chance; < and >:"
-    " every setting shows it beyond chance. Chance is granted so much (Bonferroni, Student's t) that a run in which"
-    f" all statements are true refuses any of them with a probability of at most {FAMILY_ERROR:.0%}."
-)
+"""A teacher less sure of its steps, and so more mixed rollouts: shown beside the others, no statement is about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What was simulated, and the verdicts."""
+    """What was simulated, and which statements hold."""
 
     seed: int
-    verdicts: list[Verdict]
+    results: list[CheckResult]
     training: Training | None = None
-    worlds: list[Compared] = field(default_factory=list)
-    pseudo_positives: PseudoPositives | None = None
+    worlds: list[selection.StrategyResults] = field(default_factory=list)
+    pseudo_positives: selection.PseudoPositiveResults | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether every line does."""
-        return all(verdict.holds for verdict in self.verdicts)
+        """Whether every statement does."""
+        return all(result.holds for result in self.results)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        found: dict[str, Any] = {
+        contents: dict[str, Any] = {
             "seed": self.seed,
             "holds": self.holds,
             "criterion": CRITERION,
-            "lines": [verdict.as_dict() for verdict in self.verdicts],
+            "lines": [result.as_dict() for result in self.results],
         }
         if self.training is not None:
-            found["training"] = _curves(self.training)
+            names = ("single_pass", "minimizer", "deviation")
+            contents["training"] = {name: _curve_points(getattr(self.training, name)) for name in names}
         if self.worlds:
-            found["strategies"] = {"rollouts": N_ROLLOUTS, "rho": RHO, "alpha": ALPHA}
-            found["strategies"]["worlds"] = [world.as_dict() for world in self.worlds]
+            settings = {"rollouts": selection.N_ROLLOUTS, "rho": selection.RHO, "alpha": selection.ALPHA}
+            contents["strategies"] = settings | {"worlds": [world.as_dict() for world in self.worlds]}
         if (pseudo := self.pseudo_positives) is not None:
-            found["pseudo_positives"] = {
+            contents["pseudo_positives"] = {
                 "share": pseudo.share.tolist(),
                 "annotated": pseudo.annotated.mean(axis=0).tolist(),
                 "corrected": pseudo.corrected.mean(axis=0).tolist(),
             }
-        return found
+        return contents
 
 
-def _curves(training: Training) -> dict[str, dict[int, dict[str, float]]]:
-    """Mean and standard error of each curve, by number of data or of updates."""
-
-    def points(curve: dict[int, FloatArray]) -> dict[int, dict[str, float]]:
-        return {
-            size: {"mean": float(values.mean()), "error": float(values.std(ddof=1) / np.sqrt(len(values)))}
-            for size, values in curve.items()
-        }
-
-    return {name: points(getattr(training, name)) for name in ("single_pass", "minimizer", "deviation")}
+def _curve_points(curve: dict[int, FloatArray]) -> dict[int, dict[str, float]]:
+    """Mean and standard error, by number of data or of updates."""
+    return {
+        size: {"mean": float(values.mean()), "error": float(values.std(ddof=1) / np.sqrt(len(values)))}
+        for size, values in curve.items()
+    }
 
 
-def verify(*, seed: int = 0, only: Iterable[str] = (), on_part: Callable[[int], Any] | None = None) -> Verification:
-    """Simulate what the paper's statements are about, and judge each statement.
+def verify(*, seed: int = 0, only: Iterable[str] = (), progress: Progress = silent) -> Verification:
+    """Simulate what the paper's statements are about, and check each statement.
 
-    Parameters
-    ----------
-    seed
-        Of all that is drawn; a part draws the same with or without the others.
-    only
-        Parts to simulate, of ``steps``, ``rollouts``, ``success-rates``, ``training`` and ``strategies``; all when
-        empty.
-    on_part
-        Called after each part, for progress.
+    ``only`` names some of `PARTS`; a part samples the same with or without the others.
 
-    Examples
-    --------
     >>> verify(only=["steps"]).holds
     True
     """
@@ -115,29 +89,153 @@ def verify(*, seed: int = 0, only: Iterable[str] = (), on_part: Callable[[int], 
         raise ConfigError(f"unknown part {unknown[0]!r}; expected {', '.join(PARTS)}")
     if seed < 0:
         raise ConfigError(f"seed must be at least 0, got {seed}")
-    lines: list[Line] = []
-    found = Verification(seed=seed, verdicts=[])
-    for number, part in enumerate(PARTS):
-        if part not in parts:
-            continue
-        rng = np.random.default_rng([seed, number])
-        if part == "training":
-            found = replace(found, training=(training := train_students(rng)))
-            lines += training_lines(training)
-        elif part == "strategies":
-            found, more = _strategies(rng, found)
-            lines += more
-        else:
-            lines += {"steps": step_lines, "rollouts": rollout_lines, "success-rates": success_rate_lines}[part](rng)
-        if on_part is not None:
-            on_part(1)
-    return replace(found, verdicts=verdicts(lines))
+    compared: list[Comparison] = []
+    verification = Verification(seed=seed, results=[])
+    with progress("simulating", len(parts)) as advance:
+        for number, part in enumerate(PARTS):
+            if part not in parts:
+                continue
+            rng = np.random.default_rng([seed, number])
+            if part == "training":
+                training = train_students(rng)
+                verification = replace(verification, training=training)
+                compared += compare_training(training)
+            elif part == "strategies":
+                train = selection.train_by_strategy
+                usual = train(rng, World(), N_SEEDS)
+                apart, alike = (train(rng, World(correlation=c), N_SEEDS_OTHER) for c in (APART, ALIKE))
+                pseudo = selection.train_with_pseudo_positives(rng, World(), N_SEEDS_OTHER)
+                worlds = [usual, apart, alike, train(rng, UNCERTAIN, N_SEEDS_OTHER)]
+                verification = replace(verification, worlds=worlds, pseudo_positives=pseudo)
+                compared += [*selection.compare_strategies(usual, alike), *selection.compare_pseudo_positives(pseudo)]
+            else:
+                simulate = {
+                    "steps": compare_steps,
+                    "rollouts": compare_rollouts,
+                    "success-rates": compare_success_rates,
+                }
+                compared += simulate[part](rng)
+            advance(1)
+    return replace(verification, results=check_all(compared))
 
 
-def _strategies(rng: np.random.Generator, found: Verification) -> tuple[Verification, list[Line]]:
-    usual = compare_strategies(rng, World(), N_SEEDS)
-    apart, alike = (compare_strategies(rng, World(correlation=c), N_SEEDS_OTHER) for c in (APART, ALIKE))
-    pseudo = pseudo_positive_students(rng, World(), N_SEEDS_OTHER)
-    lines = [*strategy_lines(usual, alike), *pseudo_positive_lines(pseudo)]
-    uncertain = compare_strategies(rng, UNCERTAIN, N_SEEDS_OTHER)
-    return replace(found, worlds=[usual, apart, alike, uncertain], pseudo_positives=pseudo), lines
+# Figures.
+
+BLUE, GREEN, ORANGE = "#0072B2", "#009E73", "#D55E00"
+"""Of Okabe and Ito's palette: told apart with any kind of colour vision."""
+KINDS = ("svg", "png")
+FIGURES = tuple(f"{name}.{kind}" for name in ("scaling", "strategies", "pseudo_positives") for kind in KINDS)
+"""All files that may be written."""
+
+
+def write_figures(verification: Verification, folder: Path) -> list[str]:
+    """Names of the files: each figure as SVG and PNG."""
+    charts: dict[str, Any] = {}
+    if verification.training is not None:
+        charts["scaling"] = _scaling_figure(verification.training)
+    if verification.worlds:
+        charts["strategies"] = _strategies_figure(verification.worlds)
+    if verification.pseudo_positives is not None:
+        charts["pseudo_positives"] = _pseudo_positives_figure(verification.pseudo_positives)
+    written = [f"{name}.{kind}" for name in charts for kind in KINDS]
+    for file in written:
+        name, kind = file.split(".")
+        with atomic_write(str(folder / file)) as temporary:
+            charts[name].save(str(temporary), format=kind, scale_factor=2 if kind == "png" else 1)
+    return written
+
+
+def _styled(chart: Any, title: str, **size: int) -> Any:
+    return (
+        chart.properties(title=title, **size)
+        .configure_axis(labelFontSize=12, titleFontSize=13, titleFontWeight="normal", gridColor="#e5e5e5")
+        .configure_legend(labelFontSize=12, labelLimit=0, symbolStrokeWidth=2.5, symbolOpacity=1)
+        .configure_title(fontSize=14, anchor="start")
+        .configure_view(stroke=None)
+    )
+
+
+def _lines(rows: list[dict[str, Any]], colours: dict[str, str], direction: str, **axes: Any) -> Any:
+    """Lines with points, one for each ``curve`` of the rows."""
+    import altair as alt
+
+    colour = alt.Color(
+        "curve:N",
+        title=None,
+        sort=list(colours),
+        scale=alt.Scale(domain=list(colours), range=list(colours.values())),
+        legend=alt.Legend(orient="bottom", direction=direction),
+    )
+    chart = alt.Chart(alt.InlineData(values=rows)).mark_line(strokeWidth=2.5, point=alt.OverlayMarkDef(size=45))
+    return chart.encode(color=colour, **axes)
+
+
+def _scaling_figure(training: Training) -> Any:
+    """Excess risk against updates and data, on logarithmic scales."""
+    import altair as alt
+
+    curves = {
+        "SGD, by updates T": training.single_pass,
+        "largest deviation of the loss, by data N": training.deviation,
+        "empirical minimizer, by data N": training.minimizer,
+    }
+    rows = [
+        {"curve": name, "size": size, "value": float(values.mean())}
+        for name, curve in curves.items()
+        for size, values in curve.items()
+    ]
+    log, sizes = alt.Scale(type="log", nice=False), alt.Axis(values=[*DATA, *UPDATES])
+    tenths = alt.Axis(values=[1, 0.1, 0.01, 0.001, 0.0001], format="~g")
+    x = alt.X("size:Q", title="updates T, or training steps N", scale=log, axis=sizes)
+    y = alt.Y("value:Q", title="excess risk, or deviation", scale=log, axis=tenths)
+    chart = _lines(rows, dict(zip(curves, (BLUE, ORANGE, GREEN), strict=True)), "vertical", x=x, y=y)
+    title = "T^(−1/2) and N^(−1/2) as bounded; the minimizer itself falls as 1/N"
+    return _styled(chart, title, width=440, height=280)
+
+
+def _strategies_figure(worlds: list[selection.StrategyResults]) -> Any:
+    """Macro-F1 and risk of each strategy's students, with 95% intervals over seeds, in each world of slope 3."""
+    import altair as alt
+
+    shown = {f"correlation {w.world.correlation:g}": w for w in worlds if w.world.slope == World().slope}
+    rows = []
+    for name, world in shown.items():
+        for strategy, values in world.as_dict()["students"].items():
+            for measure in ("f1", "refitted_risk"):
+                mean, half = values[measure]
+                rows.append(
+                    {"world": name, "subset": strategy, measure: mean, "low": mean - half, "high": mean + half}
+                )
+    scale = alt.Scale(domain=sorted(shown), range=[GREEN, BLUE, ORANGE])
+    colour = alt.Color("world:N", title="steps of a rollout", scale=scale)
+    order = ["all", "bis", "mixed", "reliable", "random", "low-mc"]
+
+    def panel(measure: str, title: str) -> Any:
+        base = alt.Chart(alt.InlineData(values=[row for row in rows if measure in row])).encode(
+            y=alt.Y("subset:N", title=None, sort=order), yOffset="world:N", color=colour
+        )
+        low = alt.X("low:Q", title=title, scale=alt.Scale(zero=False))
+        bars = base.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q")
+        points = base.mark_point(filled=True, size=60, opacity=1).encode(x=f"{measure}:Q")
+        return (bars + points).properties(width=250, height=240)
+
+    panels = alt.hconcat(
+        panel("f1", "macro-F1 less the teacher's"), panel("refitted_risk", "excess risk, intercept refitted")
+    )
+    return _styled(panels, "A tenth of the rollouts by each strategy, and all of them")
+
+
+def _pseudo_positives_figure(pseudo: selection.PseudoPositiveResults) -> Any:
+    """Risk with and without pseudo-positives, against their share."""
+    import altair as alt
+
+    curves = {"labels k > 0": pseudo.annotated, "pseudo-positives labelled negative": pseudo.corrected}
+    rows = [
+        {"curve": name, "share": 100 * float(share), "risk": float(risk)}
+        for name, risks in curves.items()
+        for share, risk in zip(pseudo.share, risks.mean(axis=0), strict=True)
+    ]
+    x = alt.X("share:Q", title="pseudo-positives among positive steps (%)")
+    y = alt.Y("risk:Q", title="excess risk of the student")
+    chart = _lines(rows, dict(zip(curves, (ORANGE, BLUE), strict=True)), "horizontal", x=x, y=y)
+    return _styled(chart, "Pseudo-positives harm, and the more of them the more", width=440, height=260)

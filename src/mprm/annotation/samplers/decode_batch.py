@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from mprm.annotation.samplers.sampler import Request, SamplingParams
 from mprm.data.images import open_image
 from mprm.models.attention import grouped_attention_in
-from mprm.models.checkpoint import Backbone
+from mprm.models.chat import Backbone
 
 GAMMA = -7046029254386353131
 """2⁶⁴ divided by the golden ratio, as a signed number: steps of it visit all numbers of 64 bits evenly."""
@@ -274,7 +274,7 @@ class PrefixCache:
         """The tokens of a prefix: what it adds to an empty prompt."""
         if not prefix:
             return []
-        ids: list[int] = self._policy.encode_chat("", begun=prefix)["input_ids"][0, self._n_before_answer :].tolist()
+        ids: list[int] = self._policy.encode_chat("", prefix=prefix)["input_ids"][0, self._n_before_answer :].tolist()
         return ids
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from mprm.annotation.samplers.sampler import Answered, Completion, Request, derived_seed, failed, numbered
 from mprm.data.images import open_image
 from mprm.errors import ConfigError, DataError, MprmError
-from mprm.models.checkpoint import Backbone
+from mprm.models.chat import Backbone
 
 
 def eos_ids_of(policy: Backbone) -> list[int]:
@@ -63,7 +63,7 @@ class TransformersSampler:
     def _answer(self, request: Request) -> list[Completion]:
         try:
             images = [open_image(image) for image in request.images]
-            inputs = self._policy.encode_chat(request.prompt, images, begun=request.prefix)
+            inputs = self._policy.encode_chat(request.prompt, images, prefix=request.prefix)
         except DataError as error:  # an image that cannot be read, or that the policy cannot see
             return [failed(error)] * request.n
         completions = []

@@ -21,7 +21,7 @@ from mprm.annotation.samplers.decode_batch import (
 from mprm.annotation.samplers.generate import completion_of, eos_ids_of
 from mprm.annotation.samplers.sampler import Answered, Completion, Request, failed, numbered
 from mprm.errors import ConfigError, DataError, MprmError
-from mprm.models.checkpoint import Backbone
+from mprm.models.chat import Backbone
 from mprm.models.prefix_tree import why_not_shared
 
 ROWS = {"cuda": 1024}

@@ -1,1 +1,0 @@
-"""Problems of the sample corpus."""

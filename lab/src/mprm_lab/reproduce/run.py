@@ -1,0 +1,217 @@
+"""Train and evaluate runs, one after the other, and keep their records."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import mprm
+from mprm import models
+from mprm.data import Benchmark, atomic_write, check_images_exist, read_benchmark
+from mprm.errors import ConfigError, DataError, MprmError
+from mprm.evaluation import FloatArray
+from mprm.training import TrainConfig, Trained
+from mprm_lab.folder import WORK, LabFolder
+from mprm_lab.reproduce.measure import best_of_n_accuracies, scored_table, step_metrics
+from mprm_lab.reproduce.plan import ReproducePlan, Run
+
+TOKENS_PER_BATCH = 65_536
+"""When models of a few million parameters score."""
+SPEED_OPTIONS: dict[str, Any] = {
+    "gradient_checkpointing": False,
+    "save_every": 0,
+    "dataloader_workers": 0,
+    "report_to": ("none",),
+}
+"""Fields of `mprm.TrainConfig` that change speed alone."""
+
+
+class RunStore:
+    """The folder ``results`` of a lab: a small JSON file for each finished run, and the step scores of some."""
+
+    def __init__(self, lab: Path) -> None:
+        self.folder = lab / "results"
+
+    def path(self, run: Run) -> Path:
+        """Where the run's record lies once it is finished."""
+        return self.folder / f"{run.name}.json"
+
+    def read(self, run: Run) -> dict[str, Any] | None:
+        """The record of a finished run, None where it is not finished."""
+        path = self.path(run)
+        if not path.is_file():
+            return None
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=dict)
+        except msgspec.DecodeError as error:
+            raise DataError(f"{path} is damaged: {error}; remove it, and the run is repeated") from error
+
+    def write(self, run: Run, record: dict[str, Any], scores: FloatArray | None = None) -> None:
+        """Keep a finished run; its record comes last, as the sign that all is there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if scores is not None:
+            with atomic_write(str(self._scores(run))) as temporary, temporary.open("wb") as out:
+                np.savez_compressed(out, scores=scores.astype(np.float32))
+        with atomic_write(str(self.path(run))) as temporary:
+            temporary.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+
+    def scores(self, run: Run) -> FloatArray | None:
+        """The score of each of the benchmark's steps, shape (S,); None where they were not kept."""
+        path = self._scores(run)
+        if not path.is_file():
+            return None
+        with np.load(path, allow_pickle=False) as arrays:
+            scores: FloatArray = arrays["scores"].astype(np.float64)
+        return scores
+
+    def _scores(self, run: Run) -> Path:
+        return self.folder / f"{run.name}.npz"
+
+    def check_settings(self, run: Run, settings: dict[str, Any]) -> None:
+        """Stop when the run was done on other data or with other settings than these."""
+        record = self.read(run)
+        before = {} if record is None else record["settings"]
+        now = msgspec.json.decode(msgspec.json.encode(settings), type=dict)
+        changed = [name for name in {**before, **now} if record and before.get(name) != now.get(name)]
+        if changed:
+            listed = "; ".join(f"{name} was {before.get(name)!r}, now {now.get(name)!r}" for name in changed)
+            raise ConfigError(
+                f"{self.path(run)} was made otherwise: {listed}. Remove {self.folder} to repeat all runs"
+            )
+
+    def learning_rates(self, plan: ReproducePlan, backbones: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+        """For each backbone the rate with the best overall value on the validation split, and all that were tried.
+
+        Of equally good ones the lowest is taken.
+        """
+        chosen = {}
+        for backbone in backbones:
+            tried = []
+            for run in plan.learning_rate_runs():
+                if run.backbone == backbone:
+                    if (record := self.read(run)) is None:
+                        raise MprmError(f"{run.name} is not finished: no learning rate can be chosen for {backbone}")
+                    metrics = {name: record["metrics"]["held_out"][name] for name in ("overall", "auc")}
+                    tried.append({"learning_rate": run.learning_rate, **metrics, "seed": run.seed})
+            best = max(tried, key=lambda trial: (trial["overall"], -trial["learning_rate"]))
+            chosen[backbone] = {"learning_rate": best["learning_rate"], "tried": tried}
+        return chosen
+
+
+@lru_cache
+def _benchmark(path: str, images: Path) -> Benchmark:
+    """Read once in a worker process."""
+    benchmark = read_benchmark(path)
+    check_images_exist(benchmark, images)
+    return benchmark
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Does runs, each from its training to its record."""
+
+    lab: LabFolder
+    plan: ReproducePlan
+
+    def __call__(self, run: Run, settings: dict[str, Any]) -> float:
+        """Train, evaluate and keep one run; returns its overall value."""
+        start = monotonic()
+        folder = self.lab.path / WORK / f"{run.name}.{os.getpid()}"
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            trained = None if run.subset == "base" else self._train(run, folder, settings)
+            train_s = monotonic() - start
+            evaluated, scores = self._evaluate(run, folder)
+            record = {
+                "name": run.name,
+                "run": asdict(run),
+                "settings": settings,
+                **_counts(trained),
+                "seconds": round(monotonic() - start, 2),
+                "train_seconds": round(train_s, 2),
+                "device": models.device_name(models.resolve_device(self.plan.device)),
+                **evaluated,
+            }
+            if self.plan.keeps_weights(run):
+                kept = self.lab.path / "runs" / run.name
+                shutil.rmtree(kept, ignore_errors=True)
+                kept.parent.mkdir(exist_ok=True)
+                shutil.rmtree(folder / "data", ignore_errors=True)
+                folder.rename(kept)
+            RunStore(self.lab.path).write(run, record, scores)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            gc.collect()
+        overall: float = record["metrics"]["held_out"]["overall"]
+        return overall
+
+    def _train(self, run: Run, folder: Path, settings: dict[str, Any]) -> Trained:
+        config = TrainConfig(
+            model=str(self.lab.policy(run.backbone)),
+            out=str(folder),
+            image_root=str(self.lab.images),
+            device=self.plan.device,
+            **SPEED_OPTIONS,
+            **settings["training"],
+            **self._curve_options(run),
+        )
+        return mprm.train(str(self.lab.file("corpus")), config)
+
+    def _curve_options(self, run: Run) -> dict[str, Any]:
+        if not self.plan.has_curve(run):
+            return {}
+        n_steps = self.lab.n_rollouts * run.passes / self.plan.training["batch_size"]
+        return {
+            "benchmark": (str(self.lab.file("benchmark")),),
+            "eval_every": max(1, round(n_steps / self.plan.curve_points)),
+        }
+
+    def _evaluate(self, run: Run, folder: Path) -> tuple[dict[str, Any], FloatArray | None]:
+        """Metrics of the run's model, and its step scores where they are kept."""
+        prm = self._untrained(run.backbone) if run.subset == "base" else self._load(folder)
+        split = "benchmark" if run.learning_rate is None else "validation"
+        table = scored_table(_benchmark(str(self.lab.file(split)), self.lab.images), prm)
+        evaluated: dict[str, Any] = {"split": split, "metrics": step_metrics(table)}
+        if self.plan.has_curve(run):
+            points = map(msgspec.json.decode, (folder / "curve.jsonl").read_bytes().splitlines())
+            evaluated["curve"] = [
+                {"optimizer_step": point["update"], "overall": point["overall"]} for point in points
+            ]
+        if run.condition in self.plan.best_of_n:
+            evaluated["best_of_n"] = best_of_n_accuracies(self.lab.graded, prm)
+        return evaluated, table.scores if self.plan.keeps_scores(run) else None
+
+    def _load(self, path: Path, config: models.PRMConfig | None = None) -> models.PRM:
+        return models.PRM.from_pretrained(
+            path, config, device=self.plan.device, image_root=self.lab.images, tokens_per_batch=TOKENS_PER_BATCH
+        )
+
+    def _untrained(self, backbone: str) -> models.PRM:
+        """The weights that training starts from, as a reward model."""
+        path = self.lab.policy(backbone)
+        settings, max_length = models.family_of(path).image_settings, self.plan.training["max_length"]
+        return self._load(path, models.PRMConfig(image_settings=settings, max_length=max_length))
+
+
+def _counts(trained: Trained | None) -> dict[str, Any]:
+    """How much was trained on, and with which loss."""
+    if trained is None:
+        names = ("n_rollouts", "n_steps", "n_positive", "n_optimizer_steps")
+        return {**dict.fromkeys(names, 0), "mean_loss": None, "last_loss": None}
+    return {
+        "n_rollouts": trained.data["rollouts"],
+        "n_steps": trained.data["steps"],
+        "n_positive": trained.data["positive_steps"],
+        "n_optimizer_steps": trained.n_optimizer_steps,
+        "mean_loss": trained.loss,
+        "last_loss": trained.last_loss,
+    }

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+
+from mprm.errors import ConfigError
+from mprm_lab.reproduce.findings import OVERALL
+from mprm_lab.reproduce.page import label
+from mprm_lab.reproduce.plan import ReproducePlan, Run
+
+
+@pytest.mark.parametrize(
+    ("run", "name", "words"),
+    [
+        (Run(backbone="qwen"), "qwen.full.seed0", "All rollouts, hard (τ = 0)"),
+        (Run(backbone="qwen", tau_count=2, seed=3), "qwen.full-tau-2.seed3", "All rollouts, hard (τ = 2/N)"),
+        (Run(backbone="qwen", labels="soft"), "qwen.full-soft.seed0", "All rollouts, soft"),
+        (Run(backbone="internvl", subset="bis", rho=0.05), "internvl.bis-5.seed0", "BIS-5%"),
+        (Run(backbone="qwen", subset="low-mc", rho=0.25), "qwen.low-mc-25.seed0", "Low-MC-25%"),
+        (
+            Run(backbone="qwen", subset="bis", rho=0.25, alpha=0.02),
+            "qwen.bis-25-alpha-0.02.seed0",
+            "BIS-25%, α = 0.02",
+        ),
+        (
+            Run(backbone="qwen", subset="random", rho=0.25, is_matched=True),
+            "qwen.random-25-matched.seed0",
+            "Random-25%, matched updates",
+        ),
+    ],
+)
+def test_a_run_has_a_name_that_says_what_it_is(run: Run, name: str, words: str) -> None:
+    assert run.name == name
+    assert label(run.condition) == words
+
+
+def test_matched_runs_read_as_many_rollouts_as_one_pass_over_everything() -> None:
+    run = Run(backbone="qwen", subset="random", rho=0.05, is_matched=True)
+    assert (run.epochs, run.passes) == (20, 1.0)
+    assert Run(backbone="qwen", subset="random", rho=0.05).passes == 0.05
+    assert Run(backbone="qwen", subset="base").passes == 0
+
+
+def test_a_strategy_without_a_fraction_and_a_fraction_without_a_strategy_are_refused() -> None:
+    with pytest.raises(ConfigError, match="rho goes with a strategy"):
+        Run(backbone="qwen", subset="bis")
+    with pytest.raises(ConfigError, match="rho goes with a strategy"):
+        Run(backbone="qwen", rho=0.1)
+    with pytest.raises(ConfigError, match="no threshold"):
+        Run(backbone="qwen", labels="soft", tau_count=1)
+
+
+def test_the_plan_has_every_run_of_the_papers_tables_once() -> None:
+    plan = ReproducePlan()
+    runs = plan.runs()
+    names = [run.name for run in runs]
+    assert len(set(names)) == len(names)
+    # base, then of each seed: 4 kinds of labels, 2 x 6 fractions, 3 strategies, 3 alphas, 2 matched
+    assert len(runs) == 2 * (1 + 5 * (4 + 12 + 3 + 3 + 2))
+    for backbone, known in OVERALL.items():
+        assert set(known) <= {run.condition for run in runs if run.backbone == backbone}
+    assert {*plan.curves, *plan.best_of_n} <= {run.condition for run in runs}
+    assert not {run.name for run in plan.learning_rate_runs()} & set(names)
+    assert all(any(f"{b}.{kept}" in names for kept in plan.keep) for b in plan.backbones)
+
+
+def test_a_runs_options_are_those_of_its_training() -> None:
+    plan = ReproducePlan(n_continuations=16)
+    options = plan.train_options(Run(backbone="qwen", tau_count=2, seed=4), 3e-4)
+    assert options["tau"] == 0.125  # 2 / 16
+    assert (options["strategy"], options["rho"], options["seed"], options["select_seed"]) == (None, None, 4, 4)
+    assert (options["learning_rate"], options["epochs"], options["soft"]) == (3e-4, 1, False)
+    chosen = plan.train_options(Run(backbone="qwen", subset="bis", rho=0.1, alpha=0.2), 1e-3)
+    assert (chosen["strategy"], chosen["rho"], chosen["alpha"]) == ("bis", 0.1, 0.2)
+
+
+def test_as_many_seeds_as_reach_the_one_that_chooses_are_refused() -> None:
+    with pytest.raises(ConfigError, match="seeds must be from 1 to 1000"):
+        ReproducePlan(seeds=1001)
+    with pytest.raises(ConfigError, match="seeds must be from 1 to 1000"):
+        ReproducePlan(seeds=0)
