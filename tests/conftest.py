@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,16 @@ def raw_record(scores: list[float], *, n_mc: int = 16, number: int = 0, **fields
         "num_mc_sequences": n_mc,
     }
     return {**record, **fields}
+
+
+def calling(function: Callable[[int], None]) -> Any:
+    """A progress that calls the function with each advance."""
+
+    @contextmanager
+    def progress(_title: str, _total: int | None, _unit: str = "items") -> Iterator[Any]:
+        yield lambda n, _note="": function(n)
+
+    return progress
 
 
 def write_jsonl(path: Path, records: list[Any]) -> Path:

@@ -46,7 +46,7 @@ BAD = [
 def test_odd_values_are_reported_and_never_escape(name: str, record: dict, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "x.jsonl", [record])
     report = mprm.check(path, format=name)
-    assert report.problems
+    assert report.issues
     for command in (
         ["check"],
         ["stats", "--skip-bad"],

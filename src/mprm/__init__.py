@@ -2,115 +2,72 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mprm._lazy import lazy_exports
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from mprm.annotation.annotate import AnnotateConfig, annotate
-    from mprm.annotation.checker import AnswerChecker
-    from mprm.annotation.sample import sample
-    from mprm.annotation.samplers.load import load_policy
-    from mprm.annotation.samplers.server import HTTPSampler
-    from mprm.data.check import check
-    from mprm.data.convert import convert
-    from mprm.data.corpus import Corpus, open_corpus
-    from mprm.data.questions import read_questions
-    from mprm.data.quickstart import quickstart
-    from mprm.data.types import Chain, Rollout, Step
-    from mprm.errors import MprmError
-    from mprm.evaluation.evaluate import evaluate
-    from mprm.evaluation.rerank import rerank
-    from mprm.evaluation.thresholds import EvaluateConfig
-    from mprm.models.prm import PRM
-    from mprm.selection.bis import balanced_information as bis
-    from mprm.selection.bis import mixture, positive_fraction, reliability
-    from mprm.selection.score import score
-    from mprm.selection.select import Selection, select
-    from mprm.selection.stats import Statistics, stats
-    from mprm.training.config import TrainConfig
-    from mprm.training.train import train
+    from mprm.annotation.annotate import AnnotateConfig as AnnotateConfig
+    from mprm.annotation.annotate import annotate as annotate
+    from mprm.annotation.checker import AnswerChecker as AnswerChecker
+    from mprm.annotation.sample import sample as sample
+    from mprm.annotation.samplers.load import load_policy as load_policy
+    from mprm.annotation.samplers.server import HTTPSampler as HTTPSampler
+    from mprm.data.check import check as check
+    from mprm.data.convert import convert as convert
+    from mprm.data.corpus import Corpus as Corpus
+    from mprm.data.corpus import open_corpus as open_corpus
+    from mprm.data.questions import read_questions as read_questions
+    from mprm.data.quickstart import quickstart as quickstart
+    from mprm.data.types import Chain as Chain
+    from mprm.data.types import Rollout as Rollout
+    from mprm.data.types import Step as Step
+    from mprm.errors import MprmError as MprmError
+    from mprm.evaluation.evaluate import evaluate as evaluate
+    from mprm.evaluation.rerank import rerank as rerank
+    from mprm.evaluation.thresholds import EvaluateConfig as EvaluateConfig
+    from mprm.models.prm import PRM as PRM
+    from mprm.progress import progress_bar as progress_bar
+    from mprm.selection.bis import bis as bis
+    from mprm.selection.bis import mixture as mixture
+    from mprm.selection.bis import positive_fraction as positive_fraction
+    from mprm.selection.bis import reliability as reliability
+    from mprm.selection.score import score as score
+    from mprm.selection.select import select as select
+    from mprm.selection.selection import Selection as Selection
+    from mprm.selection.stats import Statistics as Statistics
+    from mprm.selection.stats import stats as stats
+    from mprm.training.config import TrainConfig as TrainConfig
+    from mprm.training.train import train as train
 
-_HOME = {
-    "AnnotateConfig": ("mprm.annotation.annotate", "AnnotateConfig"),
-    "annotate": ("mprm.annotation.annotate", "annotate"),
-    "AnswerChecker": ("mprm.annotation.checker", "AnswerChecker"),
-    "Chain": ("mprm.data.types", "Chain"),
-    "EvaluateConfig": ("mprm.evaluation.thresholds", "EvaluateConfig"),
-    "HTTPSampler": ("mprm.annotation.samplers.server", "HTTPSampler"),
-    "load_policy": ("mprm.annotation.samplers.load", "load_policy"),
-    "PRM": ("mprm.models.prm", "PRM"),
-    "TrainConfig": ("mprm.training.config", "TrainConfig"),
-    "evaluate": ("mprm.evaluation.evaluate", "evaluate"),
-    "quickstart": ("mprm.data.quickstart", "quickstart"),
-    "read_questions": ("mprm.data.questions", "read_questions"),
-    "rerank": ("mprm.evaluation.rerank", "rerank"),
-    "sample": ("mprm.annotation.sample", "sample"),
-    "train": ("mprm.training.train", "train"),
-    "MprmError": ("mprm.errors", "MprmError"),
-    "check": ("mprm.data.check", "check"),
-    "convert": ("mprm.data.convert", "convert"),
-    "Corpus": ("mprm.data.corpus", "Corpus"),
-    "open_corpus": ("mprm.data.corpus", "open_corpus"),
-    "Rollout": ("mprm.data.types", "Rollout"),
-    "Step": ("mprm.data.types", "Step"),
-    "bis": ("mprm.selection.bis", "balanced_information"),
-    "mixture": ("mprm.selection.bis", "mixture"),
-    "positive_fraction": ("mprm.selection.bis", "positive_fraction"),
-    "reliability": ("mprm.selection.bis", "reliability"),
-    "score": ("mprm.selection.score", "score"),
-    "Statistics": ("mprm.selection.stats", "Statistics"),
-    "stats": ("mprm.selection.stats", "stats"),
-    "Selection": ("mprm.selection.select", "Selection"),
-    "select": ("mprm.selection.select", "select"),
-}
-
-__all__ = [
-    "PRM",
-    "AnnotateConfig",
-    "AnswerChecker",
-    "Chain",
-    "Corpus",
-    "EvaluateConfig",
-    "HTTPSampler",
-    "MprmError",
-    "Rollout",
-    "Selection",
-    "Statistics",
-    "Step",
-    "TrainConfig",
-    "__version__",
-    "annotate",
-    "bis",
-    "check",
-    "convert",
-    "evaluate",
-    "load_policy",
-    "mixture",
-    "open_corpus",
-    "positive_fraction",
-    "quickstart",
-    "read_questions",
-    "reliability",
-    "rerank",
-    "sample",
-    "score",
-    "select",
-    "stats",
-    "train",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used, so that ``import mprm`` and ``mprm --help`` are quick."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'mprm' has no attribute {name!r}")
-    module, attribute = _HOME[name]
-    value = getattr(importlib.import_module(module), attribute)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "mprm.annotation.annotate": ["AnnotateConfig", "annotate"],
+        "mprm.annotation.checker": ["AnswerChecker"],
+        "mprm.annotation.sample": ["sample"],
+        "mprm.annotation.samplers.load": ["load_policy"],
+        "mprm.annotation.samplers.server": ["HTTPSampler"],
+        "mprm.data.check": ["check"],
+        "mprm.data.convert": ["convert"],
+        "mprm.data.corpus": ["Corpus", "open_corpus"],
+        "mprm.data.questions": ["read_questions"],
+        "mprm.data.quickstart": ["quickstart"],
+        "mprm.data.types": ["Chain", "Rollout", "Step"],
+        "mprm.errors": ["MprmError"],
+        "mprm.evaluation.evaluate": ["evaluate"],
+        "mprm.evaluation.rerank": ["rerank"],
+        "mprm.evaluation.thresholds": ["EvaluateConfig"],
+        "mprm.models.prm": ["PRM"],
+        "mprm.progress": ["progress_bar"],
+        "mprm.selection.bis": ["bis", "mixture", "positive_fraction", "reliability"],
+        "mprm.selection.score": ["score"],
+        "mprm.selection.select": ["select"],
+        "mprm.selection.selection": ["Selection"],
+        "mprm.selection.stats": ["Statistics", "stats"],
+        "mprm.training.config": ["TrainConfig"],
+        "mprm.training.train": ["train"],
+    },
+)

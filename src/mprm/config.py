@@ -219,6 +219,9 @@ def _default(field: Field[Any]) -> Any:
 
 # Options that several commands share.
 
+StrategyName = Literal["bis", "random", "low-mc", "mixed", "reliable"]
+"""The selection strategies; `mprm.selection.strategies` says how each ranks."""
+
 Paths = Annotated[
     tuple[str, ...],
     Option("Files, globs, folders or URLs of rollouts.", "INPUT", group="input", is_positional=True),

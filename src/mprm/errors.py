@@ -1,9 +1,12 @@
-"""Every exception that mprm raises on purpose.
+"""Every exception that mprm raises on purpose, and text from data made safe to show in a message.
 
-Text of others' making, safe to show.
+Each derives from `MprmError`, so that one ``except`` catches them all, and from the builtin that a caller who knows
+nothing of mprm would expect.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class MprmError(Exception):
@@ -39,3 +42,9 @@ def printable(text: str) -> str:
     ai2d\x1b[2J\n Größe
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shown(value: Any, limit: int = 60) -> str:
+    """The value as a short piece of text for a message."""
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -77,8 +77,8 @@ CASES = {
 def test_every_kind_of_problem_is_found_at_its_place(kind: str, record, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "x.jsonl", [raw_record([1.0]), record, raw_record([0.5], number=2)])
     report = mprm.check(path)
-    assert {(p.kind, p.line) for p in report.problems if p.kind == kind} == {(kind, 2)}
-    assert {p.line for p in report.problems} == {2}
+    assert {(p.kind, p.line) for p in report.issues if p.kind == kind} == {(kind, 2)}
+    assert {p.line for p in report.issues} == {2}
     assert report.n_records == 3
     if kind in WARNINGS:
         assert report.n_errors == 0
@@ -88,6 +88,7 @@ def test_every_kind_is_tried_here_or_elsewhere() -> None:
     elsewhere = {
         "duplicate",
         "empty_file",
+        "error_past_the_end",
         "image_missing",
         "labels_and_steps_differ",
         "separator_in_text",
@@ -105,7 +106,7 @@ def test_duplicates_are_found_across_files(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", [raw_record([0.5], number=1), same, same])
     write_jsonl(tmp_path / "b.jsonl", [b"", same])
     report = mprm.check(tmp_path)
-    assert [(Path(p.file).name, p.line, p.text.rpartition("/")[2]) for p in report.problems] == [
+    assert [(Path(p.file).name, p.line, p.text.rpartition("/")[2]) for p in report.issues] == [
         ("a.jsonl", 3, "a.jsonl:2"),
         ("b.jsonl", 2, "a.jsonl:2"),
     ]
@@ -118,7 +119,7 @@ def test_missing_images_are_found(tmp_path: Path) -> None:
     (tmp_path / "root" / "images").mkdir(parents=True)
     (tmp_path / "root" / "images" / "1.png").touch()
     report = mprm.check(path, image_root=tmp_path / "root")
-    assert [(p.kind, p.line) for p in report.problems] == [("image_missing", 2)]
+    assert [(p.kind, p.line) for p in report.issues] == [("image_missing", 2)]
     assert run(["check", str(path), "--image-root", str(tmp_path / "nowhere")]) == 2
 
 

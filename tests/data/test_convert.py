@@ -25,8 +25,8 @@ def test_trl_labels_are_cut_at_tau(tmp_path: Path) -> None:
 def test_a_round_trip_through_parquet_keeps_everything(random_corpus: Path, tmp_path: Path) -> None:
     mprm.convert(random_corpus, str(tmp_path / "c.parquet"))
     mprm.convert(tmp_path / "c.parquet", str(tmp_path / "again.jsonl"), to="visualprm-raw")
-    before = list(mprm.open_corpus(random_corpus).placed())
-    after = list(mprm.open_corpus(tmp_path / "again.jsonl").placed())
+    before = list(mprm.open_corpus(random_corpus).located())
+    after = list(mprm.open_corpus(tmp_path / "again.jsonl").located())
     assert [p.source for p in before] == [p.source for p in after]
     assert [(p.rollout.question, p.rollout.images, p.rollout.steps, p.rollout.prompt) for p in before] == [
         (p.rollout.question, p.rollout.images, p.rollout.steps, p.rollout.prompt) for p in after

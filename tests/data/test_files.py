@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import mprm
-from mprm.data.records import corpus_files, source_name
+from mprm.data.records import find_files, source_name
 from mprm.errors import DataError, InputNotFoundError
 from tests.conftest import raw_record, write_jsonl
 
@@ -27,12 +27,12 @@ def test_the_source_is_the_files_name(path: str, source: str) -> None:
 def test_a_file_named_twice_is_read_once(tmp_path: Path, monkeypatch) -> None:
     write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0])])
     monkeypatch.chdir(tmp_path)
-    assert len(corpus_files(["a.jsonl", "*.jsonl", str(tmp_path / "a.jsonl"), tmp_path])) == 1
+    assert len(find_files(["a.jsonl", "*.jsonl", str(tmp_path / "a.jsonl"), tmp_path])) == 1
 
 
 def test_a_name_with_glob_letters_is_a_name(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a[1].jsonl", [raw_record([1.0])])
-    assert [file.path for file in corpus_files(path)] == [str(path)]
+    assert [file.path for file in find_files(path)] == [str(path)]
 
 
 def test_pipes_are_refused_because_input_is_read_twice(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_pipes_are_refused_because_input_is_read_twice(tmp_path: Path) -> None:
 
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(InputNotFoundError, match="regular file"):
-        corpus_files(tmp_path / "pipe.jsonl")
+        find_files(tmp_path / "pipe.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ def test_no_way_of_naming_files_changes_the_choice(tmp_path: Path, monkeypatch) 
         write_jsonl(tmp_path / folder / "x.jsonl", [raw_record([1.0], number=i) for i in range(20)])
     (tmp_path / "a_link.jsonl").symlink_to(tmp_path / "d1" / "x.jsonl")
     ways = [["d1/x.jsonl", "d2/x.jsonl"], [str(tmp_path / "d2" / "x.jsonl"), "d1/x.jsonl"]]
-    assert len({tuple(Path(f.path).resolve() for f in corpus_files(way)) for way in ways}) == 1
+    assert len({tuple(Path(f.path).resolve() for f in find_files(way)) for way in ways}) == 1
     both = [["a_link.jsonl", "d1/x.jsonl"], ["d1/x.jsonl", "a_link.jsonl"]]
-    assert len({tuple(f.source for f in corpus_files(way)) for way in both}) == 1
+    assert len({tuple(f.source for f in find_files(way)) for way in both}) == 1
 
 
 def test_hidden_folders_are_left_out(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0])])
     write_jsonl(tmp_path / ".ipynb_checkpoints" / "a-checkpoint.jsonl", [raw_record([1.0])])
-    assert [file.source for file in corpus_files(tmp_path)] == ["a"]
+    assert [file.source for file in find_files(tmp_path)] == ["a"]

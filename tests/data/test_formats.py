@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import mprm
 from mprm.data.format import PRM_TOKEN
-from mprm.data.rollout_formats import FORMATS, WRITABLE, quick
-from mprm.data.rollout_formats import parse_visualprm_raw as parse
-from mprm.data.validate import Problems, leaves_root
+from mprm.data.images import leaves_root
+from mprm.data.rollout_formats import ROLLOUT_FORMATS, WRITABLE, decode_raw, parse_raw
+from mprm.data.validate import Issues
 from mprm.errors import ConfigError, DataError
 from tests.conftest import raw_record, write_jsonl
 
@@ -33,11 +33,11 @@ def test_what_is_written_is_read_back(name: str, question: str, steps, images, t
     if not all(map(plain, [question, *(t for t, _ in steps)])):
         return
     rollout = mprm.Rollout(question=question, images=tuple(images), steps=tuple(mprm.Step(t, s) for t, s in steps))
-    fmt = FORMATS[name]
-    record = json.loads(msgspec.json.encode(fmt.dump(rollout, tau)))
-    problems = Problems()
+    fmt = ROLLOUT_FORMATS[name]
+    record = json.loads(msgspec.json.encode(fmt.write(rollout, tau)))
+    problems = Issues()
     (again,) = fmt.parse(record, problems)
-    assert problems.found == []
+    assert problems.entries == []
     assert again.question == question
     assert again.images == tuple(images)
     assert [s.text for s in again.steps] == [t for t, _ in steps]
@@ -48,7 +48,7 @@ def test_what_is_written_is_read_back(name: str, question: str, steps, images, t
 @given(st.lists(mc, min_size=1, max_size=4), st.booleans())
 def test_the_quick_way_reads_as_the_thorough_one(scores, with_source: bool) -> None:
     record = raw_record(scores, **({"source": "s"} if with_source else {}))
-    assert (quick(json.dumps(record).encode()),) == parse(record, Problems())
+    assert (decode_raw(json.dumps(record).encode()),) == parse_raw(record, Issues())
 
 
 def test_prm800k_gives_every_way_of_the_tree() -> None:
@@ -74,12 +74,12 @@ def test_prm800k_gives_every_way_of_the_tree() -> None:
             "finish_reason": "solution",
         },
     }
-    problems = Problems()
-    rollouts = FORMATS["prm800k"].parse(record, problems)
+    problems = Issues()
+    rollouts = ROLLOUT_FORMATS["prm800k"].parse(record, problems)
     found = {tuple(s.text for s in r.steps): r.scores for r in rollouts}
     # neutral (e) counts as positive, and so does what a labeller wrote (h)
     assert found == {("b",): (0.0,), ("a", "c"): (1.0, 0.0), ("a", "h", "e"): (1.0, 1.0, 1.0)}
-    assert [kind for kind, _ in problems.found] == ["unrated_step"]
+    assert [kind for kind, _ in problems.entries] == ["unrated_step"]
 
 
 def test_math_aps_gives_every_way_of_the_search() -> None:
@@ -107,14 +107,14 @@ def test_math_aps_gives_every_way_of_the_search() -> None:
     }
     expected = {("One.", "Two."): (0.5, 1.0), ("One.", "Three."): (0.5, 0.0), ("Four.",): (1.0,)}
     for record in (flat, tree):
-        rollouts = FORMATS["math-aps"].parse(record, Problems())
+        rollouts = ROLLOUT_FORMATS["math-aps"].parse(record, Issues())
         assert {tuple(s.text for s in r.steps): r.scores for r in rollouts} == expected
 
 
 def test_mm_prm_finds_the_question_even_if_it_speaks_of_a_process() -> None:
     value = f"Question: Name the\nProcess: of decay\nProcess: First.{PRM_TOKEN}\n\nThen.{PRM_TOKEN}"
     record = {"conversations": [{"from": "human", "value": value}, {"from": "gpt", "value": [1.0, 0.5]}]}
-    (rollout,) = FORMATS["mm-prm"].parse(record, Problems())
+    (rollout,) = ROLLOUT_FORMATS["mm-prm"].parse(record, Issues())
     assert rollout.question == "Name the\nProcess: of decay"
     assert [step.text for step in rollout.steps] == ["First.", "Then."]
 
@@ -155,15 +155,35 @@ def test_an_unknown_record_lists_the_formats(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "x.jsonl", [{"foo": 1}])
     with pytest.raises(DataError, match=r"x\.jsonl:1: .*fields foo.*visualprm-raw"):
         mprm.open_corpus(path)
-    with pytest.raises(ConfigError, match="unknown format 'bar'"):
+    with pytest.raises(ConfigError, match="unknown rollout format 'bar'"):
         mprm.open_corpus(path, format="bar")
 
 
-def test_a_json_array_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text(json.dumps([raw_record([1.0])], indent=1))
-    with pytest.raises(DataError, match="one JSON array"):
-        mprm.open_corpus(path)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_json_array_is_read_as_json_lines_are(tmp_path: Path, indent: int | None) -> None:
+    records = [raw_record([1.0, 0.5], number=0), raw_record([0.0], number=1), raw_record([0.25], number=2)]
+    lines = write_jsonl(tmp_path / "lines.jsonl", records)
+    array = tmp_path / "lines.json"
+    array.write_text("\n" + json.dumps(records, indent=indent))
+    assert list(mprm.open_corpus(array)) == list(mprm.open_corpus(lines))
+    chosen = [mprm.select(path, rho=0.7) for path in (array, lines)]
+    assert [len(selection) for selection in chosen] == [2, 2]
+    for selection, name in zip(chosen, ("a", "b"), strict=True):
+        selection.write(str(tmp_path / f"{name}.jsonl"))
+    a, b = ((tmp_path / f"{name}.jsonl").read_text().splitlines() for name in "ab")
+    assert [json.loads(line) for line in a] == [json.loads(line) for line in b]
+
+
+def test_an_issue_in_a_json_array_has_the_line_of_its_record(tmp_path: Path) -> None:
+    array = tmp_path / "x.json"
+    array.write_text("[\n" + json.dumps(raw_record([1.0])) + ",\n\n" + json.dumps(raw_record([5.0])) + "]\n")
+    with pytest.raises(DataError, match=r"x\.json:4: step 0 has score 5\.0"):
+        mprm.select(array)
+    (issue,) = mprm.check(array).issues
+    assert (issue.line, issue.kind) == (4, "score_out_of_range")
+    array.write_text("[" + json.dumps(raw_record([1.0])) + ";]")
+    with pytest.raises(DataError, match=r"x\.json:1: not JSON"):
+        mprm.select(array)
 
 
 @pytest.mark.parametrize(

@@ -2,24 +2,20 @@ from pathlib import Path
 
 import pytest
 
-from mprm.data.questions import found_image, missing_images, read_questions, with_found_images
-from mprm.data.types import Question
+from mprm.data.images import find_image, find_images
+from mprm.data.questions import read_questions
 from mprm.errors import ConfigError, DataError
 from tests.conftest import write_jsonl
-
-
-def question(number: int, *images: str) -> Question:
-    return Question(id=str(number), question="?", answer="1", images=images)
 
 
 def test_an_image_is_found_by_its_path_its_name_or_with_another_ending(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     for name in ("images/1.png", "2.png", "3.jpg"):
         (tmp_path / name).touch()
-    assert found_image("images/1.png", tmp_path) == "images/1.png"
-    assert found_image("images/2.png", tmp_path) == "2.png"
-    assert found_image("image/3.png", tmp_path) == "3.jpg"
-    assert found_image("images/4.png", tmp_path) is None
+    assert find_image("images/1.png", tmp_path) == "images/1.png"
+    assert find_image("images/2.png", tmp_path) == "2.png"
+    assert find_image("image/3.png", tmp_path) == "3.jpg"
+    assert find_image("images/4.png", tmp_path) is None
 
 
 def test_an_image_outside_the_root_is_never_found(tmp_path: Path) -> None:
@@ -28,17 +24,18 @@ def test_an_image_outside_the_root_is_never_found(tmp_path: Path) -> None:
     (tmp_path / "secret.png").touch()
     (root / "secret.png").touch()
     for name in ("../secret.png", str(tmp_path / "secret.png"), "a/../../secret.png", "\0.png"):
-        assert found_image(name, root) is None
-    assert found_image("x" * 5000 + ".png", root) is None
-    assert found_image(".", root) is None
+        assert find_image(name, root) is None
+    assert find_image("x" * 5000 + ".png", root) is None
+    assert find_image(".", root) is None
 
 
 def test_all_missing_images_are_listed(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
-    questions = [question(1, "a.png", "b.png"), question(2, "c.png", "b.png")]
-    assert missing_images(questions, tmp_path) == ["b.png", "c.png"]
+    names = ["a.png", "b.png", "c.png", "b.png"]
+    with pytest.raises(DataError, match=r"2 of 3 images are not under .*: b.png, c.png\."):
+        find_images(names, tmp_path)
     with pytest.raises(ConfigError, match="not a folder"):
-        missing_images(questions, tmp_path / "nowhere")
+        find_images(names, tmp_path / "nowhere")
 
 
 def test_questions_name_the_images_that_were_found(tmp_path: Path) -> None:
@@ -61,10 +58,11 @@ def test_two_images_never_become_one(tmp_path: Path) -> None:
         read_questions(path, image_root=tmp_path)
 
 
-def test_images_under_another_name_are_told_of(tmp_path: Path) -> None:
+def test_images_under_another_name_are_reported(tmp_path: Path) -> None:
     (tmp_path / "4.png").touch()
     (tmp_path / "5.png").touch()
-    asked = [question(1, "images/4.jpg"), question(2, "5.png")]
+    images = ["images/4.jpg", "5.png"]
+    records = [{"id": str(n), "image": image, "question": "?", "answer": "1"} for n, image in enumerate(images)]
     renamed: dict[str, str] = {}
-    with_found_images(asked, tmp_path, on_renamed=renamed.update)
+    read_questions(write_jsonl(tmp_path / "q.jsonl", records), image_root=tmp_path, on_renamed=renamed.update)
     assert renamed == {"images/4.jpg": "4.png"}

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 import mprm
+from mprm.config import EngineOptions
 from mprm.data.engine import InlineEngine, ProcessEngine, make_engine
 from mprm.errors import ConfigError, MprmError
+from tests.conftest import calling
 
 
 def square(number: int) -> int:
@@ -37,16 +39,16 @@ def test_a_dead_worker_is_said_and_does_not_hang() -> None:
 
 
 def test_small_work_needs_no_processes() -> None:
-    assert isinstance(make_engine("local", n_bytes=1000), InlineEngine)
-    assert isinstance(make_engine("local", n_bytes=1 << 30, processes=3), ProcessEngine)
+    assert isinstance(make_engine(EngineOptions(), n_bytes=1000), InlineEngine)
+    assert isinstance(make_engine(EngineOptions(processes=3), n_bytes=1 << 30), ProcessEngine)
     with pytest.raises(ConfigError):
-        make_engine("spark", n_bytes=1)
+        EngineOptions(engine="spark")
 
 
 def test_a_killed_worker_leaves_no_output(corpus, tmp_path: Path, monkeypatch) -> None:
-    from mprm.data import records as chunks
+    from mprm.data import records
 
-    monkeypatch.setattr(chunks.chunks_of, "__kwdefaults__", {"format_name": "", "chunk_bytes": 2000})
+    monkeypatch.setattr(records, "CHUNK_BYTES", 2000)
     folder = corpus(ai2d=[[1.0, 0.0]] * 4000)  # far more pieces than are under way at once
     selection = mprm.select(folder, rho=0.9, processes=2)
     n_killed = 0
@@ -59,7 +61,7 @@ def test_a_killed_worker_leaves_no_output(corpus, tmp_path: Path, monkeypatch) -
                 n_killed += 1
 
     with pytest.raises(MprmError, match="a worker process died"):
-        selection.write(str(tmp_path / "o.jsonl"), on_chunk=kill)
+        selection.write(str(tmp_path / "o.jsonl"), progress=calling(kill))
     assert n_killed == 1
     assert list(tmp_path.glob("*.jsonl*")) == []
     assert list(tmp_path.glob(".*.tmp")) == []

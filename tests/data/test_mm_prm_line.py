@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mprm.data.rollout_formats import dump_hard, quick
+from mprm.data.rollout_formats import decode_raw, write_mm_prm
 from tests.conftest import raw_record
 
 compiled = pytest.importorskip("mprm.data._mm_prm", reason="mprm was installed without a C compiler")
@@ -30,9 +30,9 @@ def test_both_write_the_same_bytes(found, question, original, ascii_, tau: float
     before = b"before\n"
     out = bytearray(before)
     if compiled.append_mm_prm(line + b"\n", 0, len(line) + 1, tau, out):
-        rollout = quick(line)
+        rollout = decode_raw(line)
         assert rollout is not None
-        assert out == before + msgspec.json.encode(dump_hard(rollout, tau)) + b"\n"
+        assert out == before + msgspec.json.encode(write_mm_prm(rollout, tau)) + b"\n"
     else:
         assert out == before
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import mprm
-from mprm.data import records as chunks
-from tests.conftest import random_scores, raw_record, write_jsonl
+from mprm.data import records
+from tests.conftest import calling, random_scores, raw_record, write_jsonl
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -36,7 +36,7 @@ def big(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch) -> None:
     """Files are cut into many byte ranges, so that each is worked on by several tasks."""
-    monkeypatch.setattr(chunks.chunks_of, "__kwdefaults__", {"format_name": "", "chunk_bytes": 20_000})
+    monkeypatch.setattr(records, "CHUNK_BYTES", 20_000)
 
 
 def outputs(folder: Path) -> dict[str, bytes]:
@@ -71,7 +71,7 @@ def test_a_killed_worker_changes_nothing(cluster, big: Path, tmp_path: Path) -> 
             os.kill(int(workers[0].name), signal.SIGKILL)
             n_killed += 1
 
-    assert written(big, tmp_path / "ray", engine="ray", on_chunk=kill_one) == local
+    assert written(big, tmp_path / "ray", engine="ray", progress=calling(kill_one)) == local
     assert n_killed == 3
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mprm.data.question_formats import QUESTION_FORMATS
-from mprm.data.questions import read_questions
+from mprm.data.questions import QUESTION_FORMATS, read_questions
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, InputNotFoundError
 from tests.conftest import SHARED, write_jsonl
@@ -250,7 +249,7 @@ def test_lines_of_documents_and_tables_are_counted(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a.json:9: "):  # a bracket and the seven lines of the first record
         read_questions(tmp_path / "a.json")
     (tmp_path / "broken.json").write_text('[\n{"id": "1", "question": "?", "answer": "1"}\n{}]')
-    with pytest.raises(DataError, match=r"broken.json:2: not JSON: Expecting ',"):
+    with pytest.raises(DataError, match=r"broken.json:3: not JSON: Expecting ','"):
         read_questions(tmp_path / "broken.json")
     (tmp_path / "a.csv").write_text('id,question,answer\n1,"two\nlines",3\n2,?,\n3,?,4,5\n')
     with pytest.raises(DataError, match=r'(?s)a.csv:4: .*"answer" is missing.*a.csv:5: the row has 1 cell'):

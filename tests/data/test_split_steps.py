@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mprm.data.candidate_formats import split_steps
+from mprm.data.types import split_steps
 from mprm.errors import ConfigError
 
 TEXTS = st.text(alphabet="ab \n\t\r.", max_size=60)
@@ -45,5 +45,5 @@ def test_steps_are_at_most_as_many_as_allowed_and_of_even_size(text: str, max_st
 
 
 def test_no_steps_at_all_cannot_be_asked_for() -> None:
-    with pytest.raises(ConfigError, match="max_steps must be 1 or more"):
+    with pytest.raises(ConfigError, match="max_steps must be at least 1"):
         split_steps("a", max_steps=0)

@@ -18,7 +18,7 @@ sklearn_metrics = pytest.importorskip("sklearn.metrics")
 def measured(solutions, *, threshold=0.5):
     table = step_table(solutions)
     counts = count_units(table, choose_thresholds(table, threshold, folds=2, seed=0))
-    return {key: float(values[0]) for key, values in measure(counts, np.ones((1, len(table.problems)))).items()}
+    return {key: float(values[0]) for key, values in measure(counts, np.ones((1, len(table.issues)))).items()}
 
 
 # Two sources. The threshold is 0.5, a score of 0.5 itself is taken for correct.
@@ -149,8 +149,8 @@ def test_weights_of_problems_are_as_good_as_copies_of_them(seed: int) -> None:
     solutions = simulated(6, seed=seed, skill=1.0)
     table = step_table(solutions)
     counts = count_units(table, choose_thresholds(table, 0.5, folds=2, seed=0))
-    weights = np.random.default_rng(seed).integers(0, 3, size=(1, len(table.problems))).astype(float)
-    copies = [s for s in solutions for _ in range(int(weights[0][table.problems.index(s.problem)]))]
+    weights = np.random.default_rng(seed).integers(0, 3, size=(1, len(table.issues))).astype(float)
+    copies = [s for s in solutions for _ in range(int(weights[0][table.issues.index(s.problem)]))]
     if not any(label for s in copies for label in s.labels):
         return
     expected = measured(copies)

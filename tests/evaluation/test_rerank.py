@@ -8,7 +8,7 @@ import pytest
 
 from mprm.annotation.checker import Judged
 from mprm.cli.rerank import run
-from mprm.data.candidate_formats import read_candidates
+from mprm.data.candidates import read_candidates
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
 from mprm.evaluation import rerank as stage

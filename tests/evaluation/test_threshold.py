@@ -148,7 +148,7 @@ def test_the_labels_of_a_problem_do_not_move_its_own_threshold(seed: int) -> Non
         for s in solutions
     ]
     after = step_table(turned)
-    place = before.problems.index(key)
+    place = before.issues.index(key)
     chosen = [choose_thresholds(table, "held-out", folds=5, seed=0) for table in (before, after)]
     assert chosen[0].of_steps[place] == chosen[1].of_steps[place]
     assert chosen[0].of_solutions[place] == chosen[1].of_solutions[place]
@@ -172,7 +172,7 @@ def test_a_held_out_threshold_is_the_best_of_the_other_folds() -> None:
     table = step_table(solutions)
     chosen = choose_thresholds(table, "held-out", folds=4, seed=7)
     for fold in range(4):
-        others = [s for s in solutions if chosen.fold[table.problems.index(s.problem)] != fold]
+        others = [s for s in solutions if chosen.fold[table.issues.index(s.problem)] != fold]
         rest = step_table(others)
         assert chosen.steps[fold] == choose_thresholds(rest, "test", folds=2, seed=0).steps[0]
         assert chosen.solutions[fold] == choose_thresholds(rest, "test", folds=2, seed=0).solutions[0]

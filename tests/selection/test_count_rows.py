@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mprm.data.corpus import Judgement, read_line
-from mprm.data.rollout_formats import VISUALPRM_RAW
-from mprm.data.validate import Problems
+from mprm.data.corpus import parse_line
+from mprm.data.rollout_formats import ROLLOUT_FORMATS
+from mprm.data.validate import Issues, ValidationOptions
 from mprm.selection import scan as twin
 from mprm.selection.scan import BAD, BLANK, ROLLOUT, ROW, count_rows_python
 from tests.conftest import raw_record
@@ -163,8 +163,8 @@ def test_what_the_compiled_counter_lets_pass_is_what_python_reads(items, ascii_,
     left, right, ours, theirs = both(b"".join(lines), needs_image=needs_image, tau=tau, sources=sources)
     assert_agree(left[0], right[0], ours, theirs)
     for line, kind in zip(lines, kinds(left[0]), strict=True):
-        problems = Problems()
-        read_line(line, VISUALPRM_RAW, Judgement(text_only=not needs_image), problems)
+        problems = Issues()
+        parse_line(line, ROLLOUT_FORMATS["visualprm-raw"], ValidationOptions(text_only=not needs_image), problems)
         if kind == ROLLOUT:
             assert problems.first_error() is None
 

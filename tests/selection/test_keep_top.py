@@ -1,6 +1,7 @@
 """Every strategy against its ten-line definition, on corpora full of ties."""
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mprm
+from mprm.config import StrategyName
+from mprm.data import records
 from mprm.data.corpus import open_corpus
 from mprm.data.engine import InlineEngine, ProcessEngine
-from mprm.selection import scan as label_counts
-from mprm.selection import strategies as keep_top_module
-from mprm.selection.scan import count_corpus
-from mprm.selection.strategies import STRATEGIES, Ranking, keep_top
+from mprm.selection.label_counts import count_corpus
+from mprm.selection.strategies import STRATEGIES, best, keep_top
 from tests import oracle
 from tests.conftest import raw_record, write_jsonl
 
@@ -47,7 +48,7 @@ def kept_lines(selection: mprm.Selection, number: int = 0) -> dict[str, list[int
     """Numbers of the kept rollouts in each source."""
     kept, found = selection.subsets[number].kept, {}
     for part in selection.counts.parts:
-        mask = kept.between(part.first_row, part.first_row + part.n_rows)
+        mask = kept[part.first_row : part.first_row + part.n_rows]
         found.setdefault(part.chunk.source, []).extend((np.flatnonzero(mask) + part.first_line - 1).tolist())
     return found
 
@@ -79,29 +80,37 @@ def test_every_strategy_keeps_what_its_definition_says(
 
 @quiet
 @given(found=sources, rho=st.floats(0.01, 1), seed=st.integers(0, 9))
-def test_small_blocks_and_chunks_and_processes_change_nothing(tmp_path: Path, found, rho, seed) -> None:
+def test_small_chunks_change_nothing(tmp_path: Path, found, rho, seed) -> None:
     folder = written(tmp_path, found)
-    corpus = open_corpus(folder)
-    whole = count_corpus(corpus, InlineEngine())
-    pieces = [
-        c for f in corpus.files for c in mprm.data.records.chunks_of(f, format_name="visualprm-raw", chunk_bytes=300)
-    ]
-    cut = count_corpus(type(corpus)(corpus.files, corpus.formats, tuple(pieces)), InlineEngine())
-    assert bytes(whole.rows.tobytes()) == cut.rows.tobytes()
-    ranking = Ranking(strategy="bis", alpha=0.05, seed=seed, ties="hash")
+    whole = count_corpus(open_corpus(folder), InlineEngine())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "CHUNK_BYTES", 300)
+        cut = count_corpus(open_corpus(folder), InlineEngine())
+    assert whole.rows.tobytes() == cut.rows.tobytes()
 
     def n_keep(_source, n: int) -> int:
         return max(1, int(n * rho))
 
-    expected = keep_top(whole, ranking, n_keep).between(0, len(whole.rows)).tolist()
-    pooled = keep_top(whole, ranking, n_keep, pool=True).between(0, len(whole.rows)).tolist()
-    before = label_counts.BLOCK_ROWS
-    try:
-        label_counts.BLOCK_ROWS = keep_top_module.BLOCK_ROWS = 4
-        assert keep_top(cut, ranking, n_keep).between(0, len(cut.rows)).tolist() == expected
-        assert keep_top(cut, ranking, n_keep, pool=True).between(0, len(cut.rows)).tolist() == pooled
-    finally:
-        label_counts.BLOCK_ROWS = keep_top_module.BLOCK_ROWS = before
+    for pool in (False, True):
+        expected = keep_top(whole, "bis", n_keep, alpha=0.05, seed=seed, pool=pool)
+        assert keep_top(cut, "bis", n_keep, alpha=0.05, seed=seed, pool=pool).tolist() == expected.tolist()
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([-0.0, 0.0, 0.1, 0.25, 1.0]), st.integers(0, 2**64 - 1)), min_size=1),
+    st.data(),
+)
+def test_the_best_are_those_of_a_sort(entries: list[tuple[float, int]], data) -> None:
+    n = data.draw(st.integers(1, len(entries)))
+    rank, order = np.array([r for r, _ in entries]), np.array([o for _, o in entries], np.uint64)
+    chosen = best(rank, order, n)
+    assert len(set(chosen.tolist())) == n
+    expected = sorted(entries, key=lambda entry: (-entry[0], entry[1]))[:n]
+    assert sorted(entries[i] for i in chosen) == sorted(expected)
+
+
+def test_every_strategy_has_a_name_in_the_options() -> None:
+    assert tuple(STRATEGIES) == get_args(StrategyName)
 
 
 def test_processes_count_as_one_does(random_corpus: Path) -> None:

@@ -68,7 +68,7 @@ def test_no_pack_has_more_tokens_than_the_largest_padded_micro_batch(
     most = max(map(plain.most_tokens, plain.global_batches()))
     for batch in packs.global_batches():
         for some in (some for ranks in packs.dealt(batch) for some in ranks if some[0] >= 0):
-            problems = {packs.packer.problems[index] for index in some}
+            problems = {packs.packer.issues[index] for index in some}
             # each rollout's own tokens, and the 40 before them once for each problem
             assert sum(packs.lengths[index] - 40 for index in some) + 40 * len(problems) <= most
     assert packs.n_micro_batches() <= plain.n_micro_batches()

@@ -82,13 +82,16 @@ def _add(parser: Any, entry: Declared) -> None:
     if entry.kind is bool:
         parser.add_argument(flag, dest=entry.name, action="store_true", help=words)
         return
+    metavar = option.metavar
+    if entry.choices and entry.is_many:  # argparse would repeat all of them
+        metavar, words = "NAME", f"{words} One or more of {', '.join(entry.choices)}."
     if default is not None and default != ():
         words += f" (default: {' '.join(map(str, default)) if isinstance(default, tuple) else default})"
     settings: dict[str, Any] = {
         "help": words,
         "type": str if entry.choices else entry.kind,
         "choices": entry.choices or None,
-        "metavar": option.metavar,
+        "metavar": metavar,
         "nargs": "+" if entry.is_many else None,
     }
     if option.is_positional and not is_required:

@@ -13,11 +13,11 @@ from mprm.errors import ConfigError, MprmError
 
 COMMANDS = {
     "annotate": ("mprm.cli.annotate:run", "questions to rollouts with Monte-Carlo step scores, by a policy"),
-    "check": ("mprm.cli.check:run", "find every problem in a corpus, with file and line"),
-    "stats": ("mprm.cli.stats:run", "the paper's statistics tables, per source and overall"),
-    "score": ("mprm.cli.score:run", "one row a rollout: its label counts, R, mixture and BIS"),
+    "check": ("mprm.cli.corpus:run_check", "find every issue in a corpus, with file and line"),
+    "stats": ("mprm.cli.corpus:run_stats", "the paper's statistics tables, per source and overall"),
+    "score": ("mprm.cli.corpus:run_score", "one row a rollout: its label counts, R, mixture and BIS"),
     "select": ("mprm.cli.select:run", "keep the rollouts that teach the most"),
-    "convert": ("mprm.cli.convert:run", "turn a corpus into another format"),
+    "convert": ("mprm.cli.corpus:run_convert", "convert a corpus to another format"),
     "train": ("mprm.cli.train:run", "from rollouts to a process reward model"),
     "evaluate": ("mprm.cli.evaluate:run", "how well a model tells correct steps from incorrect ones"),
     "sample": ("mprm.cli.sample:run", "candidate solutions of questions, from a policy"),
@@ -25,13 +25,10 @@ COMMANDS = {
     "report": ("mprm.cli.report:run", "one page on a corpus, its selection and its runs, that opens offline"),
     "convert-internvl": (
         "mprm.cli.convert_internvl:run",
-        "a published InternVL2.5 checkpoint for transformers' own class",
+        "a published InternVL2.5 checkpoint for transformers",
     ),
     "theory": ("mprm.cli.theory:run", "the paper's model of Monte-Carlo labels, fitted to a corpus"),
-    "quickstart": (
-        "mprm.cli.quickstart:run",
-        "write a small annotated corpus with its images, to try every stage on",
-    ),
+    "quickstart": ("mprm.cli.corpus:run_quickstart", "write a small annotated corpus, to try every stage on"),
 }
 """Where each command lives, and what it is for."""
 
@@ -94,8 +91,9 @@ def run(arguments: list[str], program: Program = MPRM) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     name = arguments[0]
     if name not in program.commands:
-        expected = ", ".join(program.commands)
-        print(f"{program.name}: unknown command {name!r}; expected one of {expected}", file=sys.stderr)
+        from mprm.config import nearest
+
+        print(f"{program.name}: unknown command {name!r}; {nearest(name, program.commands)}", file=sys.stderr)
         return 2
     command = f"{program.name} {name}"
     try:

@@ -1,182 +1,57 @@
-"""What is odd about records that can be used all the same.
+"""Step benchmarks: solutions whose steps someone labelled; their formats, and reading them.
 
-Labelled rollouts of any format that mprm reads, as a benchmark.
-
-The records of a benchmark's file: JSON lines, one JSON array, or Parquet rows, packed or not.
-
-A benchmark: its files, the solutions in them, and whether their images are there.
+To add a format: write its parse function and a `BenchmarkFormat` in `BENCHMARK_FORMATS`. Rollouts of any format that
+mprm reads are a benchmark too.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
-from mprm.data.benchmark_formats import BenchmarkFormat, Place, benchmark_format
-from mprm.data.corpus import CountedLines, Paths, hash_file, is_blank, open_corpus, record_of, rollouts_of
-from mprm.data.format import Record
-from mprm.data.images import broken_image
-from mprm.data.records import CorpusFile, chunks_of, corpus_files, lines_of
-from mprm.data.types import CORRECT, INCORRECT, Chain, Rollout, Solution, first_error_of, problem_key
-from mprm.data.validate import CHECK_ONLY, ERRORS, WARNINGS, Report, leaves_root
-from mprm.errors import ConfigError, DataError, InputNotFoundError
+from mprm.data import images
+from mprm.data.corpus import open_corpus
+from mprm.data.format import (
+    Data,
+    Format,
+    check_no_bad,
+    format_named,
+    format_of,
+    image_field,
+    list_field,
+    optional_text,
+    read_items,
+    text_field,
+)
+from mprm.data.output import Dropped, hash_file
+from mprm.data.records import DataFile, Paths, find_files, read_records
+from mprm.data.rollout_formats import ROLLOUT_FORMATS
+from mprm.data.types import CORRECT, IGNORED, INCORRECT, Chain, Solution, first_error_of, problem_key
+from mprm.data.validate import WARNINGS, BadRecord, Issues
+from mprm.errors import DataError, shown
 
-
-class Notes:
-    """Counts what is odd, and keeps the first place of each."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[int, str]] = {}
-
-    def __call__(self, place: str, text: str) -> None:
-        """Note something odd at a place."""
-        n, first = self._found.get(text, (0, place))
-        self._found[text] = (n + 1, first)
-
-    def lines(self) -> tuple[str, ...]:
-        """What was odd, how often, and where first."""
-        return tuple(f"{n:,} records: {text} (the first {first})" for text, (n, first) in self._found.items())
-
-
-def solutions_of_rollouts(
-    path: str, format_name: str, *, tau: float, text_only: bool, note: Callable[[str, str], None]
-) -> Iterator[Solution]:
-    """The file's rollouts as solutions: a step is correct when its score is strictly above ``tau``.
-
-    Parameters
-    ----------
-    note
-        Takes a place and what is odd there, such as steps that were never sampled.
-    """
-    corpus = open_corpus([path], format=format_name, text_only=text_only)
-    first_line, last_line, n_on_line = 1, 0, 0
-    for chunk in corpus.chunks:
-        lines = CountedLines(lines_of(chunk))
-        report_at = _reports(path, first_line, note)
-        for number, rollout in rollouts_of(lines, chunk, corpus.judgement, report_at):
-            line = first_line + number
-            n_on_line = n_on_line + 1 if line == last_line else 1
-            last_line = line
-            yield _solution(rollout, Place(path, line, chunk.source), n_on_line, tau)
-        first_line += lines.n_lines
-
-
-def _solution(rollout: Rollout, place: Place, n_on_line: int, tau: float) -> Solution:
-    labels = tuple(CORRECT if score > tau else INCORRECT for score in rollout.scores)
-    return Solution(
-        id=place.id if n_on_line == 1 else f"{place.id}.{n_on_line}",  # a record may hold several rollouts
-        source=rollout.source or place.source,
-        problem=problem_key(rollout.question, rollout.images),
-        question=rollout.question,
-        images=rollout.images,
-        steps=tuple(step.text for step in rollout.steps),
-        labels=labels,
-        first_error=first_error_of(labels),
-        place=str(place),
-    )
-
-
-def _reports(path: str, first_line: int, note: Callable[[str, str], None]) -> Callable[[int], Report]:
-    """Reports for each line of a chunk: errors stop, warnings are noted."""
-
-    def report_at(number: int) -> Report:
-        place = f"{path}:{first_line + number}"
-
-        def report(kind: str, text: str) -> None:
-            if kind in ERRORS and kind not in CHECK_ONLY:
-                raise DataError(f'{place}: {text}. Mend the record; "mprm check {path}" lists all bad ones.')
-            if kind in WARNINGS:
-                note(place, WARNINGS[kind])
-
-        return report
-
-    return report_at
-
-
-BLANK = re.compile(r"[ \t\r\n]*")
-"""What JSON allows between its parts."""
-SHOWN = 40
-"""Characters that a message shows of what should not be there."""
-
-
-def read_records(file: CorpusFile) -> Iterator[tuple[int, Record]]:
-    """(line that it begins at, record) of each record; stops at the first that is no JSON object."""
-    lines = chain.from_iterable(lines_of(chunk) for chunk in chunks_of(file))
-    is_first = True
-    for number, line in enumerate(lines, 1):
-        if is_blank(line):
-            continue
-        if is_first and line.lstrip().startswith(b"["):
-            yield from _array_records(line + b"".join(lines), file.path, number)
-            return
-        is_first = False
-        yield number, _record(line, f"{file.path}:{number}")
-
-
-def stop_at(place: str) -> Report:
-    """A report that raises, with the place, at whatever is wrong."""
-
-    def report(_kind: str, text: str) -> None:
-        raise DataError(f"{place}: {text}. Mend the record, or take it out of the file.")
-
-    return report
-
-
-def _record(line: bytes, place: str) -> Record:
-    record = record_of(line, stop_at(place))
-    assert record is not None  # anything else was reported, and so raised
-    return record
-
-
-def _array_records(data: bytes, path: str, line: int) -> Iterator[tuple[int, Record]]:
-    """The objects of one JSON array that begins at ``line``, each with the line that it begins at itself."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
-    decoder, counted = json.JSONDecoder(), 0
-    at = _past_blank(text, text.index("[") + 1)
-    is_closed = text.startswith("]", at)
-    while not is_closed:
-        line, counted = line + text.count("\n", counted, at), at
-        try:
-            end = decoder.raw_decode(text, at)[1]
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}:{line}: not JSON: {error}. Expected an array of objects.") from error
-        yield line, _record(text[at:end].encode(), f"{path}:{line}")
-        at = _past_blank(text, end)
-        is_closed = text.startswith("]", at)
-        if not is_closed and not text.startswith(",", at):
-            _check_rest(text, at, path, line + text.count("\n", counted, at), "a comma or ] after the record")
-        at = at if is_closed else _past_blank(text, at + 1)
-    end = _past_blank(text, at + 1)
-    if end < len(text):
-        _check_rest(text, end, path, line + text.count("\n", counted, end), "nothing after the array")
-
-
-def _past_blank(text: str, start: int) -> int:
-    return BLANK.match(text, start).end()  # type: ignore[union-attr]  # it matches nothing, too
-
-
-def _check_rest(text: str, at: int, path: str, line: int, expected: str) -> NoReturn:
-    found = repr(text[at : at + SHOWN]) if at < len(text) else "the end of the file"
-    raise DataError(f"{path}:{line}: not JSON: found {found}; expected {expected}. Mend the file.")
-
-
-MISSING_SHOWN = 20
-"""Missing images that a message lists."""
 OCCURS_TWICE = "source, question, images, steps and labels are those of an earlier record; both count"
+REMEDY = 'Mend the records, or take them out of the file; "mprm check FILE" lists all bad rollouts.'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkFormat(Format[Solution]):
+    """One way in which people store solutions with labelled steps.
+
+    A solution's source and id may be left empty: the file's name, and FILE:LINE, are filled in.
+    """
+
+    needs_image: bool = False
+    has_unique_ids: bool = True
+    """Whether an id that occurs twice in a file is a mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkFile:
-    """One file of a benchmark, as a manifest tells of it."""
+    """One file of a benchmark, as a manifest describes it."""
 
     path: str
     format: str
@@ -187,7 +62,7 @@ class BenchmarkFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """Solutions with judged steps."""
+    """Solutions with labelled steps."""
 
     solutions: tuple[Solution, ...]
     files: tuple[BenchmarkFile, ...] = ()
@@ -196,14 +71,39 @@ class Benchmark:
 
     @property
     def chains(self) -> list[Chain]:
-        """What is to be scored; solutions that are alike are scored once."""
+        """What is to be scored; equal solutions are scored once."""
         return list(dict.fromkeys(solution.chain for solution in self.solutions))
+
+    @property
+    def image_locations(self) -> dict[str, str]:
+        """Every image, and the first record that names it."""
+        locations: dict[str, str] = {}
+        for solution in self.solutions:
+            for image in solution.images:
+                locations.setdefault(image, solution.location)
+        return locations
+
+
+class Notes:
+    """Counts what is odd about records, and keeps the first location of each."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[int, str]] = {}
+
+    def __call__(self, location: str, text: str) -> None:
+        """Count one."""
+        n, first = self._counts.get(text, (0, location))
+        self._counts[text] = (n + 1, first)
+
+    def lines(self) -> tuple[str, ...]:
+        """What was odd, how often, and where first."""
+        return tuple(f"{n:,} records: {text} (the first {first})" for text, (n, first) in self._counts.items())
 
 
 def read_benchmark(
     paths: Paths, *, format: str | None = None, tau: float = 0.0, text_only: bool = False
 ) -> Benchmark:
-    """Read the solutions of every file; stops at the first bad record.
+    """The solutions of every file.
 
     Parameters
     ----------
@@ -219,116 +119,297 @@ def read_benchmark(
     notes = Notes()
     solutions: list[Solution] = []
     files: list[BenchmarkFile] = []
-    for file in corpus_files(paths):
-        name, found = _read_file(file, format, tau, text_only, notes)
-        before = len(solutions)
-        solutions += found
-        digest = None if file.is_remote else hash_file(file.path)
+    bad: list[str] = []
+    every: Mapping[str, Format[Any]] = {**BENCHMARK_FORMATS, **ROLLOUT_FORMATS}
+    for file in find_files(paths):
+        fmt = format_named(format, every, "benchmark") if format is not None else _format_of_file(file, every)
+        n_before = len(solutions)
+        if isinstance(fmt, BenchmarkFormat):
+            solutions += _read_file(file, fmt, text_only, notes, bad)
+        else:
+            solutions += _solutions_of_rollouts(file, fmt.name, tau, text_only, notes, bad)
         files.append(
             BenchmarkFile(
                 path=file.path,
-                format=name,
+                format=fmt.name,
                 n_bytes=file.n_bytes,
-                xxh3_128=digest,
-                n_solutions=len(solutions) - before,
+                xxh3_128=None if file.is_remote else hash_file(file.path),
+                n_solutions=len(solutions) - n_before,
             )
         )
+    check_no_bad(bad, REMEDY)
     if not solutions:
-        named = ", ".join(file.path for file in files)
-        raise DataError(f"{named}: no solution to evaluate; expected at least one record")
-    _note_doubles(solutions, notes)
+        names = ", ".join(file.path for file in files)
+        raise DataError(f"{names}: no solution to evaluate; expected at least one record")
+    _note_duplicates(solutions, notes)
     return Benchmark(solutions=tuple(solutions), files=tuple(files), notes=notes.lines())
 
 
-def _note_doubles(solutions: Iterable[Solution], notes: Notes) -> None:
-    """Note each solution that was there before, in whichever file."""
+def _format_of_file(file: DataFile, formats: Mapping[str, Format[Any]]) -> Format[Any]:
+    first = next(read_records(file), None)
+    if first is None:
+        raise DataError(f"{file.path}: the file holds no record; expected solutions with labelled steps")
+    try:
+        if isinstance(first.data, BadRecord):
+            raise first.data
+        return format_of(first.data, formats, "benchmark")
+    except BadRecord as reason:
+        raise DataError(f"{first.location}: {reason}. {REMEDY}") from None
+
+
+def _read_file(
+    file: DataFile, fmt: BenchmarkFormat, text_only: bool, notes: Notes, bad: list[str]
+) -> Iterator[Solution]:
+    locations: dict[str, str] = {}
+    for record, _, items, warnings in read_items(file, {fmt.name: fmt}, "benchmark", fmt.name, bad):
+        for _, text in warnings:
+            notes(record.location, text)
+        for number, item in enumerate(items, start=1):
+            own_id = item.id or _default_id(file, record.number, number)
+            solution = replace(item, id=own_id, source=item.source or file.source, location=record.location)
+            if fmt.needs_image and not solution.images and not text_only:
+                bad.append(
+                    f"{record.location}: the record names no image; expected a path (text-only data: --text-only)"
+                )
+            elif fmt.has_unique_ids and solution.id in locations:
+                bad.append(
+                    f"{record.location}: the id {solution.id!r} is that of {locations[solution.id]} too, and each"
+                    " record counts; take one of them out of the file, or give it an id of its own"
+                )
+            else:
+                locations[solution.id] = record.location
+                yield solution
+
+
+def _solutions_of_rollouts(
+    file: DataFile, format_name: str, tau: float, text_only: bool, notes: Notes, bad: list[str]
+) -> Iterator[Solution]:
+    """The file's rollouts as solutions: a step is correct when its score is strictly above ``tau``."""
+
+    def note(location: str, issues: Issues) -> None:
+        for kind, _ in issues:
+            if kind in WARNINGS:
+                notes(location, WARNINGS[kind])
+
+    def collect(dropped: Dropped) -> None:
+        bad.append(f"{dropped.file}:{dropped.line}: {dropped.reason}")
+
+    last_line, n_on_line = 0, 0
+    corpus = open_corpus([file.path], format=format_name, text_only=text_only)
+    for located in corpus.located(on_bad=collect, on_issues=note):
+        n_on_line = n_on_line + 1 if located.line == last_line else 1
+        last_line = located.line
+        rollout = located.rollout
+        yield _solution(
+            rollout.question,
+            tuple(step.text for step in rollout.steps),
+            tuple(CORRECT if score > tau else INCORRECT for score in rollout.scores),
+            images=rollout.images,
+            id=_default_id(file, located.line, n_on_line),
+            source=located.source,
+            location=f"{located.file}:{located.line}",
+        )
+
+
+def _default_id(file: DataFile, record: int, number: int) -> str:
+    """A name for the solution: its file and record, and its number where the record holds several."""
+    return f"{file.source}:{record}" if number == 1 else f"{file.source}:{record}.{number}"
+
+
+def _note_duplicates(solutions: Iterable[Solution], notes: Notes) -> None:
     seen = set()
     for solution in solutions:
         content = (solution.source, solution.chain, solution.labels)
         if content in seen:
-            notes(solution.place, OCCURS_TWICE)
+            notes(solution.location, OCCURS_TWICE)
         seen.add(content)
-
-
-def _read_file(
-    file: CorpusFile, format_name: str | None, tau: float, text_only: bool, notes: Notes
-) -> tuple[str, Iterator[Solution]]:
-    first = None if format_name is not None else next(read_records(file), None)
-    fmt = benchmark_format(format_name, first, file.path)
-    if isinstance(fmt, BenchmarkFormat):
-        found = _read_benchmark_file(file, fmt, text_only, notes)
-        return fmt.name, _once(found) if fmt.has_unique_ids else found
-    return fmt.name, solutions_of_rollouts(file.path, fmt.name, tau=tau, text_only=text_only, note=notes)
-
-
-def _read_benchmark_file(file: CorpusFile, fmt: BenchmarkFormat, text_only: bool, notes: Notes) -> Iterator[Solution]:
-    for line, record in read_records(file):
-        where = f"{file.path}:{line}"
-        place = Place(file.path, line, file.source, text_only, lambda text, where=where: notes(where, text))  # type: ignore[misc]
-        yield from fmt.parse(record, place, stop_at(where))
-
-
-def _once(solutions: Iterable[Solution]) -> Iterator[Solution]:
-    """The solutions of a file; stops at an id that was there before."""
-    places: dict[str, str] = {}
-    for solution in solutions:
-        if solution.id in places:
-            raise DataError(
-                f"{solution.place}: the id {solution.id!r} is that of {places[solution.id]} too, and each record"
-                " counts; take one of them out of the file, or give it an id of its own"
-            )
-        places[solution.id] = solution.place
-        yield solution
-
-
-def _image_places(benchmark: Benchmark) -> dict[str, str]:
-    """Every image, and the first record that names it."""
-    places: dict[str, str] = {}
-    for solution in benchmark.solutions:
-        for image in solution.images:
-            places.setdefault(image, solution.place)
-    return places
 
 
 def check_images_exist(benchmark: Benchmark, image_root: str | Path | None) -> None:
     """Stop, before hours of scoring, when an image is not below the image root; names the missing ones."""
-    wanted = _image_places(benchmark)
-    if not wanted:
-        return
-    if image_root is None:
-        raise ConfigError(
-            f"{len(wanted):,} images are named, such as {next(iter(wanted))};"
-            " say which folder holds them with --image-root DIR"
-        )
-    root = Path(image_root).expanduser()
-    if not root.is_dir():
-        raise ConfigError(f"the image root {root} is not a folder")
-    outside = next((image for image in wanted if leaves_root(image)), None)
-    if outside is not None:
-        raise DataError(f"{wanted[outside]}: image path {outside!r} leaves the image root; expected a path below it")
-    missing = [f"{image} ({place})" for image, place in wanted.items() if not (root / image).is_file()]
-    if missing:
-        more = f"\n… and {len(missing) - MISSING_SHOWN:,} more" if len(missing) > MISSING_SHOWN else ""
-        raise InputNotFoundError(
-            f"{len(missing):,} of {len(wanted):,} images are not under {root}; put them there or name another"
-            " --image-root:\n" + "\n".join(sorted(missing)[:MISSING_SHOWN]) + more
-        )
+    images.check_images_exist(benchmark.image_locations, image_root)
 
 
 def check_images_readable(benchmark: Benchmark, image_root: str | Path | None) -> None:
-    """Stop, before hours of scoring, when an image cannot be decoded to its end; names all of them.
+    """Stop, before hours of scoring, when an image cannot be decoded to its end; names all of them."""
+    images.check_images_readable(benchmark.image_locations, image_root)
 
-    See `check_images_exist` for those that are not there. A model reads the images, so this needs Pillow;
-    without images it does not.
-    """
-    places = _image_places(benchmark)
-    root = None if image_root is None else Path(image_root).expanduser()
-    with ThreadPoolExecutor() as pool:
-        reasons = pool.map(lambda image: broken_image(image, root), places)
-        found = zip(places.values(), reasons, strict=True)
-        broken = [f"{place}: {reason}" for place, reason in found if reason is not None]
-    if broken:
-        raise DataError(
-            f"{len(broken):,} of {len(places):,} images cannot be used; mend them, or take out their records:\n"
-            + "\n".join(broken)
+
+def _steps(data: Data, key: str, issues: Issues) -> tuple[str, ...]:
+    """The texts under ``key``, at least one."""
+    texts = list_field(data, key, issues) or []
+    if not texts:
+        issues.add("no_steps", f'"{key}" is empty; expected at least one step')
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            issues.add("wrong_type", f'step {index} of "{key}" is {shown(text)}; expected text')
+    return tuple(texts)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _whole_numbers(data: Data, key: str, issues: Issues) -> tuple[int, ...]:
+    """The whole numbers under ``key``."""
+    values = list_field(data, key, issues) or []
+    for value in values:
+        if not _is_whole(value):
+            issues.add("wrong_type", f'"{key}" holds {shown(value)}; expected whole numbers')
+    return tuple(values)
+
+
+def _question(data: Data, key: str, issues: Issues) -> str:
+    text = text_field(data, key, issues) or ""
+    if not text.strip():
+        issues.add("empty_question", f'"{key}" is empty; expected text')
+    return text
+
+
+def _check_length(steps: tuple[str, ...], labels: tuple[int, ...], issues: Issues) -> None:
+    if len(steps) != len(labels):
+        issues.add(
+            "labels_and_steps_differ", f"there are {len(steps)} steps and {len(labels)} labels; expected as many"
         )
+
+
+def _response(data: Data) -> dict[str, Any]:
+    response = data.get("response")
+    return response if isinstance(response, dict) else {}
+
+
+def _solution(
+    question: str, steps: tuple[str, ...], labels: tuple[int, ...], *, images: tuple[str, ...] = (), **fields: str
+) -> Solution:
+    """A solution with its problem and its first error; id and source are filled in by the reader where empty."""
+    own = {"id": "", "source": "", "problem": problem_key(question, images), **fields}
+    first_error = first_error_of(labels)
+    return Solution(question=question, steps=steps, labels=labels, first_error=first_error, images=images, **own)
+
+
+def parse_visualprocessbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
+    """VisualProcessBench: 1 correct, 0 neutral, -1 incorrect; the source is the record's data source."""
+    question = _question(data, "question", issues)
+    steps = _steps(_response(data), "steps", issues)
+    labels = _whole_numbers(_response(data), "process_correctness", issues)
+    _check_length(steps, labels, issues)
+    for index, label in enumerate(labels):
+        if label not in (-1, 0, 1):
+            issues.add("wrong_type", f"step {index} has label {shown(label)}; expected 1, 0 or -1")
+    own_id, source = optional_text(data, "id", issues) or "", optional_text(data, "data_source", issues) or ""
+    return (_solution(question, steps, labels, images=image_field(data, issues), id=own_id, source=source),)
+
+
+def parse_processbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
+    """ProcessBench: the index of the first error; the source is the file, as it has one file a data set."""
+    question = _question(data, "problem", issues)
+    steps = _steps(data, "steps", issues)
+    label = data.get("label")
+    if not _is_whole(label) or not -1 <= label < len(steps):  # type: ignore[operator]
+        issues.add(
+            "wrong_type", f'"label" is {shown(label)}; expected a step from 0 to {len(steps) - 1}, or -1 for none'
+        )
+    labels = labels_up_to(None if label == -1 else label, len(steps))
+    return (_solution(question, steps, labels, id=optional_text(data, "id", issues) or ""),)
+
+
+def labels_up_to(first_error: int | None, n_steps: int) -> tuple[int, ...]:
+    """Labels that the index of the first error gives: nobody labelled what comes after it.
+
+    Examples
+    --------
+    >>> labels_up_to(1, 4), labels_up_to(None, 2)
+    ((1, -1, 0, 0), (1, 1))
+    """
+    if first_error is None:
+        return (CORRECT,) * n_steps
+    return (CORRECT,) * first_error + (INCORRECT,) + (IGNORED,) * (n_steps - first_error - 1)
+
+
+PAST_THE_END = "error steps beyond the last step count for nothing, as in PRMBench's own evaluation"
+NONE_LEFT = "every error step lies beyond the last step; the modified solution, whose errors are unknown, is left out"
+
+
+def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
+    """PRMBench: the original solution, all correct, and the modified one; the source of both is the classification.
+
+    The problem is the question before it was modified.
+    """
+    name = optional_text(data, "idx", issues)
+    source = optional_text(data, "classification", issues) or ""
+    original = optional_text(data, "question", issues) or text_field(data, "original_question", issues) or ""
+    errors = _whole_numbers(data, "error_steps", issues)
+    if any(number < 1 for number in errors):
+        issues.add("wrong_type", f'"error_steps" holds {list(errors)}; expected step numbers, the first step is 1')
+    solutions = []
+    for kind in ("original", "modified"):
+        question = _question(data, f"{kind}_question", issues)
+        steps = _steps(data, f"{kind}_process", issues)
+        wrong = set(errors) if kind == "modified" else set()
+        if wrong and min(wrong) > len(steps):
+            issues.add("error_past_the_end", NONE_LEFT)
+            continue
+        if wrong and max(wrong) > len(steps):
+            issues.add("error_past_the_end", PAST_THE_END)
+        labels = tuple(INCORRECT if number in wrong else CORRECT for number in range(1, len(steps) + 1))
+        own_id = f"{name}/{source}/{kind}" if name else ""
+        solutions.append(_solution(question, steps, labels, id=own_id, source=source, problem=problem_key(original)))
+    return tuple(solutions)
+
+
+STEP = re.compile(r"(?=STEP\d+:)")
+
+
+def parse_vlrmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
+    """VLRMBench's files of errors put into a solution, such as ``location_error.jsonl``; the source is the category.
+
+    Its steps stand in one text, each behind ``STEP1:``, ``STEP2:`` and so on; ``task_gt`` is 1 for the steps with an
+    error. ``step_list``, the solution before errors were put in, is not labelled.
+    """
+    question = _question(data, "question", issues)
+    text = text_field(data, "reasoning_error", issues) or ""
+    steps = tuple(step.strip() for step in STEP.split(text) if step.strip())
+    if not steps:
+        issues.add("no_steps", '"reasoning_error" is empty; expected steps behind STEP1:, STEP2: and so on')
+    marks = _whole_numbers(data, "task_gt", issues)
+    _check_length(steps, marks, issues)
+    for index, mark in enumerate(marks):
+        if mark not in (0, 1):
+            issues.add("wrong_type", f"step {index} has task_gt {shown(mark)}; expected 1 for an error, else 0")
+    labels = tuple(INCORRECT if mark else CORRECT for mark in marks)
+    own_id, source = optional_text(data, "id", issues) or "", optional_text(data, "category", issues) or ""
+    return (_solution(question, steps, labels, images=image_field(data, issues), id=own_id, source=source),)
+
+
+BENCHMARK_FORMATS: dict[str, BenchmarkFormat] = {
+    fmt.name: fmt
+    for fmt in (
+        BenchmarkFormat(
+            name="visualprocessbench",
+            title="VisualProcessBench",
+            matches=lambda data: "process_correctness" in _response(data),
+            parse=parse_visualprocessbench,
+            needs_image=True,
+        ),
+        BenchmarkFormat(
+            name="processbench",
+            title="ProcessBench",
+            matches=lambda data: {"problem", "steps", "label"} <= data.keys(),
+            parse=parse_processbench,
+        ),
+        BenchmarkFormat(
+            name="prmbench",
+            title="PRMBench",
+            matches=lambda data: {"original_process", "modified_process", "error_steps"} <= data.keys(),
+            parse=parse_prmbench,
+            has_unique_ids=False,  # as published, five ids have two records each, with other errors put in
+        ),
+        BenchmarkFormat(
+            name="vlrmbench",
+            title="VLRMBench, files of errors",
+            matches=lambda data: {"reasoning_error", "task_gt"} <= data.keys(),
+            parse=parse_vlrmbench,
+            needs_image=True,
+        ),
+    )
+}

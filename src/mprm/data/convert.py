@@ -1,41 +1,50 @@
-"""Turning some lines of a chunk into records of another format, or taking them as they are.
-
-``mprm convert``: a corpus in another format.
-"""
+"""``mprm convert``: a corpus in another format. `convert_lines` also writes what `mprm select` keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import compress
 from mmap import mmap
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
+from mprm.config import CorpusOptions, EngineOptions, Force, Option, Tau, nearest, takes
 from mprm.data.corpus import (
     Corpus,
     CountedLines,
-    InputHashes,
-    Judgement,
-    bad_record,
+    arrow_batches,
+    arrow_schema,
     bytes_by_source,
-    check_inputs_kept,
-    check_unchanged,
-    hash_file,
+    drop_or_raise,
     open_corpus,
-    read_line,
-    rollouts_of,
+    parse_line,
+    parse_lines,
+)
+from mprm.data.engine import make_engine
+from mprm.data.output import (
+    Dropped,
+    DroppedRecords,
+    InputHashes,
+    atomic_write,
+    check_not_inputs,
+    check_output_name,
+    check_overwrite,
+    check_unchanged,
+    dropped_path,
+    open_packed,
+    output_entry,
     write_manifest,
 )
-from mprm.data.engine import EngineName, make_engine
-from mprm.data.format import Format
-from mprm.data.output import Dropped, DroppedRecords, Sink, atomic_write, check_overwrite, dropped_path, open_sink
-from mprm.data.records import DATA_FILE, Chunk, Container, container_of, lines_of, mapped
-from mprm.data.rollout_formats import FORMATS, WRITABLE, append_mm_prm, dump_hard
+from mprm.data.records import Chunk, Container, container_of, lines_of, mapped
+from mprm.data.rollout_formats import ROLLOUT_FORMATS, WRITABLE, RolloutFormat, append_mm_prm, write_mm_prm
 from mprm.data.types import Rollout
-from mprm.data.validate import CHECK_ONLY, ERRORS, WARNINGS, Report
+from mprm.data.validate import CHECK_ONLY, ERRORS, WARNINGS, Issues, ValidationOptions
 from mprm.errors import ConfigError, DataError
+from mprm.progress import Progress, silent
 
 RAW_STEPS = ("visualprm-raw", "vl-prm")
 """Formats whose lines `append_mm_prm` reads."""
@@ -45,7 +54,7 @@ TARGETS = (*WRITABLE, "parquet")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What records are turned into."""
+    """What records are converted to."""
 
     format: str | None
     """Name of the output format; None leaves lines as they are."""
@@ -55,7 +64,7 @@ class Target:
     @property
     def needs_mc(self) -> bool:
         """Whether the records must have MC scores."""
-        return self.format is not None and FORMATS[self.format].writes == "mc"
+        return self.format is not None and ROLLOUT_FORMATS[self.format].writes == "mc"
 
     @property
     def keeps_lines(self) -> bool:
@@ -66,7 +75,7 @@ class Target:
 def target_for(to: str | None, container: Container, tau: float) -> Target:
     """The target that ``--to`` and the output's name ask for."""
     if to is not None and to not in TARGETS:
-        raise ConfigError(f"unknown output format {to!r}; expected one of {', '.join(TARGETS)}")
+        raise ConfigError(f"unknown output format {to!r}; {nearest(to, TARGETS)}")
     if to == "parquet" or container == "parquet":
         if container != "parquet":
             raise ConfigError("Parquet output goes into a file whose name ends in .parquet")
@@ -76,43 +85,29 @@ def target_for(to: str | None, container: Container, tau: float) -> Target:
     return Target(to, container, tau)
 
 
-def check_output_name(out: str) -> None:
-    """Stop when the output's name does not say how it is packed."""
-    if not DATA_FILE.search(out):
-        raise ConfigError(f"{out}: the name must end in .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
-
-
 def output_forbids(to: str | None) -> str | None:
     """Text that no rollout may hold, because the output format ends a step with it."""
-    return FORMATS[to].forbids if to in FORMATS else None
+    return ROLLOUT_FORMATS[to].forbids if to in ROLLOUT_FORMATS else None
 
 
-def check_tau(tau: float) -> None:
-    """Stop when no score could be above tau, or every one is."""
-    if not 0 <= tau < 1:
-        raise ConfigError(f"tau must be in [0, 1), got {tau}")
-
-
-def check_labels_fit(formats: Iterable[tuple[str, Format]], target: Target) -> None:
+def check_labels_fit(formats: Iterable[tuple[str, RolloutFormat]], target: Target) -> None:
     """Stop when the target needs MC scores that a file does not have."""
-    if not target.needs_mc:
-        return
-    for path, fmt in formats:
+    for path, fmt in formats if target.needs_mc else ():
         if fmt.labels == "binary":
-            assert target.format is not None
-            raise no_mc_scores(path, fmt, target.format)
+            raise no_mc_scores(path, fmt, target)
 
 
-def no_mc_scores(path: str, fmt: Format, to: str) -> ConfigError:
+def no_mc_scores(path: str, fmt: RolloutFormat, target: Target) -> ConfigError:
     """The error for labels that cannot become scores."""
-    binary = ", ".join(name for name in WRITABLE if FORMATS[name].writes == "binary")
+    binary = ", ".join(name for name in WRITABLE if ROLLOUT_FORMATS[name].writes == "binary")
     unsure = (
         f" (Every score in it is 0 or 1; if they are MC scores, say --format {fmt.name}-soft.)"
         if fmt.labels == "either"
         else ""
     )
     return ConfigError(
-        f"{path}: {fmt.title} has binary labels and no MC scores, which {to} needs; it can become {binary}.{unsure}"
+        f"{path}: {fmt.title} has binary labels and no MC scores, which {target.format} needs; it can become"
+        f" {binary}.{unsure}"
     )
 
 
@@ -122,12 +117,12 @@ class ConvertTask:
 
     chunk: Chunk
     target: Target
-    judgement: Judgement | None
-    """None for lines that were judged before."""
+    options: ValidationOptions | None
+    """None for lines that were validated before."""
     is_kept: bytes | None = None
     """One byte a line, 1 for those to take; None takes all."""
     spans: bytes = b""
-    """Instead of ``is_kept`` for a range: the runs of lines to take, as `unpacked` reads them."""
+    """Instead of ``is_kept`` for a range: the runs of lines to take, as `unpack_spans` reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +135,7 @@ class Converted:
     n_records: int
     """Lines that are not blank."""
     n_rollouts: int
-    problems: tuple[tuple[int, str, str], ...] = ()
+    issues: tuple[tuple[int, str, str], ...] = ()
     """(line within the chunk, kind, text); not looked for when lines are copied as they are."""
     bad_lines: dict[int, bytes] = field(default_factory=dict)
     """The lines that could not be converted."""
@@ -149,39 +144,35 @@ class Converted:
 
 
 def convert_lines(task: ConvertTask) -> Converted:
-    """Take the lines, converted if that was asked for."""
-    if task.spans and task.judgement is None and task.target.format == "mm-prm" and task.chunk.format in RAW_STEPS:
+    """The task's lines, converted if that was asked for."""
+    chunk, target = task.chunk, task.target
+    if task.spans and task.options is None and target.format == "mm-prm" and chunk.format in RAW_STEPS:
         return _mm_prm_lines(task)
-    lines = CountedLines(_taken(task))
-    if task.target.keeps_lines:
+    lines = CountedLines(_lines_of_task(task))
+    if target.keeps_lines:
         kept = [line if line.endswith(b"\n") else line + b"\n" for line in lines]
         return Converted(b"".join(kept), lines.n_lines, lines.n_lines, len(kept))
-    problems: list[tuple[int, str, str]] = []
+    issues: list[tuple[int, str, str]] = []
     bad_lines: dict[int, bytes] = {}
-    is_unknown, has_soft = FORMATS[task.chunk.format].labels == "either", False
+    is_unknown, has_soft = ROLLOUT_FORMATS[chunk.format].labels == "either", False
 
-    def report_at(number: int) -> Report:
-        def report(kind: str, text: str) -> None:
-            problems.append((number, kind, text))
-            if kind in ERRORS and number == lines.n_lines - 1:
-                bad_lines[number] = lines.current
-
-        return report
-
-    def watched() -> Iterator[tuple[Rollout, str | None]]:
+    def rollouts() -> Iterator[tuple[Rollout, str | None]]:
         nonlocal has_soft
-        for _, rollout in rollouts_of(lines, task.chunk, task.judgement, report_at):
-            if is_unknown and not has_soft:
-                has_soft = any(0 < step.score < 1 for step in rollout.steps)
-            yield rollout, rollout.source or task.chunk.source
+        for parsed in parse_lines(lines, chunk, task.options):
+            issues.extend((parsed.number, *issue) for issue in parsed.issues)
+            if parsed.issues.first_error() is not None:
+                bad_lines[parsed.number] = parsed.raw
+            for rollout in parsed.rollouts:
+                if is_unknown and not has_soft:
+                    has_soft = any(0 < step.score < 1 for step in rollout.steps)
+                yield rollout, rollout.source or chunk.source
 
-    data, n_rollouts = _encoded(watched(), task.target)
-    return Converted(
-        data, lines.n_lines, lines.n_lines - lines.n_blank, n_rollouts, tuple(problems), bad_lines, has_soft
-    )
+    data, n_rollouts = _encode(rollouts(), target)
+    n_records = lines.n_lines - lines.n_blank
+    return Converted(data, lines.n_lines, n_records, n_rollouts, tuple(issues), bad_lines, has_soft)
 
 
-def _taken(task: ConvertTask) -> Iterator[bytes]:
+def _lines_of_task(task: ConvertTask) -> Iterator[bytes]:
     if task.is_kept is not None:
         yield from compress(lines_of(task.chunk), task.is_kept)
     elif task.spans:
@@ -192,7 +183,7 @@ def _taken(task: ConvertTask) -> Iterator[bytes]:
         yield from lines_of(task.chunk)
 
 
-def unpacked(spans: bytes) -> Iterator[tuple[int, int]]:
+def unpack_spans(spans: bytes) -> Iterator[tuple[int, int]]:
     """First byte and end of each run, from two 64-bit numbers a run."""
     numbers = memoryview(spans).cast("q")
     return zip(numbers[::2], numbers[1::2], strict=True)
@@ -200,17 +191,16 @@ def unpacked(spans: bytes) -> Iterator[tuple[int, int]]:
 
 def _line_spans(data: bytes | mmap, spans: bytes) -> Iterator[tuple[int, int]]:
     """First byte and end of each line of the runs."""
-    for start, end in unpacked(spans):
-        place = start
-        while place < end:
-            line_end = data.find(b"\n", place, end) + 1 or end
-            yield place, line_end
-            place = line_end
+    for start, end in unpack_spans(spans):
+        while start < end:
+            line_end = data.find(b"\n", start, end) + 1 or end
+            yield start, line_end
+            start = line_end
 
 
 def _mm_prm_lines(task: ConvertTask) -> Converted:
     """Good lines of the big corpora as MM-PRM records, without a Python object for each step."""
-    fmt, tau = FORMATS[task.chunk.format], task.target.tau
+    fmt, tau = ROLLOUT_FORMATS[task.chunk.format], task.target.tau
     records, n_lines, n_rollouts = bytearray(), 0, 0
     with mapped(task.chunk) as data:
         for start, end in _line_spans(data, task.spans):
@@ -218,54 +208,94 @@ def _mm_prm_lines(task: ConvertTask) -> Converted:
             if append_mm_prm is not None and append_mm_prm(data, start, end, tau, records):
                 n_rollouts += 1
                 continue
-            for rollout in read_line(data[start:end], fmt, None, _surprise(task.chunk.path)):
-                records += msgspec.json.encode(dump_hard(rollout, tau)) + b"\n"
+            issues = Issues()
+            for rollout in parse_line(data[start:end], fmt, None, issues):
+                records += msgspec.json.encode(write_mm_prm(rollout, tau)) + b"\n"
                 n_rollouts += 1
+            check_still_good(task.chunk.path, issues)
     return Converted(bytes(records), n_lines, n_lines, n_rollouts)
 
 
-def _surprise(path: str) -> Report:
-    """Raises: the lines were judged good before."""
-
-    def report(kind: str, text: str) -> None:
-        if kind in ERRORS:
+def check_still_good(path: str, issues: Iterable[tuple[str, str]]) -> None:
+    """Stop when a record that was validated before has an error: the file was changed since."""
+    for kind, text in issues:
+        if kind in ERRORS and kind not in CHECK_ONLY:
             raise DataError(f"{path}: a record changed while it was read: {text}")
 
-    return report
 
-
-def _encoded(rollouts: Iterable[tuple[Rollout, str | None]], target: Target) -> tuple[bytes, int]:
+def _encode(rollouts: Iterable[tuple[Rollout, str | None]], target: Target) -> tuple[bytes, int]:
+    """(the rollouts as JSON lines, or as an Arrow stream for Parquet; their number)."""
+    n_rollouts = 0
     if target.container == "parquet":
-        return _arrow(rollouts)
+        import pyarrow as pa
+
+        buffer = pa.BufferOutputStream()
+        with pa.ipc.new_stream(buffer, arrow_schema()) as stream:
+            for batch in arrow_batches(rollouts):
+                stream.write_batch(batch)
+                n_rollouts += batch.num_rows
+        return buffer.getvalue().to_pybytes(), n_rollouts
     assert target.format is not None
-    dump = FORMATS[target.format].dump
-    assert dump is not None
+    write = ROLLOUT_FORMATS[target.format].write
+    assert write is not None
     encode_into = msgspec.json.Encoder().encode_into
     # one buffer for all records: many small ones would make the memory grow and shrink all the time
-    lines, n_rollouts, tau = bytearray(), 0, target.tau
+    lines, tau = bytearray(), target.tau
     for rollout, _ in rollouts:
-        encode_into(dump(rollout, tau), lines, -1)
+        encode_into(write(rollout, tau), lines, -1)
         lines += b"\n"
         n_rollouts += 1
     return bytes(lines), n_rollouts
 
 
-def _arrow(rollouts: Iterable[tuple[Rollout, str | None]]) -> tuple[bytes, int]:
+class Sink(Protocol):
+    """Takes the data that `convert_lines` makes, in order."""
+
+    def write(self, data: bytes) -> Any:
+        """Take some records."""
+        ...
+
+
+@contextmanager
+def open_sink(path: Path, container: Container) -> Iterator[Sink]:
+    """A file that takes JSON lines, or Arrow streams where it is Parquet."""
+    with ExitStack() as stack:
+        if container == "parquet":
+            yield stack.enter_context(_parquet_sink(path))
+        else:
+            yield stack.enter_context(open_packed(path, container))
+
+
+@contextmanager
+def _parquet_sink(path: Path) -> Iterator[Sink]:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    from mprm.data.corpus import arrow_batches, arrow_schema
+    class ParquetSink:
+        def write(self, data: bytes) -> None:
+            if data:
+                with pa.ipc.open_stream(data) as stream:
+                    writer.write_table(stream.read_all())
 
-    buffer, n_rollouts = pa.BufferOutputStream(), 0
-    with pa.ipc.new_stream(buffer, arrow_schema()) as stream:
-        for batch in arrow_batches(rollouts):
-            stream.write_batch(batch)
-            n_rollouts += batch.num_rows
-    return buffer.getvalue().to_pybytes(), n_rollouts
+    with pq.ParquetWriter(path, arrow_schema(), compression="zstd") as writer:
+        yield ParquetSink()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertConfig(CorpusOptions, EngineOptions):
+    """Convert a corpus to another format."""
+
+    to: Annotated[
+        str | None,
+        Option(f"Output format: {', '.join(TARGETS)}. A name that ends in .parquet means parquet.", "FORMAT"),
+    ] = None
+    tau: Tau = 0.0
+    force: Force = False
 
 
 @dataclass(frozen=True, slots=True)
 class ConvertSummary:
-    """What a conversion read, wrote and left out."""
+    """What a conversion read, wrote and dropped."""
 
     out: str
     manifest: str
@@ -273,24 +303,13 @@ class ConvertSummary:
     n_rollouts: int
     n_dropped: int
     warnings: dict[str, int]
-    """How often each kind of warning was met."""
+    """How often each kind of warning occurred."""
     dropped_to: str | None
 
 
+@takes(ConvertConfig)
 def convert(
-    paths: Any,
-    out: str,
-    *,
-    to: str | None = None,
-    tau: float = 0.0,
-    format: str | None = None,
-    text_only: bool = False,
-    skip_bad: bool = False,
-    force: bool = False,
-    engine: EngineName = "local",
-    processes: int | None = None,
-    ray_address: str | None = None,
-    on_chunk: Callable[[Chunk], Any] | None = None,
+    paths: Any, out: str, config: ConvertConfig | None = None, *, progress: Progress = silent, **options: Any
 ) -> ConvertSummary:
     """Write the corpus's rollouts to ``out`` in another format.
 
@@ -298,71 +317,62 @@ def convert(
     ----------
     paths
         Whatever `mprm.open_corpus` takes.
-    to
-        Name of the output format; ``parquet``, or an ``out`` that ends in .parquet, means v1.1-Raw columns.
-    tau
-        Where the output has binary labels: positive when the score is strictly above it.
-    skip_bad
-        Write bad records to ``OUT.dropped.jsonl`` instead of stopping at the first.
+    out
+        File whose name ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet (v1.1-Raw columns).
+    config, options
+        See `ConvertConfig`. With ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
     """
+    config = ConvertConfig.of(config, options)
     out = str(out)
-    check_tau(tau)
     check_output_name(out)
-    target = target_for(to, container_of(out), tau)
+    target = target_for(config.to, container_of(out), config.tau)
     if target.format is None:
         raise ConfigError("name the output format with --to")
-    check_overwrite(out, force=force)
-    corpus = open_corpus(paths, format=format, text_only=text_only, forbids=output_forbids(target.format))
+    check_overwrite(out, force=config.force)
+    corpus = open_corpus(
+        paths, format=config.format, text_only=config.text_only, forbids=output_forbids(target.format)
+    )
     check_labels_fit(corpus.formats.items(), target)
-    check_inputs_kept(corpus, [out, dropped_path(out)])
-    worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
-    hashes = InputHashes(corpus, worker)
+    check_not_inputs([file.path for file in corpus.files], [out, dropped_path(out)])
+    engine = make_engine(config, n_bytes=corpus.n_bytes)
+    hashes = InputHashes(corpus.files, engine)
     dropped = DroppedRecords()
-    progress = _Progress(corpus, dropped if skip_bad else None)
-    tasks = (ConvertTask(chunk, target, corpus.judgement) for chunk in corpus.chunks)
+    totals = _Totals(corpus, dropped if config.skip_bad else None)
+    tasks = (ConvertTask(chunk, target, corpus.options) for chunk in corpus.chunks)
     with atomic_write(out) as temporary:
-        sink: Sink = open_sink(temporary, target.container)
-        try:
-            for chunk, converted in zip(corpus.chunks, worker.map(convert_lines, tasks), strict=True):
-                progress.add(chunk, converted)
+        with (
+            progress("converting", corpus.n_bytes, "bytes") as advance,
+            open_sink(temporary, target.container) as sink,
+        ):
+            for chunk, converted in zip(corpus.chunks, engine.map(convert_lines, tasks), strict=True):
+                totals.add(chunk, converted)
                 sink.write(converted.data)
-                if on_chunk is not None:
-                    on_chunk(chunk)
-        finally:
-            sink.close()
-        progress.check_soft_labels(target)
-        check_unchanged(corpus)
-        dropped_to = None
-        if len(dropped):
-            dropped_to = dropped_path(out)
-            check_overwrite(dropped_to, force=force)
-            dropped.write(dropped_to)
+                advance(chunk.n_bytes)
+        totals.check_soft_labels(target)
+        check_unchanged(corpus.files)
+        dropped_to = dropped.write_beside(out, force=config.force)
+        output = output_entry(out, temporary, totals.n_rollouts)
+        output["source_bytes"] = bytes_by_source(totals.sizes) if target.container == "plain" else None
         manifest = write_manifest(
             out,
             command="convert",
             config={
                 "to": target.format,
-                "tau": tau,
-                "skip_bad": skip_bad,
-                "text_only": corpus.judgement.text_only,
+                "tau": config.tau,
+                "skip_bad": config.skip_bad,
+                "text_only": corpus.options.text_only,
             },
-            inputs=hashes.entries(),
-            sources=progress.by_source(),
-            output={
-                "path": out,
-                "n_bytes": temporary.stat().st_size,
-                "xxh3_128": hash_file(str(temporary)),
-                "n_rollouts": progress.n_rollouts,
-                "source_bytes": bytes_by_source(progress.sizes) if target.container == "plain" else None,
-            },
+            inputs=corpus.manifest_entries(hashes),
+            sources=totals.by_source(),
+            output=output,
         )
     return ConvertSummary(
-        out, manifest, progress.n_records, progress.n_rollouts, len(dropped), progress.warnings, dropped_to
+        out, manifest, totals.n_records, totals.n_rollouts, len(dropped), totals.warnings, dropped_to
     )
 
 
-class _Progress:
-    """Counts what the chunks gave, and knows the line number of every problem."""
+class _Totals:
+    """Adds up what the chunks gave, and knows the line number of every issue."""
 
     def __init__(self, corpus: Corpus, dropped: DroppedRecords | None) -> None:
         self.n_records = self.n_rollouts = 0
@@ -377,13 +387,14 @@ class _Progress:
     def add(self, chunk: Chunk, converted: Converted) -> None:
         if chunk.path != self._path:
             self._path, self._line = chunk.path, 1
-        told: set[int] = set()
-        for number, kind, text in converted.problems:
+        bad: set[int] = set()
+        for index, kind, text in converted.issues:
             if kind in WARNINGS:
                 self.warnings[kind] = self.warnings.get(kind, 0) + 1
-            elif kind not in CHECK_ONLY and number not in told:
-                told.add(number)
-                self._drop(chunk, self._line + number, kind, text, converted.bad_lines.get(number, b""))
+            elif kind not in CHECK_ONLY and index not in bad:
+                bad.add(index)
+                line = converted.bad_lines.get(index, b"")
+                drop_or_raise(Dropped(chunk.path, self._line + index, chunk.source, kind, text, line), self._dropped)
         self._line += converted.n_lines
         self.sizes.append((chunk.source, len(converted.data)))
         self._counted.append((chunk.source, converted.n_records, converted.n_rollouts))
@@ -393,25 +404,17 @@ class _Progress:
 
     def by_source(self) -> dict[str, dict[str, Any]]:
         """Of the files of each source: records read and dropped, and rollouts written."""
-        found: dict[str, dict[str, Any]] = {}
+        sources: dict[str, dict[str, Any]] = {}
         for source, n_records, n_rollouts in self._counted:
-            entry = found.setdefault(source, {"read": 0, "rollouts": 0, "dropped": 0, "reasons": {}})
+            entry = sources.setdefault(source, {"read": 0, "rollouts": 0, "dropped": 0, "reasons": {}})
             entry["read"] += n_records
             entry["rollouts"] += n_rollouts
         for source, kinds in (self._dropped.counts if self._dropped is not None else {}).items():
-            found[source].update(dropped=sum(kinds.values()), reasons=kinds)
-        return found
-
-    def _drop(self, chunk: Chunk, line: int, kind: str, text: str, record: bytes) -> None:
-        if self._dropped is None:
-            raise bad_record(chunk.path, line, kind, text)
-        self._dropped(Dropped(chunk.path, line, chunk.source, kind, text, record))
+            sources[source].update(dropped=sum(kinds.values()), reasons=kinds)
+        return sources
 
     def check_soft_labels(self, target: Target) -> None:
         """Stop when MC scores were asked for and a file turned out to hold only 0 and 1."""
-        if not target.needs_mc:
-            return
-        for path, fmt in self._corpus.formats.items():
+        for path, fmt in self._corpus.formats.items() if target.needs_mc else ():
             if fmt.labels == "either" and not self._soft.get(path, False):
-                assert target.format is not None
-                raise no_mc_scores(path, fmt, target.format)
+                raise no_mc_scores(path, fmt, target)

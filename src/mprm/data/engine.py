@@ -1,9 +1,4 @@
-"""What an engine is, and choosing one by name.
-
-The engine of one machine: a pool of processes, or none at all for small work.
-
-The engine of a cluster: the same functions as Ray tasks.
-"""
+"""Where the work on a corpus runs: this machine's cores, or a Ray cluster. Both map a function over chunks."""
 
 from __future__ import annotations
 
@@ -20,14 +15,14 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing import current_process
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from mprm.errors import ConfigError, MissingDependencyError, MprmError
+from mprm.config import EngineOptions
+from mprm.errors import MissingDependencyError, MprmError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-EngineName = Literal["local", "ray"]
 INLINE_BYTES = 4 << 20
 """Below this much input a process pool costs more than it saves."""
 
@@ -40,30 +35,20 @@ class Engine(Protocol):
         ...
 
 
-def make_engine(
-    name: EngineName, *, n_bytes: int, processes: int | None = None, ray_address: str | None = None
-) -> Engine:
-    """The engine of that name.
+def make_engine(options: EngineOptions, *, n_bytes: int) -> Engine:
+    """The engine that the options ask for.
 
     Parameters
     ----------
     n_bytes
-        Size of the input: a small one is worked on in this process.
-    processes
-        Worker processes of the local engine; all cores when None.
-    ray_address
-        Cluster to join; a Ray of this machine's own when None.
+        Size of the input: a small one is processed in this process.
     """
-    if name == "local":
-        if processes is not None and processes < 1:
-            raise ConfigError(f"processes must be at least 1, got {processes}")
-        if current_process().daemon:
-            return InlineEngine()  # a worker of somebody's pool may have no workers of its own
-        n_processes = processes if processes is not None else (1 if n_bytes < INLINE_BYTES else n_cores())
-        return InlineEngine() if n_processes <= 1 else ProcessEngine(n_processes)
-    if name == "ray":
-        return RayEngine(ray_address)
-    raise ConfigError(f"unknown engine {name!r}; expected local or ray")
+    if options.engine == "ray":
+        return RayEngine(options.ray_address)
+    if current_process().daemon:
+        return InlineEngine()  # a worker of somebody's pool may have no workers of its own
+    n_processes = options.processes or (1 if n_bytes < INLINE_BYTES else n_cores())
+    return InlineEngine() if n_processes <= 1 else ProcessEngine(n_processes)
 
 
 def n_cores() -> int:
@@ -126,8 +111,7 @@ class ProcessEngine:
 def _worker_died() -> MprmError:
     return MprmError(
         "a worker process died: it was killed, the machine ran out of memory, or an input was cut short."
-        " Nothing was written;"
-        " run again, with fewer --processes if memory is short."
+        " Nothing was written; run again, with fewer --processes if memory is short."
     )
 
 

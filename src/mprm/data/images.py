@@ -1,30 +1,165 @@
-"""Images of a rollout: where they lie, whether they are whole, how large they are.
+"""Images of records: where they lie, whether they are whole, how large they are, where they stand in a question.
 
-Where the images of a question stand in its text.
-
-Where a question's images lie.
+The one place that checks an image path.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from mprm.data.types import Question
-from mprm.data.validate import IMAGE_MARK, leaves_root
-from mprm.errors import DataError, MissingDependencyError
+from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from mprm.data.types import Question
 
-_LOADING = Lock()
+IMAGE_MARK = re.compile(r"<image(?:[ _]?\d+)?>")
+"""The position of an image in a question."""
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
+"""Endings that one picture may have in copies of a data set."""
 SHOWN = 20
-"""How many broken images an error lists before it only counts them; the full list goes to a file."""
+"""How many missing or broken images an error lists."""
+_LOADING = Lock()
+
+
+def leaves_root(path: str) -> bool:
+    """Whether a path from data is absolute, or climbs above its root."""
+    windows = PureWindowsPath(path)
+    if PurePosixPath(path).is_absolute() or windows.drive or windows.root:
+        return True
+    depth = 0
+    for part in windows.parts:
+        depth += -1 if part == ".." else part != "."
+        if depth < 0:
+            return True
+    return "\0" in path
+
+
+def image_folder(root: str | Path | None) -> Path | None:
+    """The image root, which must be a folder; None where there is none."""
+    folder = None if root is None else Path(root).expanduser()
+    if folder is not None and not folder.is_dir():
+        raise ConfigError(f"the image root {folder} is not a folder")
+    return folder
+
+
+def image_path(image: str | Path, root: str | Path | None) -> Path:
+    """Where the image lies; a path from data that leaves its root is an error."""
+    if root is None:
+        return Path(image)
+    if leaves_root(str(image)):
+        raise DataError(f"image path {str(image)!r} leaves the image root {root}; expected a path below it")
+    return Path(root) / image
+
+
+@lru_cache(maxsize=1 << 16)
+def image_exists(path: Path) -> bool:
+    """Whether there is such a file."""
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than the file system takes
+        return False
+
+
+def find_image(name: str, root: Path) -> str | None:
+    """The image's path under the root; None when it is not there.
+
+    An image that is not where its name says is looked for by its bare name, then with another ending: data sets are
+    unpacked flat, and their pictures made smaller. A name that leaves the root is never found.
+    """
+    if leaves_root(name):
+        return None
+    path = PurePosixPath(name.replace("\\", "/"))
+    for candidate in (path, PurePosixPath(path.name)):
+        for ending in (path.suffix, *ENDINGS):
+            other = candidate.with_suffix(ending) if path.suffix else candidate
+            try:
+                if (root / other).is_file():
+                    return str(other)
+            except OSError:  # a name longer than the file system takes
+                continue
+    return None
+
+
+def find_images(names: Iterable[str], root: str | Path) -> dict[str, str]:
+    """The path under the root of each image; an error names those that are not there."""
+    folder = image_folder(root)
+    assert folder is not None
+    paths = {name: find_image(name, folder) for name in names}
+    missing = [name for name, path in paths.items() if path is None]
+    if missing:
+        raise DataError(
+            f"{len(missing):,} of {len(paths):,} images are not under {folder}: {', '.join(missing[:SHOWN])}"
+            f"{f' and {len(missing) - SHOWN:,} more' if len(missing) > SHOWN else ''}."
+            " Name the folder that the images' paths start from."
+        )
+    owners: dict[str, str] = {}
+    for name, path in paths.items():
+        other = owners.setdefault(path or "", name)
+        if other != name:
+            raise DataError(
+                f"{folder}: {other} and {name} would both be {path}; unpack the images with their folders"
+            )
+    return {name: path for name, path in paths.items() if path is not None}
+
+
+def check_images_exist(locations: Mapping[str, str], root: str | Path | None) -> None:
+    """Stop, before hours of work, when an image is not below the image root.
+
+    Parameters
+    ----------
+    locations
+        FILE:LINE of the first record that names each image.
+    """
+    if not locations:
+        return
+    if root is None:
+        raise ConfigError(
+            f"{len(locations):,} images are named, such as {next(iter(locations))};"
+            " say which folder holds them with --image-root DIR"
+        )
+    folder = image_folder(root)
+    assert folder is not None
+    outside = next((image for image in locations if leaves_root(image)), None)
+    if outside is not None:
+        raise DataError(
+            f"{locations[outside]}: image path {outside!r} leaves the image root; expected a path below it"
+        )
+    missing = [f"{image} ({where})" for image, where in locations.items() if not (folder / image).is_file()]
+    if missing:
+        raise InputNotFoundError(
+            f"{len(missing):,} of {len(locations):,} images are not under {folder}; put them there or name another"
+            f" --image-root:\n{listed(missing)}"
+        )
+
+
+def check_images_readable(locations: Mapping[str, str], root: str | Path | None) -> None:
+    """Stop, before hours of work, when an image cannot be decoded to its end; lists all of them. Needs Pillow."""
+    folder = None if root is None else Path(root).expanduser()
+    with ThreadPoolExecutor() as pool:
+        reasons = pool.map(lambda image: broken_image(image, folder), locations)
+        broken = [
+            f"{where}: {why}" for where, why in zip(locations.values(), reasons, strict=True) if why is not None
+        ]
+    if broken:
+        raise DataError(
+            f"{len(broken):,} of {len(locations):,} images cannot be used; mend them, or take out their records:\n"
+            + "\n".join(broken)
+        )
+
+
+def listed(reasons: Iterable[str]) -> str:
+    """The reasons, a line each; after the first ones only their number."""
+    lines = sorted(set(reasons))
+    more = f"\n  … and {len(lines) - SHOWN:,} more" if len(lines) > SHOWN else ""
+    return "\n".join(f"  {line}" for line in lines[:SHOWN]) + more
 
 
 def _pillow() -> Any:
@@ -33,15 +168,6 @@ def _pillow() -> Any:
     except ImportError as error:
         raise MissingDependencyError("images need Pillow: install mprm with its extra [train]") from error
     return Image
-
-
-def image_path(image: str | Path, root: str | Path | None) -> Path:
-    """Where the image lies; a path from data that climbs out of its root is refused."""
-    if root is None:
-        return Path(image)
-    if leaves_root(str(image)):
-        raise DataError(f"image path {str(image)!r} leaves the image root {root}; expected a path below it")
-    return Path(root) / image
 
 
 def open_image(image: Any, root: str | Path | None = None) -> Image:
@@ -54,20 +180,20 @@ def open_image(image: Any, root: str | Path | None = None) -> Image:
             return as_rgb(image)
         except Exception as error:
             raise DataError(f"image {image!r} cannot be read: {error or type(error).__name__}") from error
-    _check_no_image(image)
+    _check_is_image(image)
     path = image_path(image, root)
     try:
         with Image.open(path) as opened:
             return as_rgb(opened)
     except FileNotFoundError:
-        raise DataError(f"image {path} is not there; image paths are looked up under --image-root") from None
+        raise DataError(f"image {path} does not exist; image paths are looked up under --image-root") from None
     # Pillow raises whatever a decoder stumbled over: SyntaxError, struct.error, DecompressionBombError and more
     except Exception as error:
         raise DataError(f"image {path} cannot be read: {error or type(error).__name__}") from error
 
 
 def as_rgb(image: Image) -> Image:
-    """The image in RGB as a person sees it: what is transparent is white, 16 bits are scaled to 8."""
+    """The image in RGB as a person sees it: transparent pixels are white, 16 bits are scaled to 8."""
     import numpy as np
 
     if image.mode.startswith("I"):
@@ -86,36 +212,35 @@ def as_rgb(image: Image) -> Image:
     return image.convert("RGB")
 
 
-def _check_no_image(image: Any) -> None:
+def _check_is_image(image: Any) -> None:
     if not isinstance(image, str | Path | _pillow().Image):
         raise DataError(f"an image is {image!r:.200}; expected a path or a PIL image")
 
 
 @lru_cache(maxsize=1 << 16)
 def _size_of_file(path: Path, _mtime_ns: int, _n_bytes: int) -> tuple[int, int]:
-    """Read once for each state of the file: another one may come to lie there."""
-    Image = _pillow()  # noqa: N806
-    with Image.open(path) as opened:
+    """Cached for each state of the file: it may be replaced by another."""
+    with _pillow().open(path) as opened:
         return opened.size  # type: ignore[no-any-return]
 
 
 def image_size(image: Any, root: str | Path | None = None) -> tuple[int, int]:
     """(width, height), read from the file's header alone."""
-    _check_no_image(image)
+    _check_is_image(image)
     if not isinstance(image, str | Path):
         if not all(image.size):
             raise DataError(f"image {image!r} has no pixels")
         return image.size  # type: ignore[no-any-return]
     path = image_path(image, root)
     try:
-        state = path.stat()
-        return _size_of_file(path, state.st_mtime_ns, state.st_size)
+        status = path.stat()
+        return _size_of_file(path, status.st_mtime_ns, status.st_size)
     except Exception as error:
         raise DataError(f"image {path} cannot be read: {error or type(error).__name__}") from error
 
 
 def broken_image(image: str, root: str | Path | None) -> str | None:
-    """Why the image cannot be used, or None: decodes all of it, so that a cut-off file is found."""
+    """Why the image cannot be used, or None: decodes all of it, so that a truncated file is found."""
     try:
         open_image(image, root)
     except DataError as error:
@@ -123,18 +248,11 @@ def broken_image(image: str, root: str | Path | None) -> str | None:
     return None
 
 
-def listed(reasons: Iterable[str]) -> str:
-    """The reasons, a line each; after the first ones only their number."""
-    lines = sorted(set(reasons))
-    more = f"\n  … and {len(lines) - SHOWN:,} more" if len(lines) > SHOWN else ""
-    return "\n".join(f"  {line}" for line in lines[:SHOWN]) + more
-
-
 def place_images(question: str, n_images: int) -> list[str | int]:
-    """The question with each image (by number) at its mark, or all before it where the marks do not fit.
+    """The question with each image (by index) at its mark, or all before it where the marks do not fit.
 
-    Marks are ``<image>``, one for each image in order, or ``<image1>``, ``<image2>``, … each once. Where
-    they do not fit the images one to one, all images stand before the question and marks stay as text.
+    Marks are ``<image>``, one for each image in order, or ``<image1>``, ``<image2>``, … each once. Where they do not
+    fit the images one to one, all images stand before the question and marks stay as text.
 
     Examples
     --------
@@ -146,23 +264,23 @@ def place_images(question: str, n_images: int) -> list[str | int]:
     marks = list(IMAGE_MARK.finditer(question)) if n_images else []
     digits = [re.search(r"\d+", mark.group()) for mark in marks]
     if marks and not any(digits):
-        numbers = list(range(len(marks)))
+        indices = list(range(len(marks)))
     else:
-        numbers = [int(digit.group()) - 1 for digit in digits if digit]
-    if len(numbers) != len(marks) or sorted(numbers) != list(range(n_images)):
+        indices = [int(digit.group()) - 1 for digit in digits if digit]
+    if len(indices) != len(marks) or sorted(indices) != list(range(n_images)):
         return [*range(n_images), question]
     pieces: list[str | int] = []
     end = 0
-    for mark, number in zip(marks, numbers, strict=True):
-        pieces += [question[end : mark.start()], number]
+    for mark, index in zip(marks, indices, strict=True):
+        pieces += [question[end : mark.start()], index]
         end = mark.end()
     return [piece for piece in [*pieces, question[end:]] if piece != ""]
 
 
 def as_placed(question: str, images: Sequence[Any]) -> tuple[Any, ...]:
-    """The images in the order in which they stand in the question, which ``<image2>`` before ``<image1>`` turns.
+    """The images in the order in which they stand in the question: ``<image2>`` may come before ``<image1>``.
 
-    A model deals the embeddings of the images out to their tokens in this order.
+    Models assign image embeddings to image tokens in this order.
 
     Examples
     --------
@@ -173,15 +291,14 @@ def as_placed(question: str, images: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def image_files(question: Question, root: str | Path | None) -> tuple[Path, ...]:
-    """The question's images, all of them there; a path that leaves the root is refused."""
-    return tuple(_image_file(image, question, root) for image in question.images)
-
-
-def _image_file(image: str, question: Question, root: str | Path | None) -> Path:
-    where = f"question {question.id!r} of {question.source!r}"
-    if root is not None and leaves_root(image):
-        raise DataError(f"{where}: image path {image!r} leaves the image root; expected a path below it")
-    path = Path(root or ".").expanduser() / image
-    if not path.is_file():
-        raise DataError(f"{where}: image {path} is not there; say with --image-root where the images lie")
-    return path
+    """The paths of the question's images, all of which exist."""
+    owner = f"question {question.id!r} of {question.source!r}"
+    paths = []
+    for image in question.images:
+        if root is not None and leaves_root(image):
+            raise DataError(f"{owner}: image path {image!r} leaves the image root; expected a path below it")
+        path = Path(root or ".").expanduser() / image
+        if not path.is_file():
+            raise DataError(f"{owner}: image {path} does not exist; say with --image-root where the images are")
+        paths.append(path)
+    return tuple(paths)

@@ -1,42 +1,39 @@
-"""Temporary files and folders that go with the object that holds them.
-
-Writing files so that a half-written one never stands under its final name.
-
-Keeping a command from replacing what it reads.
-
-The records that were left out because they cannot be used: each kept, with its reason.
-
-Where converted or compressed records go: JSON lines, packed or not, or Parquet.
-"""
+"""Writing outputs: whole or not at all, with a manifest beside them and every dropped record kept."""
 
 from __future__ import annotations
 
 import base64
+import mmap
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import msgspec
+import xxhash
 
-from mprm.data.records import DATA_FILE, Container, filesystem, is_url
-from mprm.errors import ConfigError, OutputExistsError
+from mprm import __version__
+from mprm.data.engine import Engine
+from mprm.data.records import DATA_FILE, Container, DataFile, filesystem, is_url, stamp_of
+from mprm.errors import ConfigError, DataError, OutputExistsError
+
+MANIFEST_SUFFIX = ".manifest.json"
 
 
 def temporary_file(owner: object) -> IO[bytes]:
-    """A nameless file that is closed, and so gone, when its owner is."""
+    """A nameless file that is closed, and so gone, with its owner."""
     file = tempfile.TemporaryFile(prefix="mprm-")  # noqa: SIM115 - closed with the owner
     weakref.finalize(owner, file.close)
     return file
 
 
 class TemporaryFolder:
-    """A folder that is removed when the object is."""
+    """A folder that is removed with the object."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="mprm-"))
@@ -44,14 +41,14 @@ class TemporaryFolder:
 
 
 def check_overwrite(path: str, *, force: bool) -> None:
-    """Stop when the output is there already and must not be replaced."""
+    """Stop when the output exists already and must not be replaced, or cannot be written."""
     if is_url(path):
         fs, inner = filesystem(path)
         exists = not force and fs.exists(inner)
     else:
         final = Path(path).expanduser()
         if final.exists() and not final.is_file():
-            raise ConfigError(f"{path} is there already and is no regular file; choose another name")
+            raise ConfigError(f"{path} exists already and is no regular file; choose another name")
         check_folder(str(final.parent))
         exists = not force and final.exists()
     if exists:
@@ -61,23 +58,49 @@ def check_overwrite(path: str, *, force: bool) -> None:
 
 
 def check_folder(path: str) -> None:
-    """Stop when a local folder is not there and cannot be made, before work is done whose outcome would be lost."""
+    """Stop when a local folder does not exist and cannot be made, before work is done that would be lost."""
     if is_url(path):
         return
     folder = Path(path).expanduser()
-    nearest = next((one for one in (folder, *folder.parents) if one.exists()), Path())
-    if not nearest.is_dir():
-        raise ConfigError(f"{nearest} is a file; {path} cannot be a folder for outputs, choose another")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ConfigError(f"nothing can be written into {nearest}; choose another folder for outputs")
+    existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path())
+    if not existing.is_dir():
+        raise ConfigError(f"{existing} is a file; {path} cannot be a folder for outputs, choose another")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(f"nothing can be written into {existing}; choose another folder for outputs")
+
+
+def check_output_name(out: str) -> None:
+    """Stop when the output's name does not say how it is packed."""
+    if not DATA_FILE.search(out):
+        raise ConfigError(f"{out}: the name must end in .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
+
+
+def check_not_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> None:
+    """Stop when an output is one of the inputs, whatever ``force`` says."""
+    read = {_identity(path) for path in inputs}
+    for out in outputs:
+        if _identity(out) in read:
+            raise ConfigError(f"{out} would be replaced, and is one of the inputs; choose another output")
+
+
+def _identity(path: str | Path) -> str:
+    """The same text for every way to name a local file."""
+    local = str(path).removeprefix("file://")
+    return local if is_url(local) else str(Path(local).expanduser().resolve())
+
+
+def check_unchanged(files: Iterable[DataFile]) -> None:
+    """Stop when a local input is not as it was when it was opened."""
+    for file in files:
+        if not file.is_remote and file.stamp != stamp_of(file.path):
+            raise DataError(f"{file.path}: the file changed while it was read; run again")
 
 
 @contextmanager
 def atomic_write(path: str) -> Iterator[Path]:
     """A temporary file that becomes ``path`` when the block ends well, and is removed when it does not.
 
-    It lies beside the final file, so that the last move is one rename; for a URL it lies on this
-    machine and is uploaded at the end.
+    It lies beside the final file, so that the last move is one rename; for a URL it is local and uploaded at the end.
     """
     if is_url(path):
         with tempfile.TemporaryDirectory(prefix="mprm-") as folder:
@@ -107,18 +130,21 @@ def atomic_write(path: str) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def check_not_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> None:
-    """Stop when an output is one of the inputs, whatever ``force`` says."""
-    read = {_identity(path) for path in inputs}
-    for out in outputs:
-        if _identity(out) in read:
-            raise ConfigError(f"{out} would be replaced, and is one of the inputs; choose another output")
+@contextmanager
+def open_packed(path: Path, container: Container) -> Iterator[IO[bytes]]:
+    """A file to write JSON lines to, compressed as the container says."""
+    with ExitStack() as stack:
+        out: Any = stack.enter_context(path.open("wb"))
+        if container == "gz":
+            import gzip
 
+            # no name and no time in the header: the same records give the same bytes
+            out = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0))
+        elif container == "zst":
+            import zstandard
 
-def _identity(path: str | Path) -> str:
-    """The same text for every way to name a local file."""
-    local = str(path).removeprefix("file://")
-    return local if is_url(local) else str(Path(local).expanduser().resolve())
+            out = stack.enter_context(zstandard.ZstdCompressor().stream_writer(out, closefd=False))
+        yield out
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +159,12 @@ class Dropped:
     record: bytes
 
     def as_dict(self) -> dict[str, Any]:
-        """As a JSON object; a record that is not text goes in base64."""
-        found: dict[str, Any] = {
-            "file": self.file,
-            "line": self.line,
-            "source": self.source,
-            "kind": self.kind,
-            "reason": self.reason,
-        }
+        """As a JSON object; a record that is not text is base64."""
+        fields = {name: getattr(self, name) for name in ("file", "line", "source", "kind", "reason")}
         try:
-            found["record"] = self.record.decode().rstrip("\r\n")
+            return {**fields, "record": self.record.decode().rstrip("\r\n")}
         except UnicodeDecodeError:
-            found["record_base64"] = base64.b64encode(self.record).decode()
-        return found
+            return {**fields, "record_base64": base64.b64encode(self.record).decode()}
 
 
 class DroppedRecords:
@@ -157,7 +176,7 @@ class DroppedRecords:
         self._file = temporary_file(self)
 
     def __call__(self, dropped: Dropped) -> None:
-        """Take one more."""
+        """Add one."""
         kinds = self.counts.setdefault(dropped.source, {})
         kinds[dropped.kind] = kinds.get(dropped.kind, 0) + 1
         self._file.write(msgspec.json.encode(dropped.as_dict()) + b"\n")
@@ -183,6 +202,15 @@ class DroppedRecords:
         with atomic_write(path) as temporary, temporary.open("wb") as out:
             shutil.copyfileobj(self._file, out)
 
+    def write_beside(self, out: str, *, force: bool) -> str | None:
+        """Write them beside the output that they were dropped from; returns where, None where there are none."""
+        if not len(self):
+            return None
+        path = dropped_path(out)
+        check_overwrite(path, force=force)
+        self.write(path)
+        return path
+
 
 def dropped_path(out: str) -> str:
     """Where the records go that were dropped on the way to ``out``.
@@ -196,60 +224,71 @@ def dropped_path(out: str) -> str:
     return folder + slash + (DATA_FILE.sub("", name) or Path(name).stem) + ".dropped.jsonl"
 
 
-class Sink(Protocol):
-    """Takes what `convert_lines` makes, in order."""
-
-    def write(self, data: bytes) -> None:
-        """Take some records."""
-        ...
-
-    def close(self) -> None:
-        """Finish the file."""
-        ...
+def hash_file(path: str) -> str:
+    """XXH3-128 of a local file, as ``xxhsum -H2`` prints it."""
+    with open(path, "rb") as handle:  # noqa: PTH123 - kept next to mmap
+        if os.fstat(handle.fileno()).st_size == 0:
+            return xxhash.xxh3_128_hexdigest(b"")  # an empty file cannot be mapped
+        with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return xxhash.xxh3_128_hexdigest(data)  # mapped: not copied before it is hashed
 
 
-def open_sink(path: Path, container: Container) -> Sink:
-    """A file that takes JSON lines, or Arrow streams where it is Parquet."""
-    return _ParquetSink(path) if container == "parquet" else _LineSink(path, container)
+def hash_files(paths: list[str]) -> dict[str, str]:
+    """XXH3-128 of some local files."""
+    return {path: hash_file(path) for path in paths}
 
 
-class _LineSink:
-    def __init__(self, path: Path, container: Container) -> None:
-        self._stack = ExitStack()
-        out: Any = self._stack.enter_context(path.open("wb"))
-        if container == "gz":
-            import gzip
+class InputHashes:
+    """The hashes of local input files; the engine works on them while other things are done."""
 
-            # no name and no time in the header: the same records give the same bytes
-            out = self._stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0))
-        elif container == "zst":
-            import zstandard
+    BATCHES = 4
+    """Few, so that an engine with workers takes all of them at once."""
 
-            out = self._stack.enter_context(zstandard.ZstdCompressor().stream_writer(out, closefd=False))
-        self._out = out
+    def __init__(self, files: Iterable[DataFile], engine: Engine) -> None:
+        local = [file.path for file in files if not file.is_remote]
+        batches = [local[number :: self.BATCHES] for number in range(self.BATCHES)]
+        self._hashing: Iterator[dict[str, str]] = engine.map(hash_files, batches)
+        self._hashes: dict[str, str] | None = None
 
-    def write(self, data: bytes) -> None:
-        self._out.write(data)
-
-    def close(self) -> None:
-        self._stack.close()
+    def of(self, file: DataFile) -> str | None:
+        """The file's hash; None for a URL."""
+        if self._hashes is None:
+            self._hashes = {path: digest for batch in self._hashing for path, digest in batch.items()}
+        return self._hashes.get(file.path)
 
 
-class _ParquetSink:
-    def __init__(self, path: Path) -> None:
-        import pyarrow.parquet as pq
+def write_manifest(
+    out: str,
+    *,
+    command: str,
+    config: Mapping[str, Any],
+    inputs: list[dict[str, Any]],
+    sources: Mapping[str, Any],
+    output: Mapping[str, Any],
+) -> str:
+    """Write the manifest of ``out`` beside it; returns its path.
 
-        from mprm.data.corpus import arrow_schema
+    It holds no time and no machine, so that the same run gives the same bytes.
+    """
+    manifest = {
+        "mprm": __version__,
+        "command": command,
+        "config": config,
+        "inputs": inputs,
+        "sources": sources,
+        "output": output,
+    }
+    beside = out + MANIFEST_SUFFIX
+    with atomic_write(beside) as temporary:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+    return beside
 
-        self._writer = pq.ParquetWriter(path, arrow_schema(), compression="zstd")
 
-    def write(self, data: bytes) -> None:
-        if not data:
-            return
-        import pyarrow as pa
-
-        with pa.ipc.open_stream(data) as stream:
-            self._writer.write_table(stream.read_all())
-
-    def close(self) -> None:
-        self._writer.close()
+def output_entry(out: str, temporary: Path, n_rollouts: int) -> dict[str, Any]:
+    """What a manifest says of an output that was just written to a temporary file."""
+    return {
+        "path": out,
+        "n_bytes": temporary.stat().st_size,
+        "xxh3_128": hash_file(str(temporary)),
+        "n_rollouts": n_rollouts,
+    }

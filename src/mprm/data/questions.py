@@ -1,240 +1,31 @@
-"""The records of a question file, with the lines that they begin on: JSON lines, JSON, CSV, Parquet.
+"""Questions with gold answers: their formats, reading them, and the prompt that a policy is asked.
 
-Finding the images of questions under an image root.
-
-Reading questions from files.
-
-The questions of a run: from files, or as they are.
-
-The text that a policy is asked.
+To add a format: write its parse function and a `Format` in `QUESTION_FORMATS`. docs/questions.md shows a record of
+each.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from mprm.answers.options import with_options
-from mprm.data.corpus import hash_file
-from mprm.data.format import shown
-from mprm.data.question_formats import BadRecord, QuestionFormat, Record, question_format, recognised_format
-from mprm.data.records import CorpusFile, chunks_of, corpus_files, lines_of
+from mprm.answers.options import LETTERS, letter_of, options_in, with_options
+from mprm.data.format import Data, Format, check_no_bad, format_named, read_items
+from mprm.data.images import IMAGE_MARK, find_images
+from mprm.data.output import hash_file
+from mprm.data.records import find_files
 from mprm.data.types import Question
-from mprm.data.validate import leaves_root
-from mprm.errors import ConfigError, DataError
+from mprm.data.validate import BadRecord, Issues
+from mprm.errors import DataError, shown
 
-_IS_CSV = re.compile(r"\.csv(?:\.gz|\.zst)?$")
-_SPACE = re.compile(r"[ \t\r\n]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A record and where it stands."""
-
-    line: int
-    """Line of the file that it begins on, from 1; row of a Parquet file."""
-    record: Record | BadRecord
-    """Or what is wrong with it."""
-    key: str | None = None
-    """What it is filed under, where the file is one JSON object."""
-
-
-def records_in(file: CorpusFile) -> Iterator[Placed]:
-    """All records of the file, bad ones too."""
-    lines = (line for chunk in chunks_of(file) for line in lines_of(chunk))
-    if file.container == "parquet":
-        for number, line in enumerate(lines, start=1):
-            yield _placed(number, json.loads(line))
-        return
-    data = b"".join(lines)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        yield Placed(data.count(b"\n", 0, error.start) + 1, BadRecord("not UTF-8; save the file as UTF-8"))
-        return
-    if _IS_CSV.search(file.path):
-        yield from _csv_records(text)
-    elif _is_document(text):
-        yield from _document_records(text)
-    else:
-        yield from _line_records(text)
-
-
-def _placed(line: int, value: Any, key: str | None = None) -> Placed:
-    is_record = isinstance(value, dict)
-    return Placed(line, value if is_record else BadRecord(f"found {shown(value)}; expected a JSON object"), key)
-
-
-def _line_records(text: str) -> Iterator[Placed]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip(" \t\r"):
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            yield Placed(number, BadRecord(f"not JSON: {error}"))
-        else:
-            yield _placed(number, value)
-
-
-def _is_document(text: str) -> bool:
-    """Whether the file is one list of records, or one object with a record under each key."""
-    start = _after_space(text, 0)
-    if text[start : start + 1] == "[":
-        return True
-    try:
-        value, end = json.JSONDecoder().raw_decode(text, start)
-    except (ValueError, RecursionError):
-        # an object over several lines is a document, if a broken one
-        return text[start : start + 1] == "{" and text[start + 1 :].lstrip(" \t")[:1] in ("\n", "\r")
-    is_whole = _SPACE.fullmatch(text, end) is not None
-    return is_whole and isinstance(value, dict) and bool(value) and all(isinstance(v, dict) for v in value.values())
-
-
-def _document_records(text: str) -> Iterator[Placed]:
-    """Each value of a list or object, with the line that it begins on."""
-    decode = json.JSONDecoder().raw_decode
-    place = _after_space(text, 0)
-    closing = {"[": "]", "{": "}"}[text[place]]
-    place = _after_space(text, place + 1)
-    line, counted = 1, 0
-    while text[place : place + 1] != closing:
-        line, counted = line + text.count("\n", counted, place), place
-        key = None
-        try:
-            if closing == "}":
-                key, place = decode(text, place)
-                place = _expected(text, place, ":")
-            value, place = decode(text, place)
-            place = _after_space(text, place)
-            if text[place : place + 1] != closing:
-                place = _expected(text, place, ",")
-        except (ValueError, RecursionError) as error:
-            yield Placed(line, BadRecord(f"not JSON: {error}"))
-            return
-        yield _placed(line, value, key)
-
-
-def _after_space(text: str, place: int) -> int:
-    found = _SPACE.match(text, place)
-    return found.end() if found else place
-
-
-def _expected(text: str, place: int, sign: str) -> int:
-    place = _after_space(text, place)
-    if text[place : place + 1] != sign:
-        raise json.JSONDecodeError(f"Expecting {sign!r}", text, place)
-    return _after_space(text, place + 1)
-
-
-def _csv_records(text: str) -> Iterator[Placed]:
-    """Each row as an object: empty cells are absent, cells that begin with ``[`` are JSON lists."""
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    line = 2
-    while True:
-        try:
-            row = next(reader)
-            record = {name: _cell(value) for name, value in row.items() if name is not None and value}
-            extra = row.get(None)
-        except StopIteration:
-            return
-        except (csv.Error, ValueError, RecursionError) as error:
-            yield Placed(line, BadRecord(f"not CSV: {error}"))
-            return
-        yield Placed(line, BadRecord(f"the row has {len(extra)} cell(s) too many") if extra else record)
-        line = reader.line_num + 1
-
-
-def _cell(value: str) -> Any:
-    return json.loads(value) if value.startswith("[") and value.endswith("]") else value
-
-
-ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
-"""Endings that one picture may have in copies of a data set."""
-SHOWN = 20
-"""How many missing images an error names."""
-
-
-def found_image(name: str, root: Path) -> str | None:
-    """The image's path under the root; None when it is not there.
-
-    An image that is not where its name says is looked for by its bare name, then with another ending: data sets are
-    unpacked flat, and their pictures made smaller. A name that leaves the root is never found.
-    """
-    if leaves_root(name):
-        return None
-    path = PurePosixPath(name.replace("\\", "/"))
-    for place in (path, PurePosixPath(path.name)):
-        for ending in (path.suffix, *ENDINGS):
-            other = place.with_suffix(ending) if path.suffix else place
-            if _is_file(root / other):
-                return str(other)
-    return None
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name longer than the file system takes
-        return False
-
-
-def missing_images(questions: Iterable[Question], image_root: str | Path) -> list[str]:
-    """All images that are not under the root, each once, in the order of the questions."""
-    root = _folder(image_root)
-    names = dict.fromkeys(image for question in questions for image in question.images)
-    return [name for name in names if found_image(name, root) is None]
-
-
-def with_found_images(
-    questions: Sequence[Question],
-    image_root: str | Path,
-    *,
-    on_renamed: Callable[[dict[str, str]], None] | None = None,
-) -> list[Question]:
-    """The questions with their images' paths under the root; an error names those that are not there.
-
-    ``on_renamed`` is told of images that lie there under another name: that name, by the question's own.
-    """
-    root = _folder(image_root)
-    names = list(dict.fromkeys(image for question in questions for image in question.images))
-    found = {name: found_image(name, root) for name in names}
-    missing = [name for name in names if found[name] is None]
-    if missing:
-        more = f" and {len(missing) - SHOWN:,} more" if len(missing) > SHOWN else ""
-        raise DataError(
-            f"{len(missing):,} of {len(names):,} images are not under {root}: {', '.join(missing[:SHOWN])}{more}."
-            " Name the folder that the images' paths start from."
-        )
-    owners: dict[str, str] = {}
-    for name, path in found.items():
-        other = owners.setdefault(path or "", name)
-        if other != name:
-            raise DataError(f"{root}: {other} and {name} would both be {path}; unpack the images with their folders")
-    renamed = {name: path for name, path in found.items() if path is not None and path != name}
-    if renamed and on_renamed is not None:
-        on_renamed(renamed)
-    return [replace(question, images=tuple(found[name] or "" for name in question.images)) for question in questions]
-
-
-def _folder(path: str | Path) -> Path:
-    root = Path(path).expanduser()
-    if not root.is_dir():
-        raise ConfigError(f"the image root {root} is not a folder")
-    return root
-
-
-"""How many bad records an error names."""
+REMEDY = "Mend or remove these records; docs/questions.md shows what each format needs."
 
 
 def read_questions(
-    paths: str | Path | Sequence[str | Path],
+    paths: Any,
     *,
     format: str | None = None,
     image_root: str | Path | None = None,
@@ -247,60 +38,42 @@ def read_questions(
     paths
         Files, globs, folders or URLs: .jsonl, .json, .csv (each also as .gz or .zst) and .parquet.
     format
-        Name of the format, where it must not be guessed from a file's first record.
+        Name of the format, where a file's first record must not decide.
     image_root
-        Folder that must hold every image; the questions then name their images by the paths found there.
+        Folder that must hold every image; the questions then name their images by the paths under it.
     on_renamed
-        Told of images that lie there under another name than the questions give; see `with_found_images`.
+        Called with images that have another name there than the questions give: that name, by the question's own.
 
     Raises
     ------
     DataError
-        Names the place of every bad record, and of both records that share an id.
+        Names the location of every bad record, and of both records that share an id.
     """
-    given = None if format is None else question_format(format)
+    if format is not None:
+        format_named(format, QUESTION_FORMATS, "question")
     questions: list[Question] = []
-    problems: list[str] = []
-    places: dict[str, str] = {}
-    for file in corpus_files(paths):
-        n_before = len(questions) + len(problems)
-        for place, found in _read_file(file, given):
-            if isinstance(found, BadRecord):
-                problems.append(f"{place}: {found}")
-            elif found.id in places:
-                problems.append(f'{place}: the id "{found.id}" is taken by {places[found.id]}; expected another one')
-            else:
-                places[found.id] = place
-                questions.append(found)
-        if len(questions) + len(problems) == n_before:
-            problems.append(f"{file.path}: holds no record; expected one question or more")
-    if problems:
-        raise _bad(problems)
-    return questions if image_root is None else with_found_images(questions, image_root, on_renamed=on_renamed)
-
-
-def _read_file(file: CorpusFile, fmt: QuestionFormat | None) -> list[tuple[str, Question | BadRecord]]:
-    """(place, question or what is wrong with it) of every record."""
-    name = re.sub(r"\.csv(?:\.gz|\.zst)?$", "", file.source)
-    found: list[tuple[str, Question | BadRecord]] = []
-    for placed in records_in(file):
-        place = f"{file.path}:{placed.line}"
-        try:
-            if isinstance(placed.record, BadRecord):
-                raise placed.record
-            fmt = fmt or recognised_format(placed.record)
-            found.append((place, fmt.parse(placed.record, placed.key, name)))
-        except BadRecord as problem:
-            found.append((place, problem))
-            if fmt is None and not isinstance(placed.record, BadRecord):
-                break  # of an unknown format the first record says enough
-    return found
-
-
-def _bad(problems: list[str]) -> DataError:
-    more = f"\n… and {len(problems) - SHOWN:,} more" if len(problems) > SHOWN else ""
-    remedy = "Mend or remove these records; docs/questions.md shows what each format needs."
-    return DataError("\n".join(problems[:SHOWN]) + f"{more}\n{remedy}")
+    bad: list[str] = []
+    locations: dict[str, str] = {}
+    for file in find_files(paths):
+        for record, _, items, _ in read_items(file, QUESTION_FORMATS, "question", format, bad):
+            for item in items:
+                question = replace(item, id=item.id or record.key or "", source=item.source or file.source)
+                if not question.id:
+                    bad.append(f'{record.location}: the field "id" is missing; expected text')
+                elif question.id in locations:
+                    other = locations[question.id]
+                    bad.append(f'{record.location}: the id "{question.id}" is taken by {other}; expected another one')
+                else:
+                    locations[question.id] = record.location
+                    questions.append(question)
+    check_no_bad(bad, REMEDY)
+    if image_root is None:
+        return questions
+    paths_of = find_images(dict.fromkeys(image for question in questions for image in question.images), image_root)
+    renamed = {name: path for name, path in paths_of.items() if path != name}
+    if renamed and on_renamed is not None:
+        on_renamed(renamed)
+    return [replace(question, images=tuple(paths_of[name] for name in question.images)) for question in questions]
 
 
 def is_in_memory(questions: Any) -> bool:
@@ -312,14 +85,14 @@ def input_entries(paths: Any) -> list[dict[str, Any]]:
     """What a manifest says of the files that were read."""
     return [
         {"path": file.path, "n_bytes": file.n_bytes, "xxh3_128": None if file.is_remote else hash_file(file.path)}
-        for file in corpus_files(paths)
+        for file in find_files(paths)
     ]
 
 
 def given_questions(
     questions: Any, format: str | None, image_root: str | Path | None, renamed: dict[str, str]
 ) -> tuple[list[Question], list[dict[str, Any]]]:
-    """The questions, each once, and the manifest's entries of their files."""
+    """The questions, from files or as they are, and the manifest's entries of their files."""
     if is_in_memory(questions):
         entries = list(questions)
         inputs: list[dict[str, Any]] = [{"path": "(in memory)"}]
@@ -354,3 +127,247 @@ def prompt_of(question: Question) -> str:
     """
     text = with_options(question.question, question.options)
     return f"{text.rstrip()}\n\n{STEPS} {CHOICE if question.options else OPEN}"
+
+
+def _text(data: Data, *keys: str, default: str | None = None) -> str:
+    """The text under the first of the keys that is there; a number is taken as its text."""
+    key = next((key for key in keys if data.get(key) is not None), None)
+    if key is None:
+        if default is not None:
+            return default
+        raise BadRecord(f"the field {_named(keys)} is missing; expected text")
+    value = data[key]
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
+        value = str(value)
+    if not isinstance(value, str):
+        raise BadRecord(f'"{key}" holds {shown(value)}; expected text')
+    if not value.strip(" \t\r\n"):
+        if default is not None:
+            return default
+        raise BadRecord(f'"{key}" is empty; expected text')
+    return value
+
+
+def _named(keys: Sequence[str]) -> str:
+    return " or ".join(f'"{key}"' for key in keys)
+
+
+def _texts(data: Data, key: str) -> tuple[str, ...]:
+    """The list of texts under the key; none when there is no such field."""
+    values = data.get(key)
+    if values is None or values == "":
+        return ()
+    if not isinstance(values, list) or not all(isinstance(value, str | int | float) for value in values):
+        raise BadRecord(f'"{key}" holds {shown(values)}; expected a list of texts')
+    return tuple(str(value) for value in values)
+
+
+def _images(data: Data, *keys: str, needed: bool = True) -> tuple[str, ...]:
+    """The image paths under the keys: a text, a list of texts, or a Hugging Face image with its path."""
+    paths: list[str] = []
+    for key in keys:
+        values = data.get(key)
+        for value in values if isinstance(values, list) else [values]:
+            path = value.get("path") if isinstance(value, dict) else value
+            if isinstance(value, dict) and not path:
+                raise BadRecord(f'"{key}" holds an image without a path; save the images and name their files')
+            if path is not None and not isinstance(path, str):
+                raise BadRecord(f'"{key}" holds {shown(value)}; expected a path or a list of paths')
+            if path:
+                paths.append(path)
+    if needed and not paths:
+        raise BadRecord(f"the field {_named(keys)} names no image; expected a path")
+    return tuple(paths)
+
+
+def _options(data: Data, key: str) -> tuple[str, ...]:
+    """The options under the key; none, or two and more."""
+    options = _texts(data, key)
+    if len(options) == 1 or len(options) > len(LETTERS):
+        raise BadRecord(f'"{key}" holds {len(options)} option(s); expected none, or 2 to {len(LETTERS)}')
+    return options
+
+
+def _gold_letter(answer: str | int, options: Sequence[str], *, text_first: bool = False) -> str:
+    """The letter of the right option."""
+    letter = letter_of(answer, options, text_first=text_first)
+    if letter is None:
+        letters = f"{LETTERS[0]} to {LETTERS[len(options) - 1]}"
+        raise BadRecord(f"the answer {shown(answer)} is no one option; expected {letters}, or the text of one option")
+    return letter
+
+
+def _question_text(text: str, options: Sequence[str] = ()) -> str:
+    """The question as a person reads it: options listed, a lone image mark on a line of its own left out."""
+    marks = IMAGE_MARK.findall(text)
+    if len(marks) == 1:  # several tell the parts of a picture apart
+        text = re.sub(rf"(?:\A|\n)[ \t]*{re.escape(marks[0])}[ \t]*(?=\n|\Z)", "", text)
+    return with_options(text.strip(), options)
+
+
+def _question(
+    data: Data,
+    source: str,
+    text: str,
+    answer: str,
+    options: Sequence[str] = (),
+    *,
+    id_key: str = "id",
+    images: tuple[str, ...] | None = None,
+) -> tuple[Question, ...]:
+    """The record's one question; a missing id is filled in by the reader where the file gives records a key."""
+    question = Question(
+        id=_text(data, id_key, default=""),
+        question=_question_text(text, options),
+        answer=answer,
+        images=_images(data, "image") if images is None else images,
+        source=source,
+        options=tuple(options),
+    )
+    return (question,)
+
+
+def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
+    """The format that everyone can make; images may be absent, for questions of text alone."""
+    text, options, answer = _text(data, "question"), _options(data, "options"), _text(data, "answer")
+    if options:
+        # a number in JSON may be the index of an option; the text "2" is always text
+        given = data["answer"]
+        answer = _gold_letter(given if isinstance(given, int) else answer, options)
+    images = _images(data, "image", needed=False)
+    return _question(data, _text(data, "source", default=""), text, answer, options, images=images)
+
+
+def parse_dynamath(data: Data, _issues: Issues) -> tuple[Question, ...]:
+    """DynaMath: one JSON object with a question under each number; options stand in the question's text."""
+    text, answer = _text(data, "question"), _text(data, "answer")
+    options: tuple[str, ...] = ()
+    if _text(data, "answer_type") == "multiple choice":
+        options = options_in(text)
+        if not options:
+            raise BadRecord(
+                'the question is "multiple choice" but lists no options; expected (A) … (B) … or A. … B. …'
+            )
+        answer = _gold_letter(answer, options)
+    return _question(data, "dynamath", text, answer, options)
+
+
+VISION_ONLY = "Answer the question that the image shows."
+
+
+def parse_mathverse(data: Data, _issues: Issues) -> tuple[Question, ...]:
+    """MathVerse: the question of a vision-only version stands in the picture, its options too."""
+    is_vision_only = _text(data, "problem_version") == "Vision Only"
+    text = _text(data, "question", default=VISION_ONLY if is_vision_only else None)
+    answer = _text(data, "answer")
+    options: tuple[str, ...] = ()
+    if _text(data, "question_type") == "multi-choice":
+        options = options_in(text) or options_in(_text(data, "question_for_eval", default=""))
+        if not options:
+            raise BadRecord('the question is "multi-choice" but neither it nor "question_for_eval" lists options')
+        answer = _gold_letter(answer, options)
+        if is_vision_only:
+            options = tuple(LETTERS[: len(options)])  # what they say stays in the picture
+    return _question(data, "mathverse", text, answer, options, id_key="sample_index")
+
+
+def parse_mathvision(data: Data, _issues: Issues) -> tuple[Question, ...]:
+    """MathVision (MATH-V): competition questions with one picture; no options mean an open answer."""
+    text, options, answer = _text(data, "question"), _options(data, "options"), _text(data, "answer")
+    return _question(data, "mathvision", text, _gold_letter(answer, options) if options else answer, options)
+
+
+def parse_mathvista(data: Data, _issues: Issues) -> tuple[Question, ...]:
+    """MathVista: free answers with unit and precision, and choices whose gold answer is the text of the right one."""
+    text, answer = _text(data, "question"), _text(data, "answer")
+    options: tuple[str, ...] = ()
+    if _text(data, "question_type") == "multi_choice":
+        options = _options(data, "choices")
+        answer = _gold_letter(answer, options, text_first=True)
+    else:
+        if unit := _text(data, "unit", default=""):
+            text += f" (Unit: {unit})"
+        precision = data.get("precision")
+        if _text(data, "answer_type", default="") == "float" and isinstance(precision, int | float):
+            text += f"\nGive the answer with {precision:.0f} digit(s) after the point."
+    return _question(data, "mathvista", text, answer, options, id_key="pid")
+
+
+def _is_mm_k12(data: Data) -> bool:
+    is_seed = {"id", "question", "correct_answer", "image_path"} <= data.keys()
+    is_hub = {"id", "question", "answer", "subject", "image"} <= data.keys() and "options" not in data
+    return is_seed or is_hub
+
+
+def parse_mm_k12(data: Data, _issues: Issues) -> tuple[Question, ...]:
+    """MM-K12: a multiple choice where the text lists options and the answer is the letter of one."""
+    text = _text(data, "question")
+    answer = _text(data, "answer", "correct_answer")
+    options = options_in(text)
+    letter = letter_of(answer, options) if options else None
+    images = _images(data, "image", "image_path")
+    return _question(data, "mm-k12", text, letter or answer, options if letter else (), images=images)
+
+
+OLYMPIAD_IMAGES = tuple(f"image_{number}" for number in range(1, 10))
+
+
+def parse_olympiadbench(data: Data, _issues: Issues) -> tuple[Question, ...]:
+    """OlympiadBench: the question behind its context; theorems to prove have no answer and cannot be read."""
+    answers = [answer for answer in _texts(data, "final_answer") if answer.strip()]
+    if not answers:
+        raise BadRecord('"final_answer" is empty, as for a theorem to prove; leave such records out')
+    text = "\n\n".join(part for part in (_text(data, "context", default=""), _text(data, "question")) if part)
+    if unit := _text(data, "unit", default=""):
+        text += f"\n\nGive the answer in {unit}."
+    is_text = _text(data, "modality", default="") == "Text-only"
+    images = _images(data, *OLYMPIAD_IMAGES, "images", needed=not is_text)
+    return _question(data, "olympiadbench", text, ", ".join(answers), images=images)
+
+
+QUESTION_FORMATS: dict[str, Format[Question]] = {
+    fmt.name: fmt
+    for fmt in (
+        Format(
+            name="mathverse",
+            title="MathVerse",
+            matches=lambda data: {"sample_index", "problem_version", "question_type", "answer"} <= data.keys(),
+            parse=parse_mathverse,
+        ),
+        Format(
+            name="mathvista",
+            title="MathVista",
+            matches=lambda data: {"pid", "question", "choices", "question_type"} <= data.keys(),
+            parse=parse_mathvista,
+        ),
+        Format(
+            name="olympiadbench",
+            title="OlympiadBench",
+            matches=lambda data: {"id", "question", "final_answer", "answer_type"} <= data.keys(),
+            parse=parse_olympiadbench,
+        ),
+        Format(
+            name="dynamath",
+            title="DynaMath",
+            matches=lambda data: (
+                {"question", "answer", "image", "answer_type", "subject", "level"} <= data.keys()
+                and "pid" not in data
+            ),
+            parse=parse_dynamath,
+        ),
+        Format(
+            name="mathvision",
+            title="MathVision",
+            matches=lambda data: {"id", "question", "options", "answer", "image", "level", "subject"} <= data.keys(),
+            parse=parse_mathvision,
+        ),
+        Format(name="mm-k12", title="MM-K12", matches=_is_mm_k12, parse=parse_mm_k12),
+        Format(
+            name="plain",
+            title="Plain questions",
+            matches=lambda data: {"question", "answer"} <= data.keys(),
+            parse=parse_plain,
+        ),
+    )
+}
+"""By name; the plain format last, as its fields are in most others too."""

@@ -1,44 +1,55 @@
-"""From what the user typed to the files of a corpus: globs, folders, URLs, compression, sources.
+"""From what the user typed to records: globs, folders, URLs, compression, JSON lines and arrays, CSV, Parquet.
 
-Cutting files into pieces of work, and reading the lines of a piece.
+A corpus of rollouts is read in chunks, so that several processes can share the work: a plain file is cut at byte
+ranges, where a line belongs to the range in which it begins; a compressed file or a JSON array is one chunk; a
+Parquet file is one chunk a row group. `lines_of` gives every chunk as JSON lines. Smaller files (questions,
+benchmarks, candidates) are read record by record with `read_records`.
 """
 
 from __future__ import annotations
 
+import csv
 import glob
 import io
+import json
 import mmap
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, Literal, NamedTuple, cast
 from urllib.parse import unquote
 
 import msgspec
 
-from mprm.errors import DataError, InputNotFoundError, MissingDependencyError
+from mprm.data.validate import BadRecord, Issues, StrictIssues
+from mprm.errors import DataError, InputNotFoundError, MissingDependencyError, shown
 
 Container = Literal["plain", "gz", "zst", "parquet"]
 SUFFIXES: dict[str, Container] = {".gz": "gz", ".zst": "zst", ".parquet": "parquet"}
 DATA_FILE = re.compile(r"\.(?:jsonl|ndjson|json)(?:\.gz|\.zst)?$|\.parquet$")
-"""Endings that are no part of a source's name."""
+"""Endings of files of rollouts."""
+CSV_FILE = re.compile(r"\.csv(?:\.gz|\.zst)?$")
 IN_FOLDER = re.compile(r"\.(?:jsonl|ndjson)(?:\.gz|\.zst)?$|\.parquet$")
-"""Files that are taken from a folder; a .json file must be named itself, as it is seldom lines."""
+"""Files that are taken from a folder; a .json file must be named itself, as it is seldom a list of records."""
 SHARD = re.compile(r"-\d{3,}-of-\d{3,}$")
+CHUNK_BYTES = 16 << 20
+
+Paths = str | Path | Sequence[str | Path]
+"""Files, globs, folders or URLs."""
 
 
 @dataclass(frozen=True, slots=True)
-class CorpusFile:
-    """One file of rollouts."""
+class DataFile:
+    """One input file."""
 
     path: str
     source: str
     container: Container
     n_bytes: int
     stamp: tuple[int, int, int] | None = None
-    """Size, time and number of a local file, to tell whether it was changed since."""
+    """Size, modification time and inode of a local file, to notice changes."""
 
     @property
     def is_remote(self) -> bool:
@@ -60,7 +71,7 @@ def source_name(path: str) -> str:
     ('ai2d', 'ai2d')
     """
     name = re.split(r"[/\\]", path.rstrip("/"))[-1]
-    name = DATA_FILE.sub("", name) or name
+    name = DATA_FILE.sub("", CSV_FILE.sub("", name)) or name
     name = SHARD.sub("", name) or name
     return unquote(name)  # as --by-source writes a source that is no file name
 
@@ -81,33 +92,25 @@ def filesystem(url: str) -> tuple[Any, str]:
     return fs, path
 
 
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def stamp_of(path: str) -> tuple[int, int, int] | None:
     """What changes when a local file does; None when it is gone."""
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns, found.st_ino
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def corpus_files(paths: str | Path | Sequence[str | Path]) -> list[CorpusFile]:
+def find_files(paths: Paths) -> list[DataFile]:
     """All files that the paths, globs, folders and URLs name, each once, in canonical order.
 
-    The order is by source, then by path: it does not depend on the order in which the files were
-    named, and so neither does anything that mprm makes of them.
+    The order is by source, then by path: it does not depend on the order in which the files were named, and so
+    neither does anything that mprm makes of them.
     """
     typed = [paths] if isinstance(paths, str | Path) else list(paths)
     if not typed:
-        raise InputNotFoundError("no input was named; expected files, globs or folders of rollouts")
-    found: dict[str, CorpusFile] = {}
+        raise InputNotFoundError("no input was named; expected files, globs or folders")
+    files: dict[str, DataFile] = {}
     for path in map(str, typed):
         matches = list(_remote_matches(path) if is_url(path) else _local_matches(path))
         if not matches:
@@ -115,15 +118,15 @@ def corpus_files(paths: str | Path | Sequence[str | Path]) -> list[CorpusFile]:
                 f"{path}: no such file; expected .jsonl, .jsonl.gz, .jsonl.zst or .parquet files"
             )
         for match, n_bytes in matches:
-            if not match.isprintable() and not _is_text(match):
+            if any("\ud800" <= letter <= "\udfff" for letter in match):
                 raise InputNotFoundError(f"{match!a}: the file's name is not UTF-8; rename it")
             identity = match if is_url(match) else str(Path(match).resolve())
             stamp = None if is_url(match) else stamp_of(match)
-            file = CorpusFile(match, source_name(match), container_of(match), n_bytes, stamp)
+            file = DataFile(match, source_name(match), container_of(match), n_bytes, stamp)
             # of several names of one file the first in the alphabet counts, not the first that was typed
-            found[identity] = min(file, found.get(identity, file), key=lambda file: (file.source, file.path))
-    ordered = sorted(found, key=lambda identity: (found[identity].source, re.split(r"[/\\]", identity)))
-    return [found[identity] for identity in ordered]
+            files[identity] = min(file, files.get(identity, file), key=lambda file: (file.source, file.path))
+    ordered = sorted(files, key=lambda identity: (files[identity].source, re.split(r"[/\\]", identity)))
+    return [files[identity] for identity in ordered]
 
 
 def _local_matches(path: str) -> Iterable[tuple[str, int]]:
@@ -164,9 +167,6 @@ def _is_data(name: str) -> bool:
     return not name.startswith(".") and bool(IN_FOLDER.search(name)) and not is_dropped
 
 
-CHUNK_BYTES = 16 << 20
-
-
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of one file, small enough to be one task."""
@@ -180,17 +180,24 @@ class Chunk:
     """End of the range, exclusive."""
     format: str = ""
     """Name of the file's format."""
+    is_array: bool = False
+    """Whether the file is one JSON array instead of JSON lines."""
 
     @property
     def is_range(self) -> bool:
         """Whether bytes of the file can be copied without reading lines."""
-        return self.container == "plain" and not is_url(self.path)
+        return self.container == "plain" and not self.is_array and not is_url(self.path)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the file, for progress; row groups do not say."""
+        return 0 if self.container == "parquet" else self.stop - self.start
 
 
-def chunks_of(file: CorpusFile, *, format_name: str = "", chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
-    """The pieces of a file, in order."""
+def chunks_of(file: DataFile) -> list[Chunk]:
+    """The chunks of a file of JSON lines or Parquet rows, in order."""
     if file.container == "plain":
-        stops = [*range(chunk_bytes, file.n_bytes, chunk_bytes), file.n_bytes]
+        stops = [*range(CHUNK_BYTES, file.n_bytes, CHUNK_BYTES), file.n_bytes]
     elif file.container == "parquet":
         with _reading(file.path), _opened(file.path) as handle:
             stops = list(range(1, _parquet(handle).num_row_groups + 1))
@@ -198,34 +205,31 @@ def chunks_of(file: CorpusFile, *, format_name: str = "", chunk_bytes: int = CHU
         stops = [file.n_bytes]
     starts = [0, *stops]
     return [
-        Chunk(file.path, file.container, file.source, start, stop, format_name)
-        for start, stop in zip(starts, stops, strict=False)
+        Chunk(file.path, file.container, file.source, start, stop) for start, stop in zip(starts, stops, strict=False)
     ]
 
 
 def lines_of(chunk: Chunk) -> Iterator[bytes]:
-    """Each line that begins in the chunk, with its line end."""
+    """Each line that begins in the chunk, with its line end; array items and Parquet rows as JSON lines."""
     with _reading(chunk.path):
         if chunk.container == "parquet":
             yield from _parquet_lines(chunk)
+        elif chunk.is_array:
+            yield from _array_lines(chunk)
         elif chunk.is_range:
-            yield from _mapped_lines(chunk)
+            with mapped(chunk) as data:
+                start = range_start(data, chunk.start)
+                while start < chunk.stop:
+                    end = data.find(b"\n", start) + 1 or len(data)
+                    yield data[start:end]
+                    start = end
         else:
             yield from _streamed_lines(chunk)
 
 
-def _mapped_lines(chunk: Chunk) -> Iterator[bytes]:
-    with mapped(chunk) as data:
-        place = range_start(data, chunk.start)
-        while place < chunk.stop:
-            end = data.find(b"\n", place) + 1 or len(data)
-            yield data[place:end]
-            place = end
-
-
 @contextmanager
 def mapped(chunk: Chunk) -> Iterator[bytes | mmap.mmap]:
-    """The bytes of the chunk's whole file, in memory only as far as they are looked at."""
+    """The bytes of the chunk's whole file, in memory only as far as they are read."""
     with _reading(chunk.path), open(chunk.path, "rb") as handle:  # noqa: PTH123 - kept next to mmap
         if chunk.stop == 0:
             yield b""  # an empty file cannot be mapped
@@ -243,16 +247,16 @@ def range_start(data: bytes | mmap.mmap, start: int) -> int:
 
 def _streamed_lines(chunk: Chunk) -> Iterator[bytes]:
     with _opened(chunk.path, chunk.container) as handle:
-        place = chunk.start if chunk.container == "plain" else 0
-        if place:
-            handle.seek(place - 1)
-            place += len(handle.readline()) - 1
+        position = chunk.start if chunk.container == "plain" else 0
+        if position:
+            handle.seek(position - 1)
+            position += len(handle.readline()) - 1
         stop = chunk.stop if chunk.container == "plain" else None
-        while stop is None or place < stop:
+        while stop is None or position < stop:
             line = handle.readline()
             if not line:
                 return
-            place += len(line)
+            position += len(line)
             yield line
 
 
@@ -267,6 +271,20 @@ def _parquet_lines(chunk: Chunk) -> Iterator[bytes]:
                 yield encode(row) + b"\n"
 
 
+def _array_lines(chunk: Chunk) -> Iterator[bytes]:
+    """Each item on one line; blank lines before it keep line numbers true where the file has items on lines."""
+    with _opened(chunk.path, chunk.container) as handle:
+        text = _utf8(handle.read(), chunk.path)
+    next_line = 1
+    for line, _, item in _items(text):
+        if isinstance(item, BadRecord):
+            raise DataError(f"{chunk.path}:{line}: {item}. Expected an array of objects")
+        for _ in range(next_line, line):
+            yield b"\n"
+        next_line = max(next_line, line) + 1
+        yield re.sub(r"[\r\n]+", " ", item).encode() + b"\n"  # JSON allows no line end inside a string
+
+
 def _parquet(handle: IO[bytes]) -> Any:
     import pyarrow.parquet as pq
 
@@ -274,7 +292,7 @@ def _parquet(handle: IO[bytes]) -> Any:
 
 
 class _ZstdReader(io.RawIOBase):
-    """Unpacks frame after frame, and does not take a file that breaks off for one that ends."""
+    """Unpacks frame after frame; a file that breaks off in a frame is an error, not an end."""
 
     def __init__(self, handle: IO[bytes]) -> None:
         import zstandard
@@ -306,7 +324,7 @@ class _ZstdReader(io.RawIOBase):
 
 @contextmanager
 def _opened(path: str, container: Container = "plain") -> Iterator[IO[bytes]]:
-    """The file's bytes, unpacked; plain files and URLs alike."""
+    """The file's bytes, unpacked; local files and URLs alike."""
     if is_url(path):
         import fsspec
 
@@ -340,3 +358,193 @@ def _reading(path: str) -> Iterator[None]:
         if type(error).__module__.split(".")[0] in {"zstandard", "zlib", "pyarrow", "aiohttp", "botocore"}:
             raise DataError(f"{path}: cannot be read: {error}") from error
         raise
+
+
+def is_blank(line: bytes) -> bool:
+    """Whether the line holds no record at all."""
+    return not line.strip(b" \t\r\n")
+
+
+def is_utf8(line: bytes) -> bool:
+    """Whether every byte of the line is, also in fields that a typed decoder skips."""
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def decode_record(line: bytes, issues: Issues) -> dict[str, Any] | None:
+    """The line's JSON object; None, and an issue, when it is not one."""
+    try:
+        data = msgspec.json.decode(line)
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        data = _decode_again(line, issues)
+        if data is None:
+            return None
+    if not isinstance(data, dict):
+        issues.add("not_json", f"found {shown(data)}; expected a JSON object")
+        return None
+    return data
+
+
+def _decode_again(line: bytes, issues: Issues) -> Any:
+    """Decode with the standard library, which takes NaN, and say what is wrong."""
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        hint = "; the file looks like UTF-16, save it as UTF-8" if line[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        issues.add("not_utf8", f"byte {error.start} (0x{line[error.start]:02x}) is not UTF-8{hint}")
+        return None
+    if text.startswith("\ufeff"):
+        issues.add("not_json", "the line begins with a byte-order mark; save the file as UTF-8 without it")
+        return None
+    try:
+        data = json.loads(text)
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        issues.add("not_utf8", "the text holds half of a surrogate pair (\\ud800 to \\udfff)")
+        return None
+    except RecursionError:
+        issues.add("not_json", "the value is nested too deeply")
+        return None
+    except ValueError as error:
+        issues.add("not_json", f"not JSON: {error}")
+        return None
+    return data
+
+
+class Record(NamedTuple):
+    """A record and where it was read."""
+
+    file: DataFile
+    line: int
+    """Line of the file that it begins on, from 1; row of a Parquet file."""
+    number: int
+    """Number of the record in its file, from 1; the line in JSON lines."""
+    data: Mapping[str, Any] | BadRecord
+    """The decoded object, or what is wrong with it."""
+    key: str | None = None
+    """The key it has, where the file is one JSON object of records."""
+
+    @property
+    def location(self) -> str:
+        """FILE:LINE."""
+        return f"{self.file.path}:{self.line}"
+
+
+def read_records(file: DataFile) -> Iterator[Record]:
+    """All records of a file, bad ones too: JSON lines, one JSON array, one object of records, CSV, Parquet."""
+    lines = (line for chunk in chunks_of(file) for line in lines_of(chunk))
+    if file.container == "parquet":
+        for number, raw in enumerate(lines, start=1):
+            yield Record(file, number, number, _decoded(raw))
+        return
+    data = b"".join(lines)
+    if CSV_FILE.search(file.path):
+        for number, (line, row) in enumerate(_csv_rows(_utf8(data, file.path)), start=1):
+            yield Record(file, line, number, row)
+    elif _is_document(data):
+        for number, (line, key, item) in enumerate(_items(_utf8(data, file.path)), start=1):
+            yield Record(file, line, number, _decoded(item.encode()) if isinstance(item, str) else item, key)
+    else:
+        for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+            if not is_blank(raw):
+                yield Record(file, number, number, _decoded(raw))
+
+
+def _decoded(line: bytes) -> dict[str, Any] | BadRecord:
+    try:
+        data = decode_record(line, StrictIssues())
+    except BadRecord as reason:
+        return reason
+    assert data is not None  # a strict issue raises
+    return data
+
+
+def _utf8(data: bytes, path: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}:{line}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+
+
+def _is_document(data: bytes) -> bool:
+    """Whether the file is one list of records, or one object with a record under each key."""
+    start = data.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")
+    if start[:1] == b"[":
+        return True
+    try:
+        items = msgspec.json.decode(start, type=dict[str, dict[str, msgspec.Raw]])
+    except msgspec.ValidationError:
+        return False  # one record
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        # an object over several lines is a document, if a broken one
+        return start[:1] == b"{" and start[1:].lstrip(b" \t")[:1] in (b"\n", b"\r")
+    return bool(items) and bool(set.intersection(*(set(item) for item in items.values())))  # records have like fields
+
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+def _items(text: str) -> Iterator[tuple[int, str | None, str | BadRecord]]:
+    """(line, key, JSON text) of each value of one array or object; a `BadRecord` last where it breaks off."""
+    decode = json.JSONDecoder().raw_decode
+
+    def skip_space(position: int) -> int:
+        return cast(re.Match[str], _SPACE.match(text, position)).end()
+
+    def after(sign: str, position: int) -> int:
+        position = skip_space(position)
+        if not text.startswith(sign, position):
+            raise json.JSONDecodeError(f"Expecting {sign!r}", text, position)
+        return skip_space(position + 1)
+
+    start = skip_space(0)
+    closing = {"[": "]", "{": "}"}[text[start]]
+    position = skip_space(start + 1)
+    line, counted = 1, 0
+    try:
+        while not text.startswith(closing, position):
+            line, counted = line + text.count("\n", counted, position), position
+            key = None
+            if closing == "}":
+                key, position = decode(text, position)
+                position = after(":", position)
+            end = decode(text, position)[1]
+            item, position = text[position:end], skip_space(end)
+            if not text.startswith(closing, position):
+                position = after(",", position)
+                if text.startswith(closing, position):
+                    raise json.JSONDecodeError("Expecting value", text, position)
+            yield line, key, item
+        end = skip_space(position + 1)
+        if end < len(text):
+            raise json.JSONDecodeError("Expecting nothing after the last record", text, end)
+    except RecursionError:
+        yield line, None, BadRecord("the value is nested too deeply")
+    except json.JSONDecodeError as error:
+        yield error.lineno, None, BadRecord(f"not JSON: {error}")
+
+
+def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+    """(line, row) of each row: empty cells are absent, cells that begin with ``[`` are JSON lists."""
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    line = 2
+    while True:
+        try:
+            row = next(reader)
+            data = {name: _cell(value) for name, value in row.items() if name is not None and value}
+            extra = row.get(None)
+        except StopIteration:
+            return
+        except (csv.Error, ValueError, RecursionError) as error:
+            yield line, BadRecord(f"not CSV: {error}")
+            return
+        yield line, BadRecord(f"the row has {len(extra)} cell(s) too many") if extra else data
+        line = reader.line_num + 1
+
+
+def _cell(value: str) -> Any:
+    return json.loads(value) if value.startswith("[") and value.endswith("]") else value

@@ -1,31 +1,29 @@
-"""What a rollout is: one question, its images, and steps with their Monte-Carlo scores.
-
-A chain of steps without labels: what a process reward model scores.
-
-What a question is: the text, its images, and the answer that is right.
-
-What a benchmark holds: a solution whose steps someone has judged.
-"""
+"""What flows between the stages: rollouts, questions, labelled solutions, candidates, chains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, Protocol
 
 import msgspec
 import xxhash
+
+from mprm.errors import ConfigError
+from mprm.progress import Progress
 
 Score = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):
-    """One reasoning step and what is known of its worth.
+    """One reasoning step and its Monte-Carlo score.
 
-    ``score`` is the success rate of the continuations sampled after the step, in [0, 1]; a label
-    set by hand or by threshold is 1.0 or 0.0. The counts behind it are None where the file has none.
-    The field names of v1.1-Raw are the ones in ``msgspec.field``, so that its steps decode to this.
+    ``score`` is the success rate of the continuations sampled after the step, in [0, 1]; a label set by hand or by
+    threshold is 1.0 or 0.0. The counts are None where the file has none. The names in ``msgspec.field`` are those of
+    v1.1-Raw, whose steps decode to this.
     """
 
     text: str = msgspec.field(name="step")
@@ -40,7 +38,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
-    """A chain of steps that answers a question about some images."""
+    """A chain of scored steps that answers a question about some images."""
 
     question: str
     """The question alone, as the reward model sees it."""
@@ -50,7 +48,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     """The question with the answer instruction that the policy saw, where the file has both."""
     answer: str | None = None
     source: str | None = None
-    """The data set it comes from, where the record says so; else the file's name stands for it."""
+    """The data set it comes from, where the record says so; else the file's name is the source."""
 
     @property
     def scores(self) -> tuple[float, ...]:
@@ -60,12 +58,20 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A question, its images, and the steps that someone took to answer it."""
+    """A question, its images, and steps without labels: what a process reward model scores."""
 
     question: str
     steps: tuple[str, ...]
     images: tuple[Any, ...] = ()
     """Paths as the data names them, or PIL images."""
+
+
+class StepScorer(Protocol):
+    """Scores the steps of chains; `mprm.PRM` is one."""
+
+    def score_many(self, chains: Sequence[Chain], *, progress: Progress = ...) -> list[list[float]]:
+        """Probability that each step is correct, in [0, 1]; nan for a step that truncation cut off."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,28 +90,61 @@ class Question:
     """The texts of options A, B, C, …; empty for open answers."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One sampled solution of a question."""
+
+    text: str
+    steps: tuple[str, ...]
+    finish_reason: str | None = None
+    is_correct: bool | None = None
+    """The label that the file gives; None where it gives none and the answer must be checked."""
+    step_scores: tuple[float, ...] | None = None
+    """Scores that the file gives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateSet:
+    """A question with its candidates, at least one."""
+
+    question: Question
+    candidates: tuple[Candidate, ...]
+    location: str
+    """FILE:LINE."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Source and id: no two sets have the same."""
+        return self.question.source, self.question.id
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the file says which candidates are correct."""
+        return all(candidate.is_correct is not None for candidate in self.candidates)
+
+
 CORRECT, IGNORED, INCORRECT = 1, 0, -1
-"""Labels of a step; an ignored one is neutral, or nobody judged it."""
+"""Labels of a step; an ignored one is neutral, or nobody labelled it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """A question, steps that answer it, and the label of each step."""
+    """A question, steps that answer it, and the label of each step: one item of a step benchmark."""
 
     id: str
     source: str
     """The data set or kind that per-source metrics group by."""
     problem: str
-    """Key of the problem: solutions with the same key are held out, and drawn, together."""
+    """Key of the problem: solutions with the same key are held out, and resampled, together."""
     question: str
     steps: tuple[str, ...]
     labels: tuple[int, ...]
     """1 correct, -1 incorrect, 0 ignored; one for each step."""
     first_error: int | None
-    """Number of the first incorrect step, from 0; None for a solution without error."""
+    """Index of the first incorrect step; None for a solution without error."""
     images: tuple[str, ...] = ()
-    place: str = ""
-    """FILE:LINE that it was read from."""
+    location: str = ""
+    """FILE:LINE."""
 
     @property
     def chain(self) -> Chain:
@@ -114,7 +153,7 @@ class Solution:
 
 
 def problem_key(question: str, images: tuple[str, ...] = ()) -> str:
-    r"""Key of a problem: the same for the same question and images, whoever solved it and wherever it lies.
+    r"""Key of a problem: the same for the same question and images, whoever solved it and whatever file it is in.
 
     White space does not count.
 
@@ -128,7 +167,7 @@ def problem_key(question: str, images: tuple[str, ...] = ()) -> str:
 
 
 def first_error_of(labels: tuple[int, ...]) -> int | None:
-    """Number of the first incorrect step, from 0; None when there is none.
+    """Index of the first incorrect step; None when there is none.
 
     Examples
     --------
@@ -138,14 +177,27 @@ def first_error_of(labels: tuple[int, ...]) -> int | None:
     return labels.index(INCORRECT) if INCORRECT in labels else None
 
 
-class StepScorer(Protocol):
-    """Scores the steps of chains. `mprm.PRM` is one."""
+STEP_SEPARATOR = "\n\n"
+_BLANK_LINES = re.compile(r"\n\s*\n")
 
-    def score_many(
-        self, chains: Sequence[Chain], *, on_scored: Callable[[int], None] | None = None
-    ) -> list[list[float]]:
-        """Probability that each step is correct, in [0, 1]; nan for a step that truncation cut off.
 
-        ``on_scored`` is called with the number of chains done since the last call.
-        """
-        ...
+def split_steps(text: str, max_steps: int | None = None) -> tuple[str, ...]:
+    r"""The steps of a response: it is split at blank lines, and white space around steps is dropped.
+
+    Where there are more than ``max_steps``, neighbours are joined again, so that each step is made of nearly as many
+    pieces as any other.
+
+    Examples
+    --------
+    >>> split_steps("First.\n\nThen.\n \nSo 4.")
+    ('First.', 'Then.', 'So 4.')
+    >>> split_steps("a\n\nb\n\nc\n\nd\n\ne", max_steps=2)
+    ('a\n\nb', 'c\n\nd\n\ne')
+    """
+    if max_steps is not None and max_steps < 1:
+        raise ConfigError(f"max_steps must be at least 1, got {max_steps}")
+    pieces = [stripped for piece in _BLANK_LINES.split(text) if (stripped := piece.strip())]
+    n = len(pieces)
+    k = n if max_steps is None else min(n, max_steps)
+    cuts = [number * n // k for number in range(k + 1)] if k else [0]
+    return tuple(STEP_SEPARATOR.join(pieces[start:end]) for start, end in pairwise(cuts))

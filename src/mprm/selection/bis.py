@@ -65,7 +65,7 @@ def reliability(scores: Iterable[float], *, tau: float = 0.0) -> float:
     return total / n_pos if n_pos else 1.0
 
 
-def balanced_information(scores: Iterable[float], *, alpha: float = 0.05, tau: float = 0.0) -> float:
+def bis(scores: Iterable[float], *, alpha: float = 0.05, tau: float = 0.0) -> float:
     """Balanced-Information Score of one rollout.
 
     ``BIS = (p_pos * (1 - p_pos) + alpha) * R``; lies in ``[0, 0.25 + alpha]``.
@@ -79,7 +79,7 @@ def balanced_information(scores: Iterable[float], *, alpha: float = 0.05, tau: f
 
     Examples
     --------
-    >>> balanced_information([1.0, 0.5, 0.0, 0.0], alpha=0.25)
+    >>> bis([1.0, 0.5, 0.0, 0.0], alpha=0.25)
     0.375
     """
     if not alpha >= 0:

@@ -1,14 +1,14 @@
-"""Label counts of v1.1-Raw and VL-PRM300K lines, as fast as they can be read.
+"""One pass over a corpus's text: the label counts of every rollout, one row of 56 bytes a line.
 
-Counting the labels of each rollout in a chunk: the one pass over a corpus's text.
-
-The label counts of a whole corpus, on disk: all that ranking, selecting and statistics need.
+Every strategy ranks by n, n_pos and the sum of scores alone, and the statistics need little more. Lines of v1.1-Raw
+and VL-PRM300K are counted by compiled code (`_scan.c`), which hands back every line that is not plainly right; Python
+then looks at it again and says what is wrong. `count_rows_python` is its twin and gives the same rows.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -16,18 +16,13 @@ from struct import Struct
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from mprm.data.convert import check_tau
-from mprm.data.corpus import Corpus, Judgement, bad_record, is_blank, read_line, record_of
+from mprm.data.corpus import Corpus, parse_line
 from mprm.data.engine import Engine
-from mprm.data.format import Format
-from mprm.data.output import Dropped, temporary_file
-from mprm.data.records import Chunk, lines_of, mapped, range_start
-from mprm.data.rollout_formats import FORMATS
+from mprm.data.records import Chunk, decode_record, is_blank, lines_of, mapped, range_start
+from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.types import Count
-from mprm.data.validate import Problems
+from mprm.data.validate import Issues, ValidationOptions
 from mprm.errors import ConfigError
 
 ROW = Struct("=IIIIIIIIddQ")
@@ -94,7 +89,7 @@ def _decoder(with_source: bool) -> msgspec.json.Decoder[Any]:
 
 def count_rows_python(
     data: bytes | mmap.mmap,
-    place: int,
+    start: int,
     stop: int,
     needs_image: bool,
     tau: float,
@@ -102,12 +97,12 @@ def count_rows_python(
     mark: bytes,
     /,
 ) -> tuple[bytearray, Odd]:
-    """One row for each line that begins in [place, stop); what is not plainly right is handed back.
+    """One row for each line that begins in [start, stop); what is not plainly right is handed back.
 
     Parameters
     ----------
     data
-        Whole lines; ``place`` is the first byte of one.
+        Whole lines; ``start`` is the first byte of one.
     needs_image
         Hand back records without an image.
     tau
@@ -121,9 +116,9 @@ def count_rows_python(
     rows, odd = bytearray(), []
     decode = _decoder(sources is not None).decode
     n_rows = 0
-    while place < min(stop, len(data)):
-        end = data.find(b"\n", place) + 1 or len(data)
-        line = data[place:end]
+    while start < min(stop, len(data)):
+        end = data.find(b"\n", start) + 1 or len(data)
+        line = data[start:end]
         row = (
             _row(line, decode, needs_image, tau, sources)
             if not mark or not (mark in line or b"\\u00" in line)
@@ -133,10 +128,10 @@ def count_rows_python(
             row = ROW.pack(0, 0, 0, 0, 0, BLANK, 0, 0, 0.0, 0.0, len(line))
         if row is None:
             row = ROW.pack(0, 0, 0, 0, 0, BAD, 0, 0, 0.0, 0.0, len(line))
-            odd.append((n_rows, place, end))
+            odd.append((n_rows, start, end))
         rows += row
         n_rows += 1
-        place = end
+        start = end
     return rows, odd
 
 
@@ -174,17 +169,17 @@ else:
 
 
 BLOCK_BYTES = 1 << 20
-FAST = {"visualprm-raw": False, "vl-prm": True}
+COMPILED_FORMATS = {"visualprm-raw": False, "vl-prm": True}
 """Formats that `count_rows` knows, and whether their records name the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountTask:
-    """What to count."""
+    """A chunk to count."""
 
     chunk: Chunk
     tau: float
-    judgement: Judgement
+    options: ValidationOptions
     stop_at_bad: bool
 
 
@@ -192,8 +187,8 @@ class CountTask:
 class BadLine:
     """A record that cannot be used, whole, so that nothing is lost."""
 
-    number: int
-    """Place in the chunk, from 0."""
+    index: int
+    """Line within the chunk, from 0."""
     kind: str
     text: str
     line: bytes
@@ -207,63 +202,39 @@ class Counted:
     rows: bytearray
     """One `ROW` a line, bad and blank ones too."""
     sources: tuple[str, ...]
-    """Names that the rows' source numbers stand for."""
+    """Names of the rows' source numbers."""
     bad: tuple[BadLine, ...]
-
-
-def start_counting(corpus: Corpus, engine: Engine, *, tau: float, stop_at_bad: bool) -> Iterator[Counted]:
-    """Set the engine to work on every chunk; the label counts come in the chunks' order."""
-    return engine.map(count_labels, count_tasks(corpus, tau=tau, stop_at_bad=stop_at_bad))
-
-
-def count_tasks(corpus: Corpus, *, tau: float, stop_at_bad: bool) -> Iterator[CountTask]:
-    """What to count of each chunk; refuses, at once, a corpus whose records are not one rollout each."""
-    check_tau(tau)
-    for path, fmt in corpus.formats.items():
-        if fmt.many:
-            raise ConfigError(
-                f"{path}: {fmt.title} keeps several rollouts in one record, or one in several; convert it first:"
-                f" mprm convert {path} --to {'visualprm-raw' if fmt.labels == 'mc' else 'trl'} --out FILE.jsonl,"
-                " and read that with --text-only"
-            )
-    return (CountTask(chunk, tau, corpus.judgement, stop_at_bad) for chunk in corpus.chunks)
 
 
 def count_labels(task: CountTask) -> Counted:
     """Count the labels of every rollout that begins in the chunk; with ``stop_at_bad``, up to a bad one."""
     counter = _Counter(task)
-    if task.chunk.is_range and task.chunk.format in FAST:
+    if task.chunk.is_range and task.chunk.format in COMPILED_FORMATS:
         with mapped(task.chunk) as data:
             counter.count_fast(data, range_start(data, task.chunk.start), task.chunk.stop)
     else:
-        for block in _blocks(task.chunk):
-            if counter.is_stopped:
-                break
-            counter.count(block)
+        block: list[bytes] = []
+        n_bytes = 0
+        for line in lines_of(task.chunk):
+            block.append(line)
+            n_bytes += len(line)
+            if n_bytes >= BLOCK_BYTES:
+                counter.count(block)
+                block, n_bytes = [], 0
+                if counter.is_stopped:
+                    break
+        counter.count(block)
     return Counted(counter.rows, tuple(counter.sources), tuple(counter.bad))
-
-
-def _blocks(chunk: Chunk) -> Iterator[list[bytes]]:
-    """The chunk's lines, about a megabyte at a time."""
-    block, n_bytes = [], 0
-    for line in lines_of(chunk):
-        block.append(line)
-        n_bytes += len(line)
-        if n_bytes >= BLOCK_BYTES:
-            yield block
-            block, n_bytes = [], 0
-    yield block
 
 
 class _Counter:
     """The rows made so far, and the bad lines."""
 
     def __init__(self, task: CountTask) -> None:
-        self.task = task
-        self.fmt: Format = FORMATS[task.chunk.format]
+        self.task, self.fmt = task, ROLLOUT_FORMATS[task.chunk.format]
         self.rows = bytearray()
         self.bad: list[BadLine] = []
-        self.sources: dict[str, int] = {} if FAST.get(task.chunk.format) else {task.chunk.source: 0}
+        self.sources: dict[str, int] = {} if COMPILED_FORMATS.get(self.fmt.name) else {task.chunk.source: 0}
 
     @property
     def is_stopped(self) -> bool:
@@ -271,48 +242,41 @@ class _Counter:
 
     def count(self, lines: list[bytes]) -> None:
         """Count some lines of any format."""
-        if self.fmt.name in FAST:
-            data = b"".join(lines)
+        data = b"".join(lines)
+        if self.fmt.name in COMPILED_FORMATS:
             self.count_fast(data, 0, len(data))
         else:
             ends = list(accumulate(map(len, lines), initial=0))
-            odd = [(number, ends[number], ends[number + 1]) for number in range(len(lines))]
-            self._look_closer(b"".join(lines), odd, bytearray(ROW.size * len(lines)))
+            every = [(index, ends[index], ends[index + 1]) for index in range(len(lines))]
+            self._look_closer(data, every, bytearray(ROW.size * len(lines)))
 
-    def count_fast(self, data: bytes | mmap.mmap, place: int, stop: int) -> None:
+    def count_fast(self, data: bytes | mmap.mmap, start: int, stop: int) -> None:
         """Count the plain lines of a big format; the others get a closer look."""
-        judgement = self.task.judgement
-        sources = self.sources if FAST[self.fmt.name] else None
-        rows, odd = count_rows(
-            data, place, stop, not judgement.text_only, self.task.tau, sources, _suspicious(judgement.forbids)
-        )
+        options = self.task.options
+        sources = self.sources if COMPILED_FORMATS[self.fmt.name] else None
+        # a line that holds the forbidden text is not plain, nor one whose letters are written as escapes
+        mark = b"" if options.forbids is None else options.forbids.strip().encode()
+        rows, odd = count_rows(data, start, stop, not options.text_only, self.task.tau, sources, mark)
         self._look_closer(data, odd, rows)
 
     def _look_closer(self, data: bytes | mmap.mmap, odd: Odd, rows: bytearray) -> None:
         first = len(self.rows) // ROW.size
-        for number, start, end in odd:
-            line = data[start:end]
-            rows[number * ROW.size : (number + 1) * ROW.size] = self._row(first + number, line)
+        for index, start, end in odd:
+            rows[index * ROW.size : (index + 1) * ROW.size] = self._row(first + index, data[start:end])
             if self.is_stopped:
                 break
         self.rows += rows
 
-    def _named(self, line: bytes) -> str:
-        """The source that a record names, even a bad one; else the chunk's."""
-        record = record_of(line, _ignore) if self.fmt.labels == "mc" else None
-        named = record.get("source") if record is not None else None
-        return named if isinstance(named, str) and named else self.task.chunk.source
-
-    def _row(self, number: int, line: bytes) -> bytes:
+    def _row(self, index: int, line: bytes) -> bytes:
         if is_blank(line):
             return ROW.pack(0, 0, 0, 0, 0, BLANK, 0, 0, 0.0, 0.0, len(line))
-        problems = Problems()
-        rollouts = read_line(line, self.fmt, self.task.judgement, problems)
-        error = problems.first_error()
-        source = next((rollout.source for rollout in rollouts if rollout.source), None) or self._named(line)
+        issues = Issues()
+        rollouts = parse_line(line, self.fmt, self.task.options, issues)
+        source = next((rollout.source for rollout in rollouts if rollout.source), None) or self._named_source(line)
         source_number = self.sources.setdefault(source, len(self.sources))
+        error = issues.first_error()
         if error is not None:
-            self.bad.append(BadLine(number, *error, line, source))
+            self.bad.append(BadLine(index, *error, line, source))
             return ROW.pack(0, 0, 0, 0, source_number, BAD, 0, 0, 0.0, 0.0, len(line))
         (rollout,) = rollouts
         return pack_row(
@@ -324,147 +288,20 @@ class _Counter:
             n_bytes=len(line),
         )
 
-
-def _ignore(_kind: str, _text: str) -> None:
-    pass
-
-
-def _suspicious(forbids: str | None) -> bytes:
-    """What a line holds that holds the forbidden text, unless its letters are written as escapes."""
-    return b"" if forbids is None else forbids.strip().encode()
+    def _named_source(self, line: bytes) -> str:
+        """The source that a record names, even a bad one; else the chunk's."""
+        data = decode_record(line, Issues()) if self.fmt.labels == "mc" else None
+        named = data.get("source") if data is not None else None
+        return named if isinstance(named, str) and named else self.task.chunk.source
 
 
-Rows = NDArray[np.void]
-ROW_TYPE = np.dtype(
-    [(name, np.uint32) for name in ("n_steps", "n_pos", "n_words", "n_unsampled", "source", "kind", "n_mc", "unused")]
-    + [("sum_pos", np.float64), ("sum_all", np.float64), ("n_bytes", np.uint64)]
-)
-"""`count_rows.ROW` as numpy reads it."""
-assert ROW_TYPE.itemsize == ROW.size
-
-BLOCK_ROWS = 1 << 18
-"""Rows looked at together: bounds memory, whatever the corpus's size."""
-
-
-def taken(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
-    """The rows that the mask takes; the rows themselves where it takes all, as most often it does."""
-    return rows if mask.all() else rows[mask]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The rows of one chunk."""
-
-    chunk: Chunk
-    first_row: int
-    n_rows: int
-    first_line: int
-    """Line number, from 1, of the chunk's first line in its file."""
-
-
-class LabelCounts:
-    """One row a line of the corpus, in canonical order; owns the temporary file they lie in."""
-
-    def __init__(self) -> None:
-        self.parts: list[Part] = []
-        self.sources: list[str] = []
-        self.spans: dict[int, tuple[int, int]] = {}
-        """First row and end of the rows among which each source's lie, by the source's number."""
-        self._file = temporary_file(self)
-        self._n_rows = 0
-        self._rows: Rows | None = None
-
-    def add(self, chunk: Chunk, rows: Rows, first_line: int, sources: list[int]) -> None:
-        """Append a chunk's rows, which are of these sources."""
-        self._file.write(rows.tobytes())
-        self.parts.append(Part(chunk, self._n_rows, len(rows), first_line))
-        for number in sources:
-            places = np.flatnonzero(rows["source"] == number) if len(sources) > 1 else np.arange(len(rows))
-            if len(places):
-                first, _ = self.spans.get(number, (self._n_rows + int(places[0]), 0))
-                self.spans[number] = (first, self._n_rows + int(places[-1]) + 1)
-        self._n_rows += len(rows)
-        self._rows = None
-
-    @property
-    def rows(self) -> Rows:
-        """All rows; they stay on disk and are read where they are looked at."""
-        if self._rows is None:
-            self._file.flush()
-            if self._n_rows:
-                self._rows = np.asarray(np.memmap(self._file, ROW_TYPE, "r", shape=(self._n_rows,)))
-            else:
-                self._rows = np.empty(0, ROW_TYPE)
-        return self._rows
-
-    def blocks(self, source: int | None = None) -> Iterator[tuple[int, Rows]]:
-        """(number of the first row, rows), some at a time: all rows, or those among which a source's lie."""
-        first, end = (0, self._n_rows) if source is None else self.spans.get(source, (0, 0))
-        for start in range(first, end, BLOCK_ROWS):
-            yield start, self.rows[start : min(start + BLOCK_ROWS, end)]
-
-    def n_lines(self, kind: int) -> dict[str, int]:
-        """How many lines of that kind each source has."""
-        counts = np.zeros(len(self.sources), np.int64)
-        for _, rows in self.blocks():
-            counts += np.bincount(rows["source"][rows["kind"] == kind], minlength=len(self.sources))
-        return dict(zip(self.sources, counts.tolist(), strict=True))
-
-
-def count_corpus(
-    corpus: Corpus,
-    engine: Engine,
-    *,
-    tau: float = 0.0,
-    on_bad: Callable[[Dropped], Any] | None = None,
-    on_chunk: Callable[[Chunk], Any] | None = None,
-) -> LabelCounts:
-    """Read the corpus once and count the labels of every rollout.
-
-    Parameters
-    ----------
-    tau
-        A step is positive when its score is strictly above it.
-    on_bad
-        Called with each bad record; None stops at the first one with a `DataError`.
-    on_chunk
-        Called after each chunk, for progress.
-    """
-    counting = start_counting(corpus, engine, tau=tau, stop_at_bad=on_bad is None)
-    return gather_counts(corpus, counting, on_bad=on_bad, on_chunk=on_chunk)
-
-
-def gather_counts(
-    corpus: Corpus,
-    counting: Iterator[Counted],
-    *,
-    on_bad: Callable[[Dropped], Any] | None,
-    on_chunk: Callable[[Chunk], Any] | None,
-) -> LabelCounts:
-    """Put the label counts of all chunks together as they come; see `count_corpus`."""
-    counts = LabelCounts()
-    numbers: dict[str, int] = {}
-    path, line = "", 1
-    for chunk, counted in zip(corpus.chunks, counting, strict=True):
-        if chunk.path != path:
-            path, line = chunk.path, 1
-        for bad in counted.bad:
-            _drop(chunk, line, bad, on_bad)
-        rows = np.frombuffer(counted.rows, ROW_TYPE)
-        renumber = [numbers.setdefault(name, len(numbers)) for name in counted.sources]
-        if renumber != list(range(len(renumber))):
-            rows = rows.copy()
-            rows["source"] = np.array(renumber, np.uint32)[rows["source"]]
-        counts.add(chunk, rows, line, renumber)
-        line += len(rows)
-        if on_chunk is not None:
-            on_chunk(chunk)
-    counts.sources = list(numbers)
-    return counts
-
-
-def _drop(chunk: Chunk, first_line: int, bad: BadLine, on_bad: Callable[[Dropped], Any] | None) -> None:
-    line = first_line + bad.number
-    if on_bad is None:
-        raise bad_record(chunk.path, line, bad.kind, bad.text)
-    on_bad(Dropped(chunk.path, line, bad.source, bad.kind, bad.text, bad.line))
+def start_counting(corpus: Corpus, engine: Engine, *, tau: float, stop_at_bad: bool) -> Iterator[Counted]:
+    """Set the engine to work on every chunk; the label counts come in the chunks' order."""
+    for path, fmt in corpus.formats.items():
+        if fmt.many:
+            raise ConfigError(
+                f"{path}: {fmt.title} keeps several rollouts in one record, or one in several; convert it first:"
+                f" mprm convert {path} --to {'visualprm-raw' if fmt.labels == 'mc' else 'trl'} --out FILE.jsonl,"
+                " and read that with --text-only"
+            )
+    return engine.map(count_labels, (CountTask(chunk, tau, corpus.options, stop_at_bad) for chunk in corpus.chunks))

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mprm.data.corpus import InputHashes, check_inputs_kept, hash_file, open_corpus, write_manifest
-from mprm.data.engine import EngineName, make_engine
-from mprm.data.output import DroppedRecords, atomic_write, check_overwrite, dropped_path
-from mprm.data.records import Chunk
+from mprm.config import Alpha, CorpusOptions, EngineOptions, Force, Tau, takes
+from mprm.data.corpus import open_corpus
+from mprm.data.engine import make_engine
+from mprm.data.output import (
+    DroppedRecords,
+    InputHashes,
+    atomic_write,
+    check_not_inputs,
+    check_overwrite,
+    dropped_path,
+    output_entry,
+    write_manifest,
+)
 from mprm.errors import ConfigError
-from mprm.selection.scan import ROLLOUT, LabelCounts, count_corpus
-from mprm.selection.strategies import R_of, mean_mc_of, p_pos_of, rank_bis
+from mprm.progress import Progress, silent
+from mprm.selection.label_counts import LabelCounts, R_of, count_corpus, mean_mc_of, p_pos_of
+from mprm.selection.scan import ROLLOUT
+from mprm.selection.strategies import rank_bis
 
 
 def score_batches(counts: LabelCounts, *, alpha: float) -> Iterator[Any]:
@@ -25,16 +36,16 @@ def score_batches(counts: LabelCounts, *, alpha: float) -> Iterator[Any]:
 
     names = pa.array(counts.sources, pa.string())
     for part in counts.parts:
-        all_rows = counts.rows[part.first_row : part.first_row + part.n_rows]
-        places = np.flatnonzero(all_rows["kind"] == ROLLOUT)
-        if not len(places):
+        rows = counts.rows[part.first_row : part.first_row + part.n_rows]
+        indices = np.flatnonzero(rows["kind"] == ROLLOUT)
+        if not len(indices):
             continue
-        rows = all_rows[places]
+        rows = rows[indices]
         p_pos = p_pos_of(rows)
         columns = {
             "source": names.take(pa.array(rows["source"])),
             "file": pa.array([part.chunk.path] * len(rows), pa.string()),
-            "line": pa.array(places + part.first_line, pa.int64()),
+            "line": pa.array(indices + part.first_line, pa.int64()),
             "n": pa.array(rows["n_steps"]),
             "n_pos": pa.array(rows["n_pos"]),
             "p_pos": pa.array(p_pos),
@@ -55,67 +66,51 @@ def score_schema() -> Any:
     return pa.schema([("source", pa.string()), ("file", pa.string()), *whole, *floats])
 
 
-def _parquet(path: Path) -> AbstractContextManager[Any]:
-    import pyarrow.parquet as pq
+@contextmanager
+def _open_table(path: Path, suffix: str) -> Iterator[Callable[[Any], Any]]:
+    """A function that writes a record batch to a table of that kind."""
+    if suffix == ".parquet":
+        import pyarrow.parquet as pq
 
-    return pq.ParquetWriter(path, score_schema(), compression="zstd")  # type: ignore[no-any-return]
+        with pq.ParquetWriter(path, score_schema(), compression="zstd") as table:
+            yield table.write_batch
+    elif suffix == ".csv":
+        from pyarrow import csv
 
-
-def _csv(path: Path) -> AbstractContextManager[Any]:
-    from pyarrow import csv
-
-    return csv.CSVWriter(str(path), score_schema())  # type: ignore[no-any-return]
-
-
-class _JsonLines:
-    """Writes batches as JSON lines."""
-
-    def __init__(self, path: Path) -> None:
-        self._out = path.open("wb")
-
-    def __enter__(self) -> _JsonLines:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._out.close()
-
-    def write_batch(self, batch: Any) -> None:
+        with csv.CSVWriter(str(path), score_schema()) as table:
+            yield table.write_batch
+    else:
         import msgspec
 
         encode = msgspec.json.Encoder().encode
-        self._out.writelines(encode(row) + b"\n" for row in batch.to_pylist())
+        with path.open("wb") as out:
+            yield lambda batch: out.writelines(encode(row) + b"\n" for row in batch.to_pylist())
 
 
-WRITERS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
-    ".parquet": _parquet,
-    ".csv": _csv,
-    ".jsonl": _JsonLines,
-}
+SUFFIXES = (".parquet", ".csv", ".jsonl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreConfig(CorpusOptions, EngineOptions):
+    """Write one row a rollout: its label counts, R, mixture and BIS."""
+
+    alpha: Alpha = 0.05
+    tau: Tau = 0.0
+    force: Force = False
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreSummary:
-    """How many rollouts were scored and how many records left out."""
+    """How many rollouts were scored and how many records dropped."""
 
     n_rollouts: int
     n_dropped: int
     dropped_to: str | None
 
 
+@takes(ScoreConfig)
 def score(
-    paths: Any,
-    out: str,
-    *,
-    alpha: float = 0.05,
-    tau: float = 0.0,
-    format: str | None = None,
-    text_only: bool = False,
-    skip_bad: bool = False,
-    force: bool = False,
-    engine: EngineName = "local",
-    processes: int | None = None,
-    ray_address: str | None = None,
-    on_chunk: Callable[[Chunk], Any] | None = None,
+    paths: Any, out: str, config: ScoreConfig | None = None, *, progress: Progress = silent, **options: Any
 ) -> ScoreSummary:
     """Write the scores of every rollout to ``out``.
 
@@ -127,50 +122,39 @@ def score(
         Whatever `mprm.open_corpus` takes.
     out
         A .parquet, .csv or .jsonl file.
-    alpha, tau
-        Smoothing of BIS; a step is positive when its score is strictly above tau.
-    skip_bad
-        Write bad records to ``OUT.dropped.jsonl`` instead of stopping at the first.
+    config, options
+        See `ScoreConfig`. With ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
     """
+    config = ScoreConfig.of(config, options)
     out = str(out)
-    writer = WRITERS.get(Path(out).suffix)
-    if writer is None:
-        raise ConfigError(f"{out}: scores go to a {', '.join(WRITERS)} file")
-    if not 0 <= alpha < float("inf"):
-        raise ConfigError(f"alpha must be 0 or more, got {alpha}")
-    check_overwrite(out, force=force)
-    corpus = open_corpus(paths, format=format, text_only=text_only)
-    check_inputs_kept(corpus, [out, dropped_path(out)])
-    worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
+    if Path(out).suffix not in SUFFIXES:
+        raise ConfigError(f"{out}: scores go to a {', '.join(SUFFIXES)} file")
+    check_overwrite(out, force=config.force)
+    corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
+    check_not_inputs([file.path for file in corpus.files], [out, dropped_path(out)])
+    engine = make_engine(config, n_bytes=corpus.n_bytes)
     dropped = DroppedRecords()
-    counts = count_corpus(corpus, worker, tau=tau, on_bad=dropped if skip_bad else None, on_chunk=on_chunk)
-    hashes = InputHashes(corpus, worker)
-    n_rollouts, dropped_to = 0, None
+    on_bad = dropped if config.skip_bad else None
+    counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+    hashes = InputHashes(corpus.files, engine)
+    n_rollouts = 0
     with atomic_write(out) as temporary:
-        with writer(temporary) as table:
-            for batch in score_batches(counts, alpha=alpha):
-                table.write_batch(batch)
+        with _open_table(temporary, Path(out).suffix) as write_batch:
+            for batch in score_batches(counts, alpha=config.alpha):
+                write_batch(batch)
                 n_rollouts += batch.num_rows
-        if len(dropped):
-            dropped_to = dropped_path(out)
-            check_overwrite(dropped_to, force=force)
-            dropped.write(dropped_to)
+        dropped_to = dropped.write_beside(out, force=config.force)
         write_manifest(
             out,
             command="score",
             config={
-                "alpha": alpha,
-                "tau": tau,
-                "skip_bad": skip_bad,
-                "text_only": corpus.judgement.text_only,
+                "alpha": config.alpha,
+                "tau": config.tau,
+                "skip_bad": config.skip_bad,
+                "text_only": corpus.options.text_only,
             },
-            inputs=hashes.entries(),
-            sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_lines(ROLLOUT).items()},
-            output={
-                "path": out,
-                "n_bytes": temporary.stat().st_size,
-                "xxh3_128": hash_file(str(temporary)),
-                "n_rollouts": n_rollouts,
-            },
+            inputs=corpus.manifest_entries(hashes),
+            sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
+            output=output_entry(out, temporary, n_rollouts),
         )
     return ScoreSummary(n_rollouts, len(dropped), dropped_to)

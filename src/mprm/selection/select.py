@@ -1,340 +1,152 @@
-"""The subsets chosen from a corpus, and writing them.
-
-``mprm select``: from an annotated corpus to the subset that teaches.
-"""
+"""``mprm select``: from an annotated corpus to the subset that teaches the most."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mprm.data.convert import Target, check_labels_fit, check_output_name, no_mc_scores, output_forbids, target_for
-from mprm.data.corpus import (
-    Corpus,
-    InputHashes,
-    bytes_by_source,
-    check_inputs_kept,
-    check_unchanged,
-    hash_file,
-    open_corpus,
-    write_manifest,
-)
-from mprm.data.engine import Engine, EngineName, make_engine
-from mprm.data.output import DroppedRecords, atomic_write, check_overwrite, dropped_path
-from mprm.data.records import Chunk, Container, container_of, is_url
+from mprm.config import Alpha, CorpusOptions, EngineOptions, Option, StrategyName, Tau, takes
+from mprm.data.convert import TARGETS, output_forbids, target_for
+from mprm.data.corpus import open_corpus
+from mprm.data.engine import make_engine
+from mprm.data.output import DroppedRecords
 from mprm.errors import ConfigError, DataError
-from mprm.selection.scan import ROLLOUT, LabelCounts, start_counting
-from mprm.selection.stats import Statistics, statistics_by_source, total
-from mprm.selection.strategies import KeptRows, Ranking, SelectConfig, StrategyName, Ties, keep_top
-from mprm.selection.write import Pieces, write_pieces
+from mprm.progress import Progress, silent
+from mprm.selection.scan import start_counting
+
+if TYPE_CHECKING:
+    from mprm.selection.selection import Selection
 
 
-@dataclass(frozen=True, slots=True)
-class Subset:
-    """What one strategy keeps at one rho."""
+@dataclass(frozen=True, kw_only=True)
+class SelectConfig(CorpusOptions, EngineOptions):
+    """Keep, from each source of a corpus, the rollouts that teach the most."""
 
-    strategy: str
-    rho: float | None
-    keep: int | None
-    kept: KeptRows
-    statistics: dict[str, Statistics]
-    """Of the kept rollouts, by source."""
+    strategy: Annotated[
+        tuple[StrategyName, ...],
+        Option("How to rank rollouts; several give several subsets from one scan.", group="selection"),
+    ] = ("bis",)
+    rho: Annotated[
+        tuple[float, ...],
+        Option(
+            "Fraction kept from each source; several give several subsets.",
+            "NUMBER",
+            group="selection",
+            above=0,
+            at_most=1,
+        ),
+    ] = (0.1,)
+    keep: Annotated[
+        int | None, Option("Number kept from each source, instead of rho.", "N", group="selection", at_least=1)
+    ] = None
+    source_rho: Annotated[
+        tuple[str, ...], Option("Fraction for single sources.", "SOURCE=RHO", group="selection")
+    ] = ()
+    """In Python also a mapping from source to fraction."""
+    alpha: Alpha = 0.05
+    tau: Tau = 0.0
+    seed: Annotated[int, Option("Seed of the random order.", "N", group="selection")] = 0
+    ties: Annotated[
+        Literal["hash", "file-order"],
+        Option(
+            "Rollouts of equal rank: in seeded random order, or in file order as the paper's code.",
+            group="selection",
+        ),
+    ] = "hash"
+    pool: Annotated[bool, Option("Rank all sources together instead of each by itself.", group="selection")] = False
+    to: Annotated[
+        str | None,
+        Option(
+            f"Output format; without it lines are copied byte for byte. {', '.join(TARGETS)}.",
+            "FORMAT",
+            group="output",
+        ),
+    ] = None
 
-    @property
-    def name(self) -> str:
-        """Strategy and size: the file's name under ``--out-dir``."""
-        return f"{self.strategy}-{self.rho if self.rho is not None else self.keep}"
+    def __post_init__(self) -> None:
+        """Check the options and how they go together."""
+        if isinstance(self.source_rho, Mapping):
+            entries = tuple(f"{source}={rho}" for source, rho in self.source_rho.items())
+            object.__setattr__(self, "source_rho", entries)
+        super().__post_init__()
+        if not self.strategy or not self.rho:
+            raise ConfigError("name at least one strategy and one rho")
+        if self.keep is not None and (self.rho != (0.1,) or self.source_rho):
+            raise ConfigError("keep and rho both say how many to keep; name one of them")
+        if len(set(self.strategy)) < len(self.strategy) or len(set(self.rho)) < len(self.rho):
+            raise ConfigError("a strategy or rho is named twice")
+        if self.pool and self.source_rho:
+            raise ConfigError("source_rho has no meaning when sources are pooled")
+        if self.to is not None:
+            target_for(self.to, "parquet" if self.to == "parquet" else "plain", self.tau)
+        self.rho_of_source()
 
+    def rho_of_source(self) -> dict[str, float]:
+        """The fraction of each source that has one of its own."""
+        rhos: dict[str, float] = {}
+        for entry in self.source_rho:
+            source, _, text = entry.rpartition("=")
+            try:
+                rho = float(text)
+            except ValueError:
+                source, rho = "", 0.0
+            if not source:
+                raise ConfigError(f"source_rho takes SOURCE=RHO, such as ai2d=0.2; got {entry!r}")
+            if not 0 < rho <= 1:
+                raise ConfigError(f"rho of {source} must be above 0 and at most 1, got {rho}")
+            rhos[source] = rho
+        return rhos
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """One written subset."""
-
-    subset: Subset = field(repr=False)
-    paths: tuple[str, ...]
-    manifest: str
-
-
-class Selection:
-    """The subsets chosen from a corpus, ready to be looked at or written."""
-
-    def __init__(
-        self,
-        corpus: Corpus,
-        counts: LabelCounts,
-        config: SelectConfig,
-        dropped: DroppedRecords | None,
-        to: str | None,
-        engine: Engine,
-        *,
-        is_local: bool,
-    ) -> None:
-        self.corpus, self.counts, self.config = corpus, counts, config
-        self.dropped = dropped if dropped is not None else DroppedRecords()
-        """The bad records; none where the run would have stopped at the first."""
-        self._skips_bad = dropped is not None
-        self._to, self._engine, self._is_local = to, engine, is_local
-        self._hashes = InputHashes(corpus, engine)  # set to work here: the workers have nothing else to do now
-        self.dropped_to: str | None = None
-        """Where the bad records were written, once they were."""
-        self.statistics = statistics_by_source(counts, alpha=config.alpha)
-        """Of all good rollouts, by source."""
-        self.subsets = tuple(self._choose())
-
-    def _choose(self) -> Iterator[Subset]:
-        config = self.config
-        for source in config.source_rho:
-            if source not in self.counts.sources:
-                raise ConfigError(f"source_rho names {source!r}; the sources are {', '.join(self.counts.sources)}")
-        for strategy, rho in itertools.product(config.strategy, config.sizes):
-            ranking = Ranking(strategy=strategy, alpha=config.alpha, seed=config.seed, ties=config.ties)
-
-            def n_keep(source: str | None, n: int, rho: float | None = rho) -> int:
-                return config.n_keep(rho, source, n)
-
-            kept = keep_top(self.counts, ranking, n_keep, pool=config.pool)
-            statistics = statistics_by_source(self.counts, alpha=config.alpha, is_kept=kept.between)
-            yield Subset(strategy, rho, config.keep if rho is None else None, kept, statistics)
-
-    @property
-    def n_read(self) -> int:
-        """Records read, good and bad."""
-        return total(self.statistics).n_rollouts + len(self.dropped)
-
-    def __repr__(self) -> str:
-        kept = ", ".join(f"{s.name}: {total(s.statistics).n_rollouts:,}" for s in self.subsets)
-        return f"Selection({kept} of {self.n_read:,} read, {len(self.dropped):,} dropped)"
-
-    def __len__(self) -> int:
-        return sum(total(subset.statistics).n_rollouts for subset in self.subsets)
-
-    def write(self, out: str, *, force: bool = False, on_chunk: Callable[[Chunk], Any] | None = None) -> Written:
-        """Write the one subset to a file, with its manifest and what was dropped beside it.
-
-        The name says how it is packed: .jsonl, .jsonl.gz, .jsonl.zst or .parquet.
-        """
-        if len(self.subsets) != 1:
-            raise ConfigError(f"there are {len(self.subsets)} subsets; write them to a folder with write_all")
-        out = str(out)
-        check_output_name(out)
-        self._prepare([out], dropped_path(out), container_of(out), force=force)
-        written = self._write_file(self.subsets[0], out, on_chunk)
-        self._write_dropped(dropped_path(out))
-        return written
-
-    def _write_dropped(self, path: str) -> None:
-        """Write the bad records; where there are none, take away those of a run whose output was replaced."""
-        if len(self.dropped):
-            self.dropped.write(path)
-            self.dropped_to = path
-        elif not is_url(path):
-            Path(path).expanduser().unlink(missing_ok=True)
-
-    def write_all(
-        self,
-        folder: str,
-        *,
-        by_source: bool = False,
-        force: bool = False,
-        on_chunk: Callable[[Chunk], Any] | None = None,
-    ) -> list[Written]:
-        """Write every subset to ``folder``, one file each, or one folder each with a file a source."""
-        folder, suffix = str(folder).rstrip("/"), ".parquet" if self._to == "parquet" else ".jsonl"
-        outs = [f"{folder}/{subset.name}" + ("" if by_source else suffix) for subset in self.subsets]
-        files = [f"{out}/{_file_name(s)}{suffix}" for out in outs for s in self.counts.sources] if by_source else outs
-        self._prepare(files, f"{folder}/dropped.jsonl", container_of(suffix), force=force)
-        pairs = zip(self.subsets, outs, strict=True)
-        if by_source:
-            written = [self._write_sources(subset, out, suffix, on_chunk) for subset, out in pairs]
-        else:
-            written = [self._write_file(subset, out, on_chunk) for subset, out in pairs]
-        self._write_dropped(f"{folder}/dropped.jsonl")
-        return written
-
-    def _prepare(self, outs: list[str], dropped_to: str, container: Container, *, force: bool) -> None:
-        """Refuse what cannot be written, before anything is; then write what was dropped."""
-        target = target_for(self._to, container, self.config.tau)
-        check_inputs_kept(self.corpus, [*outs, dropped_to])
-        check_labels_fit(self.corpus.formats.items(), target)
-        if target.needs_mc:
-            self._check_hard_labels(target)
-        for out in [*outs, *([dropped_to] if len(self.dropped) else [])]:
-            check_overwrite(out, force=force)
-
-    def _check_hard_labels(self, target: Target) -> None:
-        """Stop when MC scores are asked for and a file turned out to hold only 0 and 1."""
-        soft = {path: fmt.labels != "either" for path, fmt in self.corpus.formats.items()}
-        for part in self.counts.parts:
-            if not soft[part.chunk.path]:
-                rows = self.counts.rows[part.first_row : part.first_row + part.n_rows]
-                # scores of 1 add up to their number, and nothing below tau adds anything
-                is_soft = (rows["sum_pos"] != rows["n_pos"]) | (rows["sum_all"] != rows["sum_pos"])
-                soft[part.chunk.path] = bool((is_soft & (rows["kind"] == ROLLOUT)).any())
-        for path, is_soft in soft.items():
-            if not is_soft:
-                assert target.format is not None
-                raise no_mc_scores(path, self.corpus.formats[path], target.format)
-
-    def _write_file(self, subset: Subset, out: str, on_chunk: Callable[[Chunk], Any] | None) -> Written:
-        with atomic_write(out) as temporary:
-            entry = self._write_pieces(subset, None, temporary, out, on_chunk)
-            # before the file gets its name: where the file stands, its manifest does
-            manifest = self._write_manifest(subset, out, entry)
-        return Written(subset, (out,), manifest)
-
-    def _write_sources(
-        self, subset: Subset, folder: str, suffix: str, on_chunk: Callable[[Chunk], Any] | None
-    ) -> Written:
-        entries = []
-        for source, statistics in subset.statistics.items():
-            if statistics.n_rollouts:
-                out = f"{folder}/{_file_name(source)}{suffix}"
-                with atomic_write(out) as temporary:
-                    entries.append(self._write_pieces(subset, source, temporary, out, on_chunk))
-        manifest = self._write_manifest(subset, folder, {"path": folder, "files": entries})
-        return Written(subset, tuple(entry["path"] for entry in entries), manifest)
-
-    def _write_pieces(
-        self,
-        subset: Subset,
-        source: str | None,
-        temporary: Path,
-        out: str,
-        on_chunk: Callable[[Chunk], Any] | None,
-    ) -> dict[str, Any]:
-        """Write what is kept, of one source or of all; returns the file's entry in the manifest."""
-        target = target_for(self._to, container_of(out), self.config.tau)
-        pieces = Pieces(self.counts, subset.kept, source)
-        in_place = self._is_local and not is_url(out)
-        sizes = write_pieces(pieces, temporary, target, self._engine, in_place=in_place, on_chunk=on_chunk)
-        check_unchanged(self.corpus)
-        entry: dict[str, Any] = {
-            "path": out,
-            "n_bytes": temporary.stat().st_size,
-            "xxh3_128": hash_file(str(temporary)),
-            "n_rollouts": sum(piece.n_kept for piece in pieces),
-        }
-        if target.container == "plain":
-            sources = (piece.source for piece in pieces)
-            entry["source_bytes"] = bytes_by_source(zip(sources, sizes, strict=True))
-        return entry
-
-    def _write_manifest(self, subset: Subset, out: str, output: dict[str, Any]) -> str:
-        config = {
-            **asdict(self.config),
-            "strategy": subset.strategy,
-            "rho": subset.rho,
-            "to": self._to or "same",
-            "skip_bad": self._skips_bad,
-            "text_only": self.corpus.judgement.text_only,
-        }
-        return write_manifest(
-            out,
-            command="select",
-            config=config,
-            inputs=self._hashes.entries(),
-            sources=self.by_source(subset),
-            output=output,
-        )
-
-    def by_source(self, subset: Subset) -> dict[str, dict[str, Any]]:
-        """For each source, how many records were read, kept, left and dropped, and why."""
-        found = {}
-        for source in self.counts.sources:
-            n_good, n_kept = self.statistics[source].n_rollouts, subset.statistics[source].n_rollouts
-            found[source] = self.dropped.account(source, n_kept=n_kept, n_left=n_good - n_kept)
-        return found
+    def n_keep(self, rho: float | None, source: str | None, n_rollouts: int) -> int:
+        """How many of a source's rollouts to keep: ``max(1, int(n * rho))``, and none of none."""
+        if n_rollouts == 0:
+            return 0
+        share = self.rho_of_source().get(source, rho) if source is not None else rho
+        if share is None:
+            assert self.keep is not None
+            return min(self.keep, n_rollouts)
+        return max(1, int(n_rollouts * share))
 
 
-def _file_name(source: str) -> str:
-    """A file's name for a source: its own, with what no file name or only a special one may hold written as %.."""
-    name = "".join(quote(letter, safe="") if letter in "/\\\0%" else letter for letter in source)
-    if name == "dropped":  # the folder's file of bad records
-        return "%64ropped"
-    return name.replace(".", "%2E", 1) if name.startswith(".") else name
-
-
+@takes(SelectConfig)
 def select(
-    paths: Any,
-    *,
-    strategy: StrategyName | Sequence[StrategyName] = "bis",
-    rho: float | Sequence[float] | None = None,
-    keep: int | None = None,
-    source_rho: Mapping[str, float] | None = None,
-    alpha: float = 0.05,
-    tau: float = 0.0,
-    seed: int = 0,
-    ties: Ties = "hash",
-    pool: bool = False,
-    to: str | None = None,
-    format: str | None = None,
-    text_only: bool = False,
-    skip_bad: bool = False,
-    engine: EngineName = "local",
-    processes: int | None = None,
-    ray_address: str | None = None,
-    on_chunk: Callable[[Chunk], Any] | None = None,
+    paths: Any, config: SelectConfig | None = None, *, progress: Progress = silent, **options: Any
 ) -> Selection:
     """Choose the rollouts of a corpus that teach the most.
 
-    Reads the corpus once, ranks the rollouts of each source and keeps the best; nothing is written
-    until `Selection.write`.
+    Reads the corpus once, ranks the rollouts of each source and keeps the best; nothing is written until
+    `Selection.write`.
 
     Parameters
     ----------
     paths
         Whatever `mprm.open_corpus` takes.
-    strategy, rho, keep, source_rho, alpha, tau, seed, ties, pool
+    config, options
         See `SelectConfig`.
-    to
-        Output format, None to copy the kept lines byte for byte.
-    format
-        Input format, where it must not be guessed from the first record.
-    text_only
-        Accept records without an image.
-    skip_bad
-        Drop bad records, each with its reason, instead of stopping at the first.
-    engine, processes, ray_address
-        Where the work runs.
-    on_chunk
-        Called after each piece of the corpus, for progress.
 
     Examples
     --------
     >>> rollouts = [{"prompt": "?", "completions": ["a", "b"], "labels": labels}
     ...             for labels in ([True, True], [True, False], [False, False])]
     >>> selection = select(rollouts, rho=0.34)
-    >>> selection.subsets[0].kept.between(0, 3).tolist()
+    >>> selection.subsets[0].kept.tolist()
     [False, True, False]
     """
-    config = SelectConfig(
-        strategy=(strategy,) if isinstance(strategy, str) else tuple(strategy),
-        rho=(rho,) if isinstance(rho, int | float) else tuple(rho or ()),
-        keep=keep,
-        source_rho=dict(source_rho or {}),
-        alpha=alpha,
-        tau=tau,
-        seed=seed,
-        ties=ties,
-        pool=pool,
-    )
-    if to is not None:
-        target_for(to, "parquet" if to == "parquet" else "plain", tau)
-    corpus = open_corpus(paths, format=format, text_only=text_only, forbids=output_forbids(to))
-    worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
-    counting = start_counting(corpus, worker, tau=tau, stop_at_bad=not skip_bad)
+    config = SelectConfig.of(config, options)
+    corpus = open_corpus(paths, format=config.format, text_only=config.text_only, forbids=output_forbids(config.to))
+    engine = make_engine(config, n_bytes=corpus.n_bytes)
+    counting = start_counting(corpus, engine, tau=config.tau, stop_at_bad=not config.skip_bad)
     # numpy and what needs it are loaded only now, while the workers read
-    from mprm.selection.scan import ROLLOUT, gather_counts
+    from mprm.selection.label_counts import gather_counts
+    from mprm.selection.selection import Selection
 
-    dropped = DroppedRecords() if skip_bad else None
-    counts = gather_counts(corpus, counting, on_bad=dropped, on_chunk=on_chunk)
-    if not any(counts.n_lines(ROLLOUT).values()):
+    dropped = DroppedRecords()
+    on_bad = dropped if config.skip_bad else None
+    counts = gather_counts(corpus, counting, on_bad=on_bad, progress=progress)
+    if not any(counts.n_rollouts.values()):
         raise DataError(
-            f"there is nothing to select from: {len(dropped or ())} records were read and none is usable;"
+            f"there is nothing to select from: {len(dropped)} records were read and none is usable;"
             " mprm check says why"
         )
-    return Selection(corpus, counts, config, dropped, to, worker, is_local=engine == "local")
+    return Selection(corpus, counts, config, dropped, engine)

@@ -1,23 +1,19 @@
-"""The columns of the paper's statistics tables, for any set of rollouts.
-
-The columns of the statistics tables: heads, and how a row fills them.
-"""
+"""``mprm stats``: the columns of the paper's statistics tables, for any set of rollouts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mprm.config import Alpha, CorpusOptions, EngineOptions, Tau, takes
 from mprm.data.corpus import open_corpus
-from mprm.data.engine import EngineName, make_engine
+from mprm.data.engine import make_engine
 from mprm.data.output import DroppedRecords
-from mprm.data.records import Chunk
-from mprm.selection.scan import ROLLOUT, LabelCounts, Rows, count_corpus, taken
-from mprm.selection.strategies import is_mixed, rank_bis
+from mprm.progress import Progress, silent
+from mprm.selection.label_counts import BoolArray, LabelCounts, Rows, count_corpus, is_mixed
+from mprm.selection.strategies import rank_bis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,35 +101,15 @@ def statistics_of(rows: Rows, *, alpha: float) -> Statistics:
 
 
 def statistics_by_source(
-    counts: LabelCounts, *, alpha: float, is_kept: Callable[[int, int], NDArray[np.bool_]] | None = None
+    counts: LabelCounts, *, alpha: float, is_kept: BoolArray | None = None
 ) -> dict[str, Statistics]:
-    """Statistics of each source's rollouts, or of those that are kept.
-
-    Parameters
-    ----------
-    is_kept
-        Which of the rows from a first to an end are kept; all when None.
-    """
-    found = dict.fromkeys(counts.sources, Statistics())
+    """Statistics of each source's rollouts, or of those that are kept."""
+    statistics = {}
     for number, name in enumerate(counts.sources):
-        for start, rows in counts.blocks(number):
-            mask = (rows["kind"] == ROLLOUT) & (rows["source"] == number)
-            if is_kept is not None:
-                mask &= is_kept(start, start + len(rows))
-            found[name] += statistics_of(taken(rows, mask), alpha=alpha)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class CorpusStatistics:
-    """Statistics of a corpus."""
-
-    sources: dict[str, Statistics]
-    """Of each source."""
-    total: Statistics
-    """Of all together."""
-    n_dropped: int
-    """Bad records that were left out."""
+        members = counts.rollouts(number)
+        members = members if is_kept is None else members[is_kept[members]]
+        statistics[name] = statistics_of(counts.rows[members], alpha=alpha)
+    return statistics
 
 
 def total(statistics: dict[str, Statistics]) -> Statistics:
@@ -141,18 +117,27 @@ def total(statistics: dict[str, Statistics]) -> Statistics:
     return sum(statistics.values(), Statistics())
 
 
+@dataclass(frozen=True, kw_only=True)
+class StatsConfig(CorpusOptions, EngineOptions):
+    """Show the paper's statistics tables for a corpus: per source and overall."""
+
+    alpha: Alpha = 0.05
+    tau: Tau = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusStatistics:
+    """Statistics of a corpus."""
+
+    sources: dict[str, Statistics]
+    total: Statistics
+    n_dropped: int
+    """Bad records that were left out."""
+
+
+@takes(StatsConfig)
 def stats(
-    paths: Any,
-    *,
-    alpha: float = 0.05,
-    tau: float = 0.0,
-    format: str | None = None,
-    text_only: bool = False,
-    skip_bad: bool = False,
-    engine: EngineName = "local",
-    processes: int | None = None,
-    ray_address: str | None = None,
-    on_chunk: Callable[[Chunk], Any] | None = None,
+    paths: Any, config: StatsConfig | None = None, *, progress: Progress = silent, **options: Any
 ) -> CorpusStatistics:
     """Statistics of a corpus: of each source, and of all together.
 
@@ -160,29 +145,27 @@ def stats(
     ----------
     paths
         Whatever `mprm.open_corpus` takes.
-    alpha
-        Smoothing of BIS, for the share of tied rollouts.
-    tau
-        A step is positive when its score is strictly above it.
-    skip_bad
-        Leave bad records out instead of stopping at the first.
+    config, options
+        See `StatsConfig`.
 
     Examples
     --------
     >>> stats([{"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}]).total.error_step_ratio
     0.5
     """
-    corpus = open_corpus(paths, format=format, text_only=text_only)
-    worker = make_engine(engine, n_bytes=corpus.n_bytes, processes=processes, ray_address=ray_address)
+    config = StatsConfig.of(config, options)
+    corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
+    engine = make_engine(config, n_bytes=corpus.n_bytes)
     dropped = DroppedRecords()
-    counts = count_corpus(corpus, worker, tau=tau, on_bad=dropped if skip_bad else None, on_chunk=on_chunk)
-    found = statistics_by_source(counts, alpha=alpha)
-    return CorpusStatistics(found, total(found), len(dropped))
+    on_bad = dropped if config.skip_bad else None
+    counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+    by_source = statistics_by_source(counts, alpha=config.alpha)
+    return CorpusStatistics(by_source, total(by_source), len(dropped))
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its head and how a row fills it."""
+    """A column of a statistics table."""
 
     head: str
     attribute: str

@@ -1,29 +1,22 @@
-"""Copying runs of lines from one file into their place in another, byte for byte.
-
-Writing a subset: the kept lines, in canonical order, whole or not at all.
-"""
+"""Writing a subset: the kept lines, in canonical order, whole or not at all."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mprm.data.convert import Converted, ConvertTask, Target, convert_lines, unpacked
+from mprm.data.convert import Converted, ConvertTask, Target, check_still_good, convert_lines, open_sink, unpack_spans
 from mprm.data.engine import Engine
-from mprm.data.output import open_sink
 from mprm.data.records import Chunk, mapped
-from mprm.data.validate import CHECK_ONLY, ERRORS
 from mprm.errors import DataError
-from mprm.selection.scan import LabelCounts, Part, Rows
-from mprm.selection.strategies import KeptRows
+from mprm.progress import Advance
+from mprm.selection.label_counts import BoolArray, LabelCounts, Part, Rows
 
 RUNS_AT_ONCE = 64
 """Runs handed to the system in one call; it takes 1,024."""
@@ -35,10 +28,10 @@ class CopyTask:
 
     chunk: Chunk
     spans: bytes
-    """The runs of lines, as `unpacked` reads them."""
+    """The runs of lines, as `unpack_spans` reads them."""
     out: str
     offset: int
-    """Where in ``out`` the first run begins; the others follow it."""
+    """Position in ``out`` of the first run; the others follow it."""
 
 
 def copy_spans(task: CopyTask) -> None:
@@ -48,7 +41,7 @@ def copy_spans(task: CopyTask) -> None:
     """
     with mapped(task.chunk) as data, io.FileIO(task.out, "r+") as out:
         out.seek(task.offset)
-        runs = unpacked(task.spans)
+        runs = unpack_spans(task.spans)
         with memoryview(data) as view:
             while views := [view[start:end] for start, end in islice(runs, RUNS_AT_ONCE)]:
                 try:
@@ -85,10 +78,10 @@ class Piece:
 class Pieces:
     """The kept lines of each chunk that has any; of one source, or of all."""
 
-    def __init__(self, counts: LabelCounts, kept: KeptRows, source: str | None = None) -> None:
+    def __init__(self, counts: LabelCounts, kept: BoolArray, source: str | None = None) -> None:
         self._counts, self._kept = counts, kept
         self._source = None if source is None else counts.sources.index(source)
-        self._pieces = list(self._found())
+        self._pieces = list(self._make())
 
     def __iter__(self) -> Iterator[Piece]:
         return iter(self._pieces)
@@ -98,26 +91,25 @@ class Pieces:
         """Whether every piece can be copied without reading lines."""
         return all(piece.part.chunk.is_range for piece in self)
 
-    def _rows(self, part: Part) -> tuple[Rows, NDArray[np.bool_]]:
-        end = part.first_row + part.n_rows
-        rows, mask = self._counts.rows[part.first_row : end], self._kept.between(part.first_row, end)
+    def _rows(self, part: Part) -> tuple[Rows, BoolArray]:
+        where = slice(part.first_row, part.first_row + part.n_rows)
+        rows, mask = self._counts.rows[where], self._kept[where]
         return rows, mask if self._source is None else mask & (rows["source"] == self._source)
 
-    def _found(self) -> Iterator[Piece]:
+    def _make(self) -> Iterator[Piece]:
         path, offset = "", 0
         for part in self._counts.parts:
             if part.chunk.path != path:
                 path, offset = part.chunk.path, 0
             rows, mask = self._rows(part)
+            n_bytes = int(rows["n_bytes"].sum())
             if mask.any():
-                is_last = (
-                    part.chunk.is_range and bool(mask[-1]) and offset + int(rows["n_bytes"].sum()) == _size(path)
-                )
-                needs_line_end = is_last and not _ends_line(path)
-                n_bytes = int(rows["n_bytes"][mask].sum()) + needs_line_end
+                has_last = part.chunk.is_range and bool(mask[-1])
+                needs_line_end = has_last and offset + n_bytes == Path(path).stat().st_size and not _ends_line(path)
+                n_kept_bytes = int(rows["n_bytes"][mask].sum()) + needs_line_end
                 name = part.chunk.source if self._source is None else self._counts.sources[self._source]
-                yield Piece(part, name, offset, n_bytes, int(mask.sum()), needs_line_end)
-            offset += int(rows["n_bytes"].sum())
+                yield Piece(part, name, offset, n_kept_bytes, int(mask.sum()), needs_line_end)
+            offset += n_bytes
 
     def spans(self, piece: Piece) -> bytes:
         """The runs of bytes to copy from a plain local file: neighbouring lines are one run."""
@@ -131,13 +123,11 @@ class Pieces:
         runs[:, 1] = ends[np.concatenate([breaks, [len(ends) - 1]])]
         return runs.tobytes()
 
-    def is_kept(self, piece: Piece) -> bytes:
-        """One byte a line of the chunk, 1 for those to take."""
-        return self._rows(piece.part)[1].tobytes()
-
-
-def _size(path: str) -> int:
-    return os.path.getsize(path)  # noqa: PTH202
+    def task(self, piece: Piece, target: Target) -> ConvertTask:
+        """What to make of the piece's lines."""
+        if piece.part.chunk.is_range:
+            return ConvertTask(piece.part.chunk, target, None, spans=self.spans(piece))
+        return ConvertTask(piece.part.chunk, target, None, is_kept=self._rows(piece.part)[1].tobytes())
 
 
 def _ends_line(path: str) -> bool:
@@ -147,13 +137,7 @@ def _ends_line(path: str) -> bool:
 
 
 def write_pieces(
-    pieces: Pieces,
-    temporary: Path,
-    target: Target,
-    engine: Engine,
-    *,
-    in_place: bool,
-    on_chunk: Callable[[Chunk], Any] | None,
+    pieces: Pieces, temporary: Path, target: Target, engine: Engine, advance: Advance, *, in_place: bool
 ) -> list[int]:
     """Write the kept lines to a file; returns how many bytes of lines each piece became.
 
@@ -163,31 +147,20 @@ def write_pieces(
         Workers can write to the file themselves: they are on this machine.
     """
     if target.keeps_lines and target.container == "plain" and in_place and pieces.are_ranges:
-        _copy_in_place(pieces, temporary, engine, on_chunk)
+        _copy_in_place(pieces, temporary, engine, advance)
         return [piece.n_bytes for piece in pieces]
     n_bytes = []
-    sink = open_sink(temporary, target.container)
-    try:
-        tasks = (_convert_task(pieces, piece, target) for piece in pieces)
+    with open_sink(temporary, target.container) as sink:
+        tasks = (pieces.task(piece, target) for piece in pieces)
         for piece, converted in zip(pieces, engine.map(convert_lines, tasks), strict=True):
-            _check_surprise(piece, converted)
+            _check_unchanged(piece, converted)
             sink.write(converted.data)
             n_bytes.append(len(converted.data))
-            if on_chunk is not None:
-                on_chunk(piece.part.chunk)
-    finally:
-        sink.close()
+            advance(piece.part.chunk.n_bytes)
     return n_bytes
 
 
-def _convert_task(pieces: Pieces, piece: Piece, target: Target) -> ConvertTask:
-    chunk = piece.part.chunk
-    if chunk.is_range:
-        return ConvertTask(chunk, target, None, spans=pieces.spans(piece))
-    return ConvertTask(chunk, target, None, is_kept=pieces.is_kept(piece))
-
-
-def _copy_in_place(pieces: Pieces, temporary: Path, engine: Engine, on_chunk: Callable[[Chunk], Any] | None) -> None:
+def _copy_in_place(pieces: Pieces, temporary: Path, engine: Engine, advance: Advance) -> None:
     offsets, end = [], 0
     with temporary.open("wb") as out:
         for piece in pieces:
@@ -202,14 +175,12 @@ def _copy_in_place(pieces: Pieces, temporary: Path, engine: Engine, on_chunk: Ca
         for piece, offset in zip(pieces, offsets, strict=True)
     )
     for piece, _ in zip(pieces, engine.map(copy_spans, tasks), strict=True):
-        if on_chunk is not None:
-            on_chunk(piece.part.chunk)
+        advance(piece.part.chunk.n_bytes)
 
 
-def _check_surprise(piece: Piece, converted: Converted) -> None:
-    """Every kept record was judged good before: one that is not was changed since."""
-    for _, kind, text in converted.problems:
-        if kind in ERRORS and kind not in CHECK_ONLY:
-            raise DataError(f"{piece.part.chunk.path}: a record changed while it was read: {text}")
+def _check_unchanged(piece: Piece, converted: Converted) -> None:
+    """Stop when a kept record, which was good, is not what it was."""
+    path = piece.part.chunk.path
+    check_still_good(path, ((kind, text) for _, kind, text in converted.issues))
     if converted.n_rollouts != piece.n_kept:
-        raise DataError(f"{piece.part.chunk.path}: the file changed while it was read; run again")
+        raise DataError(f"{path}: the file changed while it was read; run again")

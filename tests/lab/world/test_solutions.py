@@ -5,7 +5,7 @@ from itertools import chain
 import pytest
 
 from mprm.annotation.checker import AnswerChecker
-from mprm.data.candidate_formats import JOINT, split_steps
+from mprm.data.candidates import JOINT, split_steps
 from mprm.errors import ConfigError
 from mprm_lab.world import SOURCES, problem, solution
 from mprm_lab.world.grammar import NEUTRAL

@@ -80,12 +80,12 @@ def test_subsets_are_weighed_step_by_step(random_corpus: Path, tmp_path: Path) -
     priors = {source.name: source.prior or found.total.prior for source in found.sources}
     for entry in found.subsets:
         if entry.strategy == "all":
-            rollouts = list(mprm.open_corpus(random_corpus).placed())
+            rollouts = list(mprm.open_corpus(random_corpus).located())
         else:
             out = tmp_path / entry.strategy
             selection = mprm.select(random_corpus, strategy=entry.strategy, rho=0.3, seed=3)  # type: ignore[arg-type]
             selection.write_all(str(out), by_source=True)
-            rollouts = list(mprm.open_corpus([str(path) for path in out.rglob("*.jsonl")]).placed())
+            rollouts = list(mprm.open_corpus([str(path) for path in out.rglob("*.jsonl")]).located())
         noise = [
             float(eta_eff(round(16 * score), 16, tau=0.4, a=prior.a, b=prior.b))
             for placed in rollouts

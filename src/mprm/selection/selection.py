@@ -1,0 +1,246 @@
+"""The subsets chosen from a corpus, and writing them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from mprm.config import StrategyName
+from mprm.data.convert import Target, check_labels_fit, no_mc_scores, target_for
+from mprm.data.corpus import Corpus, bytes_by_source
+from mprm.data.engine import Engine
+from mprm.data.output import (
+    DroppedRecords,
+    InputHashes,
+    atomic_write,
+    check_not_inputs,
+    check_output_name,
+    check_overwrite,
+    check_unchanged,
+    dropped_path,
+    output_entry,
+    write_manifest,
+)
+from mprm.data.records import Container, container_of, is_url
+from mprm.errors import ConfigError
+from mprm.progress import Advance, Progress, silent
+from mprm.selection.label_counts import BoolArray, LabelCounts
+from mprm.selection.scan import ROLLOUT
+from mprm.selection.select import SelectConfig
+from mprm.selection.stats import Statistics, statistics_by_source, total
+from mprm.selection.strategies import keep_top
+from mprm.selection.write import Pieces, write_pieces
+
+STORED_OPTIONS = ("strategy", "rho", "keep", "source_rho", "alpha", "tau", "seed", "ties", "pool", "to", "skip_bad")
+"""Options that a subset depends on, and its manifest holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """What one strategy keeps at one rho."""
+
+    strategy: StrategyName
+    rho: float | None
+    keep: int | None
+    kept: BoolArray
+    """Which rows of the label counts are kept."""
+    statistics: dict[str, Statistics]
+    """Of the kept rollouts, by source."""
+
+    @property
+    def name(self) -> str:
+        """Strategy and size: the file's name under ``--out-dir``."""
+        return f"{self.strategy}-{self.rho if self.rho is not None else self.keep}"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One written subset."""
+
+    subset: Subset = field(repr=False)
+    paths: tuple[str, ...]
+    manifest: str
+
+
+class Selection:
+    """The subsets chosen from a corpus, ready to be looked at or written."""
+
+    def __init__(
+        self, corpus: Corpus, counts: LabelCounts, config: SelectConfig, dropped: DroppedRecords, engine: Engine
+    ) -> None:
+        self.corpus, self.counts, self.config, self.dropped = corpus, counts, config, dropped
+        self._engine = engine
+        self._hashes = InputHashes(corpus.files, engine)  # set to work here: the workers have nothing else to do now
+        self.dropped_to: str | None = None
+        """Where the bad records were written, once they were."""
+        self.statistics = statistics_by_source(counts, alpha=config.alpha)
+        """Of all good rollouts, by source."""
+        self.subsets = tuple(self._choose())
+
+    def _choose(self) -> Iterator[Subset]:
+        config = self.config
+        for source in config.rho_of_source():
+            if source not in self.counts.sources:
+                raise ConfigError(f"source_rho names {source!r}; the sources are {', '.join(self.counts.sources)}")
+        for strategy, rho in itertools.product(config.strategy, config.rho if config.keep is None else (None,)):
+
+            def n_keep(source: str | None, n: int, rho: float | None = rho) -> int:
+                return config.n_keep(rho, source, n)
+
+            kept = keep_top(
+                self.counts,
+                strategy,
+                n_keep,
+                alpha=config.alpha,
+                seed=config.seed,
+                by_file_order=config.ties == "file-order",
+                pool=config.pool,
+            )
+            statistics = statistics_by_source(self.counts, alpha=config.alpha, is_kept=kept)
+            yield Subset(strategy, rho, config.keep, kept, statistics)
+
+    @property
+    def n_read(self) -> int:
+        """Records read, good and bad."""
+        return total(self.statistics).n_rollouts + len(self.dropped)
+
+    def __repr__(self) -> str:
+        kept = ", ".join(f"{s.name}: {total(s.statistics).n_rollouts:,}" for s in self.subsets)
+        return f"Selection({kept} of {self.n_read:,} read, {len(self.dropped):,} dropped)"
+
+    def __len__(self) -> int:
+        return sum(total(subset.statistics).n_rollouts for subset in self.subsets)
+
+    def by_source(self, subset: Subset) -> dict[str, dict[str, Any]]:
+        """For each source, how many records were read, kept, left and dropped, and why."""
+        accounts = {}
+        for source in self.counts.sources:
+            n_good, n_kept = self.statistics[source].n_rollouts, subset.statistics[source].n_rollouts
+            accounts[source] = self.dropped.account(source, n_kept=n_kept, n_left=n_good - n_kept)
+        return accounts
+
+    def write(self, out: str, *, force: bool = False, progress: Progress = silent) -> Written:
+        """Write the one subset to a file, with its manifest and what was dropped beside it.
+
+        The name says how it is packed: .jsonl, .jsonl.gz, .jsonl.zst or .parquet.
+        """
+        if len(self.subsets) != 1:
+            raise ConfigError(f"there are {len(self.subsets)} subsets; write them to a folder with write_all")
+        out = str(out)
+        check_output_name(out)
+        self._check_outputs([out], dropped_path(out), container_of(out), force=force)
+        with progress("writing", self.corpus.n_bytes, "bytes") as advance:
+            written = self._write_file(self.subsets[0], out, advance)
+        self._write_dropped(dropped_path(out))
+        return written
+
+    def write_all(
+        self, folder: str, *, by_source: bool = False, force: bool = False, progress: Progress = silent
+    ) -> list[Written]:
+        """Write every subset to ``folder``, one file each, or one folder each with a file a source."""
+        folder, suffix = str(folder).rstrip("/"), ".parquet" if self.config.to == "parquet" else ".jsonl"
+        outs = [f"{folder}/{subset.name}" + ("" if by_source else suffix) for subset in self.subsets]
+        files = [f"{out}/{_file_name(s)}{suffix}" for out in outs for s in self.counts.sources] if by_source else outs
+        self._check_outputs(files, f"{folder}/dropped.jsonl", container_of(suffix), force=force)
+        written = []
+        with progress("writing", self.corpus.n_bytes * len(outs), "bytes") as advance:
+            for subset, out in zip(self.subsets, outs, strict=True):
+                if by_source:
+                    written.append(self._write_sources(subset, out, suffix, advance))
+                else:
+                    written.append(self._write_file(subset, out, advance))
+        self._write_dropped(f"{folder}/dropped.jsonl")
+        return written
+
+    def _check_outputs(self, outs: list[str], dropped_to: str, container: Container, *, force: bool) -> None:
+        """Stop at what cannot be written, before anything is."""
+        target = target_for(self.config.to, container, self.config.tau)
+        check_not_inputs([file.path for file in self.corpus.files], [*outs, dropped_to])
+        check_labels_fit(self.corpus.formats.items(), target)
+        if target.needs_mc:
+            self._check_soft_labels(target)
+        for out in [*outs, *([dropped_to] if len(self.dropped) else [])]:
+            check_overwrite(out, force=force)
+
+    def _check_soft_labels(self, target: Target) -> None:
+        """Stop when MC scores are asked for and a file turned out to hold only 0 and 1."""
+        soft = {path: fmt.labels != "either" for path, fmt in self.corpus.formats.items()}
+        for part in self.counts.parts:
+            if not soft[part.chunk.path]:
+                rows = self.counts.rows[part.first_row : part.first_row + part.n_rows]
+                # scores of 1 add up to their number, and nothing below tau adds anything
+                is_soft = (rows["sum_pos"] != rows["n_pos"]) | (rows["sum_all"] != rows["sum_pos"])
+                soft[part.chunk.path] = bool((is_soft & (rows["kind"] == ROLLOUT)).any())
+        for path, is_soft in soft.items():
+            if not is_soft:
+                raise no_mc_scores(path, self.corpus.formats[path], target)
+
+    def _write_dropped(self, path: str) -> None:
+        """Write the bad records; where there are none, remove those of a run whose output was replaced."""
+        if len(self.dropped):
+            self.dropped.write(path)
+            self.dropped_to = path
+        elif not is_url(path):
+            Path(path).expanduser().unlink(missing_ok=True)
+
+    def _write_file(self, subset: Subset, out: str, advance: Advance) -> Written:
+        with atomic_write(out) as temporary:
+            entry = self._write_pieces(subset, None, temporary, out, advance)
+            # before the file gets its name: where the file exists, its manifest does
+            manifest = self._write_manifest(subset, out, entry)
+        return Written(subset, (out,), manifest)
+
+    def _write_sources(self, subset: Subset, folder: str, suffix: str, advance: Advance) -> Written:
+        entries = []
+        for source, statistics in subset.statistics.items():
+            if statistics.n_rollouts:
+                out = f"{folder}/{_file_name(source)}{suffix}"
+                with atomic_write(out) as temporary:
+                    entries.append(self._write_pieces(subset, source, temporary, out, advance))
+        manifest = self._write_manifest(subset, folder, {"path": folder, "files": entries})
+        return Written(subset, tuple(entry["path"] for entry in entries), manifest)
+
+    def _write_pieces(
+        self, subset: Subset, source: str | None, temporary: Path, out: str, advance: Advance
+    ) -> dict[str, Any]:
+        """Write what is kept, of one source or of all; returns the file's entry in the manifest."""
+        target = target_for(self.config.to, container_of(out), self.config.tau)
+        pieces = Pieces(self.counts, subset.kept, source)
+        in_place = self.config.engine == "local" and not is_url(out)
+        sizes = write_pieces(pieces, temporary, target, self._engine, advance, in_place=in_place)
+        check_unchanged(self.corpus.files)
+        entry = output_entry(out, temporary, sum(piece.n_kept for piece in pieces))
+        if target.container == "plain":
+            sources = (piece.source for piece in pieces)
+            entry["source_bytes"] = bytes_by_source(zip(sources, sizes, strict=True))
+        return entry
+
+    def _write_manifest(self, subset: Subset, out: str, output: dict[str, Any]) -> str:
+        config = {
+            **{name: getattr(self.config, name) for name in STORED_OPTIONS},
+            "strategy": subset.strategy,
+            "rho": subset.rho,
+            "source_rho": self.config.rho_of_source(),
+            "to": self.config.to or "same",
+            "text_only": self.corpus.options.text_only,
+        }
+        return write_manifest(
+            out,
+            command="select",
+            config=config,
+            inputs=self.corpus.manifest_entries(self._hashes),
+            sources=self.by_source(subset),
+            output=output,
+        )
+
+
+def _file_name(source: str) -> str:
+    """A file's name for a source: its own, with what no file name or only a special one may hold written as %.."""
+    name = "".join(quote(letter, safe="") if letter in "/\\\0%" else letter for letter in source)
+    if name == "dropped":  # the folder's file of bad records
+        return "%64ropped"
+    return name.replace(".", "%2E", 1) if name.startswith(".") else name
