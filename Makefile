@@ -25,7 +25,7 @@ JOBS ?= 2
 
 demo: .venv/installed-demo
 	@rm -rf demo
-	$(BIN)/mprm lab demo demo
+	$(BIN)/mprm-lab demo demo
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check src lab tests benchmarks setup.py

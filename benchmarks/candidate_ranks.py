@@ -1,6 +1,6 @@
 """Where wrong candidates stand among a question's candidates when a reward model ranks them.
 
-mprm lab demo DEMO
+mprm-lab demo DEMO
 for name in bis-0.1 random-0.1; do
   mprm rerank DEMO/lab/candidates.jsonl --model DEMO/runs/$name --image-root DEMO/lab/images --out RANKS/$name
 done

@@ -1,6 +1,6 @@
 """The paper's claims in the lab's first run and in another one, side by side.
 
-mprm lab reproduce LAB --make --seeds 3 --out AGAIN
+mprm-lab reproduce LAB --make --seeds 3 --out AGAIN
 python benchmarks/lab_again.py docs/results/lab.json AGAIN/lab.json
 """
 
@@ -10,15 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mprm_lab.reproduce.aggregate import METRICS, Cells
-from mprm_lab.reproduce.findings import FINDINGS
-from mprm_lab.reproduce.page import MAIN_PAIRS, OTHER_METRICS
-from mprm_lab.reproduce.page_tables import difference_cell, markdown, points_cell
-from mprm_lab.reproduce.results import read_results
+from mprm_lab.reproduce.findings import FINDINGS, Claim
+from mprm_lab.reproduce.page import MAIN_PAIRS, OTHER_METRICS, markdown, points
+from mprm_lab.reproduce.results import METRICS, Runs, read_results
 
 WORDS = """# The lab's experiments, made a second time
 
-`mprm lab reproduce LAB --make --seeds 3` in an empty folder: policies, corpus, benchmarks, candidates and every
+`mprm-lab reproduce LAB --make --seeds 3` in an empty folder: policies, corpus, benchmarks, candidates and every
 cell from nothing, on a GPU of the same kind. [What came out the same](../lab.md#from-nothing) is everything but the
 order of the rollouts in the corpus, on which draws and batches depend, and what is trained on them. So each cell
 has another random choice and another order of training, as other seeds would give; and the learning rate, chosen by
@@ -32,20 +30,20 @@ on the claimed side of the bound, *italic* where it lies on the other side.
 """
 
 
-def _cell(claim: Any, cells: Cells, backbone: str) -> str:
-    found = claim.difference(cells, backbone)
-    mark = {"reproduced": "**", "not reproduced": "*", "open": ""}[claim.verdict(found)]
-    return f"{mark}{difference_cell(found)}{mark}"
+def _cell(claim: Claim, runs: Runs, backbone: str) -> str:
+    difference = claim.difference(runs, backbone)
+    mark = {"reproduced": "**", "not reproduced": "*", "open": ""}[claim.outcome(difference)]
+    return f"{mark}{points(difference, 1.0)}{mark}"
 
 
 def page(first: dict[str, Any], again: dict[str, Any]) -> str:
     """Both runs' differences, claim by claim, and how many point the same way."""
-    runs = [Cells(first["cells"]), Cells(again["cells"])]
-    backbones = runs[0].backbones
+    both = [Runs(first["runs"]), Runs(again["runs"])]
+    backbones = both[0].backbones
     heads = ["claim", *(f"{name}, {run}" for name in backbones for run in ("first", "again"))]
     claims = [claim for finding in FINDINGS for claim in finding.claims]
-    rows = [[claim.words, *(_cell(claim, run, name) for name in backbones for run in runs)] for claim in claims]
-    pairs = [[claim.verdict(claim.difference(run, name)) for run in runs] for claim in claims for name in backbones]
+    rows = [[claim.words, *(_cell(claim, run, name) for name in backbones for run in both)] for claim in claims]
+    pairs = [[claim.outcome(claim.difference(run, name)) for run in both] for claim in claims for name in backbones]
     settled = [pair for pair in pairs if pair[0] != "open"]
     counts = {
         "have the same verdict again": sum(pair[0] == pair[1] for pair in settled),
@@ -53,17 +51,19 @@ def page(first: dict[str, Any], again: dict[str, Any]) -> str:
         "have the opposite one": sum(pair[1] not in (pair[0], "open") for pair in settled),
     }
     told = ", ".join(f"{n} {words}" for words, n in counts.items())
-    tried = [[f"{one['choice'][name]['learning_rate']:g}" for one in (first, again)] for name in backbones]
+    tried = [
+        [f"{results['learning_rates'][name]['learning_rate']:g}" for results in (first, again)] for name in backbones
+    ]
     rates = "; ".join(f"{name}: {b} instead of {a}" for name, (a, b) in zip(backbones, tried, strict=True))
-    seeds = " and ".join(str(one["plan"]["seeds"]) for one in (first, again))
+    seeds = " and ".join(str(results["plan"]["seeds"]) for results in (first, again))
     kinds = [(name, kind) for name in backbones for kind in OTHER_METRICS]
     others = [
         [
-            f"{one} − {other}, {which}",
-            *(points_cell(run.difference(name, one, other, METRICS[kind])) for name, kind in kinds),
+            f"{condition} − {other}, {which}",
+            *(points(run.difference(name, condition, other, METRICS[kind])) for name, kind in kinds),
         ]
-        for one, other in MAIN_PAIRS
-        for which, run in zip(("first", "again"), runs, strict=True)
+        for condition, other in MAIN_PAIRS
+        for which, run in zip(("first", "again"), both, strict=True)
     ]
     others_heads = ["", *(f"{name}: {OTHER_METRICS[kind]}" for name, kind in kinds)]
     return (

@@ -1,6 +1,6 @@
 """Saved step scores of a benchmark with one threshold for all sources, and with one for each; its incorrect steps.
 
-mprm lab demo DEMO
+mprm-lab demo DEMO
 python benchmarks/own_thresholds.py DEMO/lab/scores/full.jsonl DEMO/eval/*/scores.jsonl --out FILE
 """
 
@@ -11,9 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mprm.evaluation.step_table import read_scores, step_table
-from mprm_lab.reproduce.measure_cell import step_metrics
-from mprm_lab.reproduce.own_thresholds import of_source, own_thresholds
+from mprm.evaluation import StepTable, read_scores
+from mprm_lab.reproduce.measure import of_source, own_thresholds, step_metrics
 
 
 def main() -> None:
@@ -24,7 +23,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     for path in options.scores:
         saved = read_scores(path)
-        table = step_table(saved.solutions)
+        table = StepTable.of(saved.solutions)
         single = step_metrics(table)["held_out"]
         found[saved.name] = {
             "single": {name: single[name] for name in ("overall", "auc")},

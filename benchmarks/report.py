@@ -2,7 +2,7 @@
 
     python benchmarks/report.py [--corpus DIR] [--runs DIR] [--rho 0.25] [--rounds 3] [--out FILE]
 
-Without --corpus, one of the paper's size is made of the shipped sample corpus. The shipped sample
+Without --corpus, one of the paper's size is made of the quick-start corpus. The quick-start corpus
 itself is reported on too, with the runs where --runs names some (``python -m tests.report.made_runs
 DIR`` makes small ones). Start-up counts; inputs are in the page cache; best of the rounds.
 """
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "report.json")
     options = parser.parse_args()
-    from mprm_lab.sample_corpus import write_sample
+    import mprm
 
     with tempfile.TemporaryDirectory(prefix="mprm-benchmark-") as folder:
         work = Path(folder)
@@ -62,8 +62,8 @@ def main() -> None:
             corpus = work / "corpus"
             corpus.mkdir()
             make_corpus(corpus, options.rollouts)
-        write_sample(str(work / "sample"))
-        large, small = (sorted(map(str, path.glob("*.jsonl"))) for path in (corpus, work / "sample"))
+        mprm.quickstart(work / "sample")
+        large, small = (sorted(map(str, path.glob("*.jsonl"))) for path in (corpus, work / "sample" / "annotations"))
         results = {
             "command": "python benchmarks/report.py"
             + ("" if options.corpus is None else " --corpus CORPUS")

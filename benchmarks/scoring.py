@@ -150,15 +150,14 @@ def rerank_on_the_lab(kind: str, *, tiny: bool, rounds: int) -> list[dict[str, A
     Scoring is also timed by itself, in calls of its own.
     """
     from mprm_lab.policy.architecture import Size, new_policy, save_policy
-    from mprm_lab.questions import problems_of
-    from mprm_lab.world import as_question, solution, write_images
+    from mprm_lab.world import problems_of, solution, write_images
 
     folder = Path(tempfile.mkdtemp())
     problems = problems_of("best-of-n", 3 if tiny else 200 if torch.cuda.is_available() else 50)
     write_images(problems, folder / "images")
     with (folder / "candidates.jsonl").open("w") as lines:
         for problem in problems:
-            question = as_question(problem)
+            question = problem.as_question()
             texts = ["\n\n".join(solution(problem, number)) for number in range(N_CANDIDATES)]
             record = {"id": question.id, "source": question.source, "question": question.question,
                       "answer": question.answer, "images": [problem.image], "options": list(question.options),

@@ -2,7 +2,7 @@
 
     python benchmarks/selection.py [--corpus DIR] [--rho 0.25] [--rounds 3] [--times 1 4] [--out FILE]
 
-Without --corpus, one of the paper's size is made of the shipped sample corpus. Start-up counts;
+Without --corpus, one of the paper's size is made of the quick-start corpus. Start-up counts;
 inputs are read once before each run, so that all find them in the page cache; the best of the
 rounds is reported. Memory is the anonymous memory of all processes of a run together (what is
 shared after a fork counted once), at its peak. ``--times 4`` runs on four copies of the corpus too.
@@ -27,12 +27,11 @@ HERE = Path(__file__).parent
 
 
 def make_corpus(folder: Path, n_rollouts: int) -> None:
-    """The sample corpus, over and over, until it has the size."""
-    from mprm_lab.sample_corpus import write_sample
+    """The quick-start corpus, over and over, until it has the size."""
+    import mprm
 
     sample = folder / "sample"
-    write_sample(str(sample))
-    texts = {path.name: path.read_bytes() for path in sorted(sample.glob("*.jsonl"))}
+    texts = {path.name: path.read_bytes() for path in mprm.quickstart(sample)}
     times = -(-n_rollouts // sum(text.count(b"\n") for text in texts.values()))
     for name, text in texts.items():
         with (folder / name).open("wb") as out:
@@ -172,7 +171,7 @@ def main() -> None:
         files = sorted(map(str, corpus.glob("*.jsonl")))
         results = {
             "command": "python benchmarks/selection.py" + ("" if options.corpus is None else " --corpus CORPUS"),
-            "corpus": "sample corpus repeated" if options.corpus is None else "CORPUS",
+            "corpus": "quick-start corpus repeated" if options.corpus is None else "CORPUS",
             "rho": options.rho,
             "python": platform.python_version(),
             "cores": len(os.sched_getaffinity(0)),

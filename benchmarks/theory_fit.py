@@ -2,7 +2,7 @@
 
     python benchmarks/theory_fit.py [--corpus GLOB] [--corpora 1000] [--out FILE]
 
-Time: command start to exit, best of three, on the files of --corpus (without it, the shipped sample).
+Time: command start to exit, best of three, on the files of --corpus (without it, the quick-start corpus).
 Known: the same on a corpus that is made here of 3M steps with a known prior, and whether its interval holds it.
 Coverage: simulated corpora of 600 rollouts with 5 steps each and a known prior, the success rates of a rollout's
 steps correlated by 0 or by 0.6 (Gaussian copula). "independent" is the interval that takes steps for independent.
@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 from scipy import special, stats
 
+import mprm
 from mprm.theory import fit_beta, observed_information, prior_covariance
 from mprm.theory.beta_binomial import likelihood_slopes, log_interval
-from mprm_lab.sample_corpus import write_sample
 
 PRIORS = [(1.5, 0.2), (0.6, 0.8), (5.0, 0.4)]
 N, N_ROLLOUTS, N_STEPS = 16, 600, 5
@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        paths = [str(path) for path in write_sample(Path(folder))]
+        paths = [str(path) for path in mprm.quickstart(folder)]
         if options.corpus:
             paths = sorted(glob.glob(options.corpus))  # noqa: PTH207 - absolute patterns too
         result = {

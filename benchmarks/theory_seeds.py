@@ -1,4 +1,4 @@
-"""How often ``mprm theory verify`` refuses a line: the share over many seeds.
+"""How often ``mprm-lab theory`` rejects a statement: the share over many seeds.
 
 python benchmarks/theory_seeds.py [--seeds 20] [--first 0] [--processes 2] [--out FILE]
 """
@@ -19,15 +19,15 @@ from pathlib import Path
 
 import numpy as np
 
-from mprm.theory import verify
+from mprm_lab.theory.verify import verify
 
 
 def failed_lines(seed: int) -> tuple[int, float, int, list[str]]:
     """(seed, seconds, number of lines, lines that fail)."""
     started = time.perf_counter()
     found = verify(seed=seed)
-    failed = [verdict.line.name for verdict in found.verdicts if not verdict.holds]
-    return seed, round(time.perf_counter() - started, 1), len(found.verdicts), failed
+    failed = [result.comparison.name for result in found.results if not result.holds]
+    return seed, round(time.perf_counter() - started, 1), len(found.results), failed
 
 
 def main() -> None:

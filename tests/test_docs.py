@@ -17,7 +17,6 @@ from mprm.cli.main import COMMANDS, run
 from mprm.data.rollout_formats import FORMATS
 from mprm.data.validate import ERRORS, WARNINGS
 from mprm.selection.strategies import STRATEGIES
-from mprm_lab.sample_corpus import write_sample
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -52,12 +51,8 @@ def arguments(command: str) -> list[str]:
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with annotations/, and images/ that hold every image they name."""
-    for rollout in mprm.open_corpus(write_sample(tmp_path / "annotations")):
-        for image in rollout.images:
-            path = tmp_path / "images" / image
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
+    """A working directory with the quick-start corpus: annotations/ and images/."""
+    mprm.quickstart(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -65,8 +60,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @each_document
 def test_every_command_runs(document: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in commands(document):
-        if command == "mprm lab corpus annotations":
-            continue  # the workplace has it already, and the images with it
+        if command.split()[:2] == ["mprm", "quickstart"]:
+            continue  # the workplace has it already
         try:
             code = run(arguments(command))
         except SystemExit as end:  # the parser leaves this way, after --help and after an error

@@ -27,12 +27,11 @@ def test_the_page_on_the_text_model_is_made_of_its_results() -> None:
 
 
 def test_the_lab_page_is_made_of_its_results() -> None:
-    from mprm_lab.reproduce.aggregate import summary_of
     from mprm_lab.reproduce.page import page
-    from mprm_lab.reproduce.results import read_results
+    from mprm_lab.reproduce.results import read_results, summary_of
 
     found = read_results(RESULTS / "lab.json")
-    assert found["summary"] == summary_of(found["cells"])
+    assert found["summary"] == summary_of(found["runs"])
     text = (RESULTS / "lab.md").read_text()
     assert text == page(found)
     figures = re.findall(r"\((lab_\w+\.svg)\)", text)
@@ -40,17 +39,17 @@ def test_the_lab_page_is_made_of_its_results() -> None:
     assert all((RESULTS / name).is_file() for name in figures)
     told = " ".join((ROOT / "README.md").read_text().split())
     for backbone in ("internvl", "qwen"):
-        arms = found["summary"][backbone]["arms"]
-        bis, full, random = (f"{100 * arms[arm]['overall']['mean']:.2f}" for arm in ("bis-10", "full", "random-10"))
+        summary = found["summary"][backbone]["conditions"]
+        names = ("bis-10", "full", "random-10")
+        bis, full, random = (f"{100 * summary[name]['overall']['mean']:.2f}" for name in names)
         assert f"{bis} against {full} and {random}" in told
 
 
 def test_the_page_of_the_second_run_is_made_of_both_results() -> None:
-    from mprm_lab.reproduce.aggregate import summary_of
-    from mprm_lab.reproduce.results import read_results
+    from mprm_lab.reproduce.results import read_results, summary_of
 
     first, again = (read_results(RESULTS / f"{name}.json") for name in ("lab", "lab_again"))
-    assert again["summary"] == summary_of(again["cells"])
+    assert again["summary"] == summary_of(again["runs"])
     assert [again[name] for name in ("corpus", "benchmark")] == [first[name] for name in ("corpus", "benchmark")]
     assert (RESULTS / "lab_again.md").read_text() == script("lab_again").page(first, again)
 

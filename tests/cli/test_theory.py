@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from mprm.cli.main import run
-from mprm_lab.theory import steps
 
 Corpus = Callable[..., Path]
 GOOD = [[k / 16, 1 - k / 16] for k in range(17)] * 4
@@ -18,39 +17,6 @@ GOOD = [[k / 16, 1 - k / 16] for k in range(17)] * 4
 
 def printed(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.split())
-
-
-def test_verify_shows_every_line_and_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["theory", "verify", "--only", "steps"]) == 0
-    text = printed(capsys)
-    assert "eq:noise-factor" in text
-    assert "7 of 7 lines hold." in text
-    assert "FAILS" not in text
-    assert "at most 1%" in text
-
-
-def test_verify_ends_with_1_when_a_line_fails(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(steps, "score_variance", lambda r, n: r * (1 - r) / (n + 1))
-    assert run(["theory", "verify", "--only", "steps"]) == 1
-    text = printed(capsys)
-    assert "FAILS" in text
-    assert "6 of 7 lines hold." in text
-
-
-def test_verify_writes_its_numbers_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["theory", "verify", "--only", "steps", "--out", str(tmp_path / "out")]
-    assert run([*command, "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    written = json.loads((tmp_path / "out" / "theory.json").read_text())
-    assert shown == written
-    assert written["holds"] is True
-    assert written["lines"][0]["name"] == "teacher"
-    assert len(written["lines"][0]["settings"]["predicted"]) == written["lines"][0]["n_settings"]
-    assert run(command) == 1
-    assert "exists already" in capsys.readouterr().err
-    assert run([*command, "--force"]) == 0
 
 
 def test_fit_shows_priors_noise_and_subsets(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +79,7 @@ def test_fit_counts_bad_records_that_it_leaves_out(corpus: Corpus, capsys: pytes
     assert "1 bad records were left out" in shown.err
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["fit"], ["verify", "--only", "lemmas"]])
+@pytest.mark.parametrize("arguments", [["nonsense"], ["fit"], ["verify"]])
 def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     try:
         code: Any = run(["theory", *arguments])
@@ -123,11 +89,11 @@ def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFix
     assert capsys.readouterr().err
 
 
-def test_help_names_both_subcommands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_the_subcommand_and_the_labs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         run(["theory", "--help"])
     text = printed(capsys)
-    assert "verify" in text
-    assert "fit" in text
+    assert "mprm theory fit" in text
+    assert "mprm-lab theory" in text
     with pytest.raises(SystemExit, match="2"):
         run(["theory"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import zstandard
 from PIL import Image
 
 import mprm
@@ -19,7 +20,16 @@ from mprm.models import load_backbone
 from mprm_lab import shipped
 from mprm_lab.folder import RECORDS, SCORES
 from mprm_lab.make import LabPlan
-from mprm_lab.shipped import HASHES, MAX_BYTES, POLICIES, open_lab, pack_lab, shipped_files, unpack
+from mprm_lab.shipped import (
+    HASHES,
+    MAX_BYTES,
+    POLICIES,
+    open_lab,
+    pack_lab,
+    quickstart_excerpt,
+    shipped_files,
+    unpack,
+)
 from mprm_lab.world import draw, judge_chain, problem, problem_named
 
 
@@ -214,3 +224,18 @@ def test_all_of_it_is_small() -> None:
         HASHES,
     }
     assert sum(len(path.read_bytes()) for path in files) < MAX_BYTES
+
+
+def test_the_quick_start_corpus_of_mprm_is_an_excerpt_of_the_corpus(tmp_path: Path) -> None:
+    lines = unpack(shipped_files(), "corpus.jsonl.zst").splitlines()
+    data = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(quickstart_excerpt(lines))
+    with tarfile.open(fileobj=io.BytesIO(data)) as bundle:
+        bundle.extractall(tmp_path / "excerpt", filter="data")
+    mprm.quickstart(tmp_path / "shipped")
+    for path in (tmp_path / "excerpt").rglob("*"):
+        if path.suffix == ".jsonl":
+            assert path.read_bytes() == (tmp_path / "shipped" / path.relative_to(tmp_path / "excerpt")).read_bytes()
+        elif path.suffix == ".png":
+            other = tmp_path / "shipped" / path.relative_to(tmp_path / "excerpt")
+            with Image.open(path) as made, Image.open(other) as there:
+                assert made.convert("RGB").tobytes() == there.convert("RGB").tobytes()

@@ -41,13 +41,6 @@ def test_a_file_is_no_folder_for_a_report(option: str, annotations: Path, tmp_pa
     assert not (tmp_path / "r.html").exists()
 
 
-def test_theory_does_not_simulate_what_it_cannot_write(tmp_path: Path, capsys, monkeypatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setattr("mprm_lab.theory.verify.verify", lambda **_: pytest.fail("simulated"))
-    assert run_mprm(["theory", "verify", "--only", "steps", "--out", str(tmp_path / "file")]) == 2
-    assert "is a file" in capsys.readouterr().err
-
-
 def test_an_image_root_in_the_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = pytest.importorskip("PIL.Image")
     monkeypatch.setenv("HOME", str(tmp_path))

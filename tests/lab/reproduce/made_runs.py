@@ -11,6 +11,7 @@ from typing import Any
 
 from mprm_lab.folder import RECORDS
 from mprm_lab.reproduce.plan import ReproducePlan, Run
+from mprm_lab.reproduce.reproduce import Reproduction, reproduce
 from mprm_lab.reproduce.results import summary_of
 from mprm_lab.reproduce.run import RunStore
 
@@ -136,3 +137,9 @@ def made_results(plan: ReproducePlan | None = None) -> dict[str, Any]:
             for name in plan.backbones
         },
     }
+
+
+def done(folder: Path, plan: ReproducePlan = TINY, **options: Any) -> Reproduction:
+    """The experiments, with nothing trained."""
+    quiet = {"jobs": 1, "log": lambda _line: None, "do_run": MeasureNothing(folder)}
+    return reproduce(folder, plan, **{**quiet, **options})

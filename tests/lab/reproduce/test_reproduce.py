@@ -26,21 +26,11 @@ from mprm.cli import run as run_program
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
 from mprm_lab.cli import MPRM_LAB
 from mprm_lab.folder import LabFolder
-from mprm_lab.reproduce.plan import ReproducePlan
-from mprm_lab.reproduce.reproduce import Reproduction, dry_run, reproduce
+from mprm_lab.reproduce.reproduce import dry_run, reproduce
 from mprm_lab.world import draw, problem_named
-from tests.lab.reproduce.made_runs import TINY, MeasureNothing, make_folder
+from tests.lab.reproduce.made_runs import TINY, MeasureNothing, done, make_folder
 
 CONDITIONS = ["full", "full-soft", "random-10", "bis-10"]
-
-
-def quiet(_line: str) -> None:
-    pass
-
-
-def done(folder: Path, plan: ReproducePlan = TINY, **options: Any) -> Reproduction:
-    """The experiments, with nothing trained."""
-    return reproduce(folder, plan, **{"jobs": 1, "log": quiet, "do_run": MeasureNothing(folder), **options})
 
 
 def ran(folder: Path) -> list[str]:
@@ -117,7 +107,7 @@ def test_a_killed_command_goes_on_and_repeats_nothing_that_was_finished(tmp_path
     make_folder(tmp_path)
     (tmp_path / "behaviour.json").write_text(json.dumps({"bis-10": "hang"}))
     code = (
-        "import sys; from tests.lab.reproduce.test_reproduce import Path, done\n"
+        "import sys; from tests.lab.reproduce.made_runs import Path, done\n"
         "if __name__ == '__main__': done(Path(sys.argv[1]))\n"
     )
     script = tmp_path / "script.py"
@@ -125,7 +115,7 @@ def test_a_killed_command_goes_on_and_repeats_nothing_that_was_finished(tmp_path
     paths = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, sys.path)])
     running = subprocess.Popen([sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": paths})
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not any(".bis-10." in line for line in (ran(tmp_path) if (tmp_path / "ran").exists() else [])):
             assert time.monotonic() < deadline, "the worker did not come to the run that hangs"
             time.sleep(0.1)

@@ -81,8 +81,8 @@ def reproduce(
     check_folders(*(path / name for name in ("results", "images", "logs", "runs")))
     if learning_rates is not None and (unknown := set(backbones) - learning_rates.keys()):
         raise ConfigError(f"learning_rates has none for {', '.join(sorted(unknown))}")
-    with _exclusive(path / WORK):
-        session = _Session(folder, plan, jobs, do_run or Runner(folder, plan), progress)
+    with _exclusive(path / WORK), worker_pool(jobs, path / "logs") as pool:
+        session = _Session(folder, plan, pool, do_run or Runner(folder, plan), progress)
         missing = session.missing(wanted)
         if any(run.condition in plan.best_of_n for run in missing):
             folder.grade_candidates(log)
@@ -118,8 +118,8 @@ def default_jobs(device: str) -> int:
 class _Session:
     """The runs of one command."""
 
-    def __init__(self, folder: LabFolder, plan: ReproducePlan, jobs: int, do_run: DoRun, progress: Progress) -> None:
-        self.folder, self.plan, self.jobs, self.do_run, self.progress = folder, plan, jobs, do_run, progress
+    def __init__(self, folder: LabFolder, plan: ReproducePlan, pool: Any, do_run: DoRun, progress: Progress) -> None:
+        self.folder, self.plan, self.pool, self.do_run, self.progress = folder, plan, pool, do_run, progress
         self.store = RunStore(folder.path)
 
     def missing(self, runs: list[Run]) -> list[Run]:
@@ -148,19 +148,16 @@ class _Session:
         missing, failed = self.missing(runs), dict[str, str]()
         costs = {run.name: round(self.plan.cost(run, self.folder.n_rollouts)) for run in missing}
         missing.sort(key=lambda run: -costs[run.name])  # the longest go first
-        n_done, logs = len(runs) - len(missing), self.folder.path / "logs"
-        with (
-            self.progress(f"{title}: {len(missing)} of {len(runs)} runs", sum(costs.values())) as advance,
-            worker_pool(min(self.jobs, len(missing)), logs) as pool,
-        ):
-            futures = {pool.schedule(self.do_run, args=[run, settings[run.name]]): run for run in missing}
+        n_done = len(runs) - len(missing)
+        with self.progress(f"{title}: {len(missing)} of {len(runs)} runs", sum(costs.values())) as advance:
+            futures = {self.pool.schedule(self.do_run, args=[run, settings[run.name]]): run for run in missing}
             for future in as_completed(futures):
                 run = futures[future]
                 n_done += 1
                 try:
                     note = f"{run.name} {100 * future.result():.1f}"
                 except Exception as error:
-                    failed[run.name] = _reason(error, logs)
+                    failed[run.name] = _reason(error, self.folder.path / "logs")
                     note = f"{run.name} FAILED: {failed[run.name].strip().splitlines()[-1]}"
                 advance(costs[run.name], f"{n_done}/{len(runs)}: {note}")
         return failed
@@ -180,7 +177,7 @@ def worker_pool(jobs: int, logs: Path) -> Iterator[Any]:
     """
     logs.mkdir(parents=True, exist_ok=True)
     spawn = multiprocessing.get_context("spawn")  # a forked process cannot use the device of its parent
-    pool = ProcessPool(max(1, jobs), initializer=_start_worker, initargs=(str(logs), jobs), context=spawn)
+    pool = ProcessPool(jobs, initializer=_start_worker, initargs=(str(logs), jobs), context=spawn)
     try:
         yield pool
     finally:

@@ -1,4 +1,4 @@
-"""The numbers of docs/theory.md are those of the committed results."""
+"""The numbers of docs/theory.md and docs/results/theory.md are those of the committed results."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mprm_lab.sample_corpus import write_sample
-from mprm_lab.theory.lines import FAMILY_ERROR
 
+import mprm
 from mprm.theory import fit_corpus
-from mprm_lab.theory.verify import CRITERION
+from mprm_lab.theory.statements import CRITERION, FAMILY_ERROR, STATEMENTS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCUMENT = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "results" / "theory.md").read_text(encoding="utf-8")
 RESULTS: dict[str, Any] = json.loads((ROOT / "docs" / "results" / "theory.json").read_text(encoding="utf-8"))
 FIT: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / "theory_fit.json").read_text(encoding="utf-8"))
 SEEDS: dict[str, Any] = json.loads(
@@ -23,9 +23,9 @@ SEEDS: dict[str, Any] = json.loads(
 )
 
 
-def table_after(text: str) -> list[list[str]]:
+def table_after(text: str, document: str = PAGE) -> list[list[str]]:
     """The cells of the first table after the text, without heads and rule."""
-    found = re.search(r"(?:^\|.*\n)+", DOCUMENT[DOCUMENT.index(text) :], re.MULTILINE)
+    found = re.search(r"(?:^\|.*\n)+", document[document.index(text) :], re.MULTILINE)
     assert found is not None
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in found[0].splitlines()][2:]
 
@@ -70,7 +70,7 @@ def coverage_rows() -> list[list[str]]:
 
 
 def test_the_table_of_lines_is_the_committed_one() -> None:
-    assert table_after("The table is `mprm theory verify") == [line_cells(line) for line in RESULTS["lines"]]
+    assert table_after("## Statements") == [line_cells(line) for line in RESULTS["lines"]]
 
 
 def test_every_committed_line_holds_by_the_criterion_of_today() -> None:
@@ -78,14 +78,17 @@ def test_every_committed_line_holds_by_the_criterion_of_today() -> None:
     assert all(line["holds"] for line in RESULTS["lines"])
     assert RESULTS["criterion"] == CRITERION
     assert f"at most {FAMILY_ERROR:.0%}" in DOCUMENT
+    statements = {line["name"]: (line["equation"], line["statement"], line["relation"]) for line in RESULTS["lines"]}
+    assert statements == STATEMENTS
+    assert f"All {len(STATEMENTS)} statements hold" in DOCUMENT
 
 
 def test_the_table_of_strategies_is_the_committed_one() -> None:
-    assert table_after("### Subsets compared") == strategy_rows()
+    assert table_after("## Subsets compared") == strategy_rows()
 
 
 def test_the_table_of_coverage_is_the_committed_one_and_near_95() -> None:
-    assert table_after("### Measured") == coverage_rows()
+    assert table_after("### Measured", DOCUMENT) == coverage_rows()
     for found in FIT["coverage"]:
         # a binomial share of that many corpora, 4 standard deviations
         assert found["covered"] == pytest.approx(
@@ -113,14 +116,15 @@ def test_a_known_prior_of_three_million_steps_lies_in_its_committed_interval() -
 
 
 def test_figures_are_there() -> None:
-    for name in re.findall(r"\]\((results/[\w.]+)\)", DOCUMENT):
-        assert (ROOT / "docs" / name).exists()
+    for folder, text in (("docs", DOCUMENT), ("docs/results", PAGE)):
+        for name in re.findall(r"\]\(([\w./]+\.(?:svg|json|md))\)", text):
+            assert (ROOT / folder / name).exists()
 
 
 def test_the_shares_of_pseudo_positives_are_those_of_the_two_corpora(tmp_path: Path) -> None:
     sample = json.loads((ROOT / "docs" / "results" / "theory_fit_sample.json").read_text(encoding="utf-8"))
     committed = {subset["strategy"]: subset["pseudo_positive"] for subset in sample["subsets"]}
-    again = {subset.strategy: subset.pseudo_positive for subset in fit_corpus(write_sample(tmp_path)).subsets}
+    again = {subset.strategy: subset.pseudo_positive for subset in fit_corpus(mprm.quickstart(tmp_path)).subsets}
     assert again == pytest.approx(committed, abs=1e-6)
     told = DOCUMENT[DOCUMENT.index("### What it says of BIS") : DOCUMENT.index("### Measured")]
     for shares in (committed, FIT["time"]["subsets"]):
