@@ -17,12 +17,12 @@ from mprm_lab.reproduce.results import METRICS, Runs, read_results
 WORDS = """# The lab's experiments, made a second time
 
 `mprm-lab reproduce LAB --make --seeds 3` in an empty folder: policies, corpus, benchmarks, candidates and every
-cell from nothing, on a GPU of the same kind. [What came out the same](../lab.md#from-nothing) is everything but the
-order of the rollouts in the corpus, on which draws and batches depend, and what is trained on them. So each cell
-has another random choice and another order of training, as other seeds would give; and the learning rate, chosen by
+run from nothing, on a GPU of the same kind. [What came out the same](../lab.md#from-nothing) is everything but the
+order of the rollouts in the corpus, on which sampling and batches depend, and what is trained on them. So each run
+has another random subset and another order of training, as other seeds would give; and the learning rate, chosen by
 the same rule, is another one
 ({rates}).
-All cells are in [lab_again.json](lab_again.json); the first run's are those of [its page](lab.md).
+All runs are in [lab_again.json](lab_again.json); the first run's are those of [its page](lab.md).
 
 Differences in points, with Student's 95% intervals over {seeds} seeds: of three seeds they are wide. *(curve)* is the
 mean of the points of the learning curve, which three seeds have in both runs. **Bold** where the whole interval lies

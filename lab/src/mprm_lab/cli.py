@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -28,17 +29,13 @@ MPRM_LAB = Program(
     resumable=("make", "reproduce"),
 )
 
+log = partial(print, file=sys.stderr, flush=True)
 Folder = Annotated[str, Option("Folder of the lab; made if it is not there.", "DIR", is_positional=True)]
 
 
 def main() -> None:
     """Run the command line and exit."""
     sys.exit(run(sys.argv[1:], MPRM_LAB))
-
-
-def log(text: str) -> None:
-    """Print a line on what is being done."""
-    print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ def test_the_page_has_the_papers_numbers_beside_the_labs() -> None:
     assert main["BIS-10%"][4:6] == ["65.46", "63.60 [63.35, 63.85]"]
     assert main["All rollouts, soft"][4] == "61.54"
     assert main["BIS-10%"][3] == "4.00"  # 20 errors of 500 steps
-    paired = {row[0]: row for row in rows(internvl, "BIS minus random choice")}
+    paired = {row[0]: row for row in rows(internvl, "BIS minus random selection")}
     assert paired["10%"][1:] == ["+2.60", "+3.00 [+3.00, +3.00]", "+3.00 [+1.00, +5.00]"]
     ablation = {row[0]: row for row in rows(internvl, "Ablation at 25%")}
     assert ablation["Mixed-25%"][1:5] == ["11.02", "64.70", "-0.76", "4.00"]
@@ -92,7 +92,7 @@ def test_a_page_of_few_runs_leaves_out_what_they_cannot_show() -> None:
     found = made_results(TINY)
     found["n_planned"] += 3
     text = page(found)
-    assert "3 planned cells are not measured yet." in " ".join(text.split())
+    assert "3 planned runs are not done yet." in " ".join(text.split())
     assert "### Best of N" not in text
     assert "lab_curves" not in text
     assert "BIS-10%" in text

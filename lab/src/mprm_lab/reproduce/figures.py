@@ -20,7 +20,7 @@ def charts_of(results: dict[str, Any]) -> list[Chart]:
         for name, x, y, series in (
             ("scaling", "share of the rollouts (%)", "overall F1", _scaling(summary)),
             ("random", "share of the rollouts (%)", "overall F1", _random(summary)),
-            ("curves", "updates", "overall F1", _curves(summary)),
+            ("curves", "optimizer steps", "overall F1", _curves(summary)),
             ("best_of_n", "candidates a problem (N)", "accuracy", _best_of_n(summary)),
         ):
             if series:
@@ -73,7 +73,7 @@ def _random(summary: Summary) -> tuple[Series, ...]:
     end = (_point(100, summary["full"]["overall"]),) if "full" in summary else ()
     return (
         Series(name="random, one pass", points=single + end),
-        Series(name="random, as many updates as all", points=matched + end),
+        Series(name="random, as many optimizer steps as all", points=matched + end),
     )
 
 

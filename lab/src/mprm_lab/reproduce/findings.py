@@ -130,14 +130,14 @@ FINDINGS = (
         claims=(_above("random-25", "full", -MODERATE),),
     ),
     Finding(
-        words="So it does when a random quarter gets as many updates as all data",
+        words="So it does when a random quarter gets as many optimizer steps as all data",
         claims=(_above("random-25-matched", "full", -MODERATE),),
     ),
     Finding(words="Mixed rollouts teach more than random ones", claims=(_above("mixed-25", "random-25"),)),
     Finding(words="Rollouts of low MC teach more than random ones", claims=(_above("low-mc-25", "random-25"),)),
     Finding(words="Mixed rollouts teach more than those of low MC", claims=(_above("mixed-25", "low-mc-25"),)),
     Finding(
-        words="BIS is better than random choice at every fraction",
+        words="BIS is better than random selection at every fraction",
         claims=tuple(_above(f"bis-{rho}", f"random-{rho}") for rho in RHOS),
     ),
     Finding(
@@ -172,7 +172,7 @@ FINDINGS = (
         ),
     ),
     Finding(
-        words="BIS improves best-of-N over random choice and over all data",
+        words="BIS improves best-of-N over random selection and over all data",
         claims=tuple(_above("bis-25", other, value="best-of-16") for other in ("random-25", "full")),
     ),
     Finding(

@@ -35,7 +35,7 @@ OTHER_METRICS = {"macro_f1": "pooled F1", "auc": "AUC"}
 """Those that do not take the mean over sources."""
 CAPTIONS = {
     "scaling": "Overall F1 against the share of the rollouts",
-    "random": "Random choice, one pass and as many updates as all data",
+    "random": "Random selection, one pass and as many optimizer steps as all data",
     "curves": "Overall F1 during training",
     "best_of_n": "Accuracy of best-of-N",
 }
@@ -152,7 +152,7 @@ def _introduction(results: dict[str, Any]) -> str:
         n_runs=len(runs),
         time=duration(sum(record["seconds"] for record in runs)),
         devices=", ".join(sorted({record["device"] for record in runs})),
-        missing=f"{n_missing} planned cells are not measured yet." if n_missing else "",
+        missing=f"{n_missing} planned runs are not done yet." if n_missing else "",
     )
 
 
@@ -223,12 +223,12 @@ def _backbone(results: dict[str, Any], runs: Runs, backbone: str) -> str:
     over_problems = results["bis_minus_random_over_problems"].get(backbone, {})
     sections: Sequence[tuple[str, str]] = (
         ("Labels and fractions", _main_table(summary, backbone) + figure("scaling")),
-        ("BIS minus random choice", _paired_table(runs, backbone, over_problems)),
+        ("BIS minus random selection", _paired_table(runs, backbone, over_problems)),
         ("One threshold for all sources, or one for each", _own_thresholds(results, runs, backbone)),
         ("Ablation at 25%", _ablation_table(runs, summary, backbone)),
         ("Sensitivity to α at 25%", _alpha_table(summary, backbone)),
         (
-            "Random choice: one pass, and as many updates as all data",
+            "Random selection: one pass, and as many optimizer steps as all data",
             _matched_table(summary) + figure("random"),
         ),
         ("Best of N", _best_of_n_table(summary, backbone) + figure("best_of_n")),
@@ -260,7 +260,7 @@ def _main_table(summary: Summary, backbone: str) -> str:
         for condition, row in summary.items()
         if is_main(condition)
     ]
-    heads = ["data", "rollouts", "updates", "error steps (%)"]
+    heads = ["data", "rollouts", "optimizer steps", "error steps (%)"]
     heads += ["paper: overall", "lab: overall", "test threshold", "pooled F1", "AUC", "seeds"]
     return markdown(heads, rows)
 
@@ -279,7 +279,7 @@ def _paired_table(runs: Runs, backbone: str, over_problems: dict[str, Any]) -> s
         by_problem = "" if None in ends else "{} [{}, {}]".format(*(signed(100 * end) for end in ends))
         rows.append([f"{rho}%", paper, points(runs.difference(backbone, condition, other)), by_problem])
     table = markdown(["ρ", "paper", "lab: over seeds", "lab: over problems"], rows)
-    note = "Over problems: the seeds' mean difference, its interval by drawing the benchmark's problems, 1,000 draws."
+    note = "Over problems: the seeds' mean difference, its interval by bootstrap over the benchmark's problems, 1,000 samples."
     return f"{table}\n\n{note}" if rows else ""
 
 
@@ -355,7 +355,7 @@ def _matched_table(summary: Summary) -> str:
             single = condition.removesuffix("-matched")
             once = percent(summary[single]["overall"]) if single in summary else ""
             rows.append([label(single), once, percent(row["overall"]), f"{row['n_optimizer_steps']:,.0f}"])
-    return markdown(["data", "one pass", "matched updates", "updates, matched"], rows)
+    return markdown(["data", "one pass", "matched updates", "optimizer steps, matched"], rows)
 
 
 def _best_of_n_table(summary: Summary, backbone: str) -> str:
@@ -393,9 +393,9 @@ def _same_position(results: dict[str, Any], backbone: str, summary: Summary) -> 
     rows = [[label(name), percent(summary[name]["auc"]), percent(mean)] for name, mean in auc.items()]
     names = {"overall": "an overall value", "macro_f1": "a pooled F1", "auc": "an AUC"}
     worth = [f"{words} of {100 * alone[name]:.2f}" for name, words in names.items() if alone[name] is not None]
-    sentence = f"""A score that reads nothing, the share of positive steps in the corpus at the same place of the
+    sentence = f"""A score that reads nothing, the share of positive steps in the corpus at the same position of the
         same source, has {", ".join(worth)}."""
-    table = markdown(["data", "AUC, all steps", "AUC, at the same place"], rows)
+    table = markdown(["data", "AUC, all steps", "AUC, at the same position"], rows)
     text = _text("same position", alone=sentence if worth else "")
     return f"{text}\n\n{table}" if rows else ""
 
@@ -408,7 +408,7 @@ def _curve_table(summary: Summary) -> str:
         for name, curve in curves.items()
     ]
     n_seeds = max((point["overall"]["n"] for curve in curves.values() for point in curve), default=0)
-    return markdown(["data", f"overall (update), mean over {n_seeds} seeds"], rows)
+    return markdown(["data", f"overall (optimizer step), mean over {n_seeds} seeds"], rows)
 
 
 def _source_table(summary: Summary) -> str:

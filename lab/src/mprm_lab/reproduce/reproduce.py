@@ -11,11 +11,10 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -34,12 +33,10 @@ DoRun = Callable[[Run, dict[str, Any]], float]
 """Does a run with its settings in a worker process, and returns its overall value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reproduction:
+class Reproduction(NamedTuple):
     """How far the experiments are."""
 
     n_runs: int
-    """Asked for now."""
     n_kept: int
     """Of them, finished by an earlier command."""
     failed: dict[str, str]
@@ -57,16 +54,12 @@ def reproduce(
     progress: Progress = silent,
     do_run: DoRun | None = None,
 ) -> Reproduction:
-    """Train and evaluate every run of the plan that is not finished yet.
+    """Train and evaluate every run of the plan in a lab's folder that is not finished yet.
 
     Parameters
     ----------
-    lab
-        Folder that ``mprm-lab make`` wrote. Records are kept in ``results/``, some models in ``runs/``.
     only
         Runs whose names match this pattern, such as ``qwen.*-10.*``; what they need is run too.
-    jobs
-        Processes at a time; see `default_jobs`.
     learning_rates
         Of each backbone, where they were chosen before; else they are chosen first.
     do_run
@@ -252,8 +245,6 @@ def dry_run(lab: str | Path, plan: ReproducePlan, *, only: str = "*") -> Iterato
 def duration(seconds: float) -> str:
     """A time to read.
 
-    Examples
-    --------
     >>> duration(42), duration(150), duration(7200)
     ('42 s', '2.5 min', '2.0 h')
     """

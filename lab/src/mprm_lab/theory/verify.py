@@ -80,16 +80,8 @@ def _curve_points(curve: dict[int, FloatArray]) -> dict[int, dict[str, float]]:
 def verify(*, seed: int = 0, only: Iterable[str] = (), progress: Progress = silent) -> Verification:
     """Simulate what the paper's statements are about, and check each statement.
 
-    Parameters
-    ----------
-    seed
-        Of all that is sampled; a part samples the same with or without the others.
-    only
-        Parts to simulate, of ``steps``, ``rollouts``, ``success-rates``, ``training`` and ``strategies``; all when
-        empty.
+    ``only`` names some of `PARTS`; a part samples the same with or without the others.
 
-    Examples
-    --------
     >>> verify(only=["steps"]).holds
     True
     """

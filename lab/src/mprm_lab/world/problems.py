@@ -104,13 +104,7 @@ class Problem:
 
 
 def problem(source: str, seed: int) -> Problem:
-    """The problem of a source with this seed; always the same.
-
-    Examples
-    --------
-    >>> problem("grid-sum", 17).id
-    'grid-sum/17'
-    """
+    """The problem of a source with this seed; always the same."""
     if source not in SOURCES:
         raise ConfigError(f"there is no source {source!r} in the lab; choose one of {', '.join(SOURCES)}")
     rng = rng_of(source, seed, "problem")

@@ -29,13 +29,7 @@ Words = tuple[str, ...]
 
 
 def cell_name(row: int, column: int) -> str:
-    """The name of a cell; rows and columns count from 0, names from 1.
-
-    Examples
-    --------
-    >>> cell_name(1, 2)
-    'cell 7'
-    """
+    """The name of a cell, such as ``cell 7`` for row 1 and column 2, both from 0."""
     return CELLS[row * N_LINES + column]
 
 
