@@ -435,8 +435,8 @@ class Fit:
         chosen = slice(None) if source is None else [source]
         steps = self.histogram[chosen].ravel()
         is_positive = np.broadcast_to(self.is_positive, self.histogram.shape)[chosen].ravel()
-        columns = (self.k[chosen].ravel(), self.n[chosen].ravel(), steps, is_positive)
-        return Counts(*(column[steps > 0] for column in columns))
+        seen = steps > 0
+        return Counts(self.k[chosen].ravel()[seen], self.n[chosen].ravel()[seen], steps[seen], is_positive[seen])
 
     def corpus_fit(self, n_dropped: int = 0) -> CorpusFit:
         """Everything that the fit tells."""
@@ -540,9 +540,10 @@ class Fit:
         subsets = []
         for strategy, is_kept in kept.items():
             histogram = self.steps.histogram(is_kept)
-            counts = [int(n.sum()) for n in (is_kept, histogram, histogram[:, self.is_positive])]
+            n_steps, n_positive = int(histogram.sum()), int(histogram[:, self.is_positive].sum())
             expected = float(np.sum(histogram * noise))
-            subsets.append(SubsetNoise(strategy, *counts, expected / max(1, counts[2]), expected / max(1, counts[1])))
+            shares = expected / max(1, n_positive), expected / max(1, n_steps)
+            subsets.append(SubsetNoise(strategy, int(is_kept.sum()), n_steps, n_positive, *shares))
         return subsets
 
 
