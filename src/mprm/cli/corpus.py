@@ -1,15 +1,17 @@
-"""``mprm check``, ``mprm convert``, ``mprm stats`` and ``mprm score``."""
+"""``mprm check``, ``mprm convert``, ``mprm stats``, ``mprm score`` and ``mprm quickstart``."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 from mprm.cli.arguments import as_json, parsed
-from mprm.config import Json, Option, Paths
+from mprm.config import Config, Force, Json, Option, Paths
 from mprm.data.check import CheckConfig, CheckReport, check
 from mprm.data.convert import ConvertConfig, convert
+from mprm.data.quickstart import quickstart
 from mprm.data.validate import ERRORS, WARNINGS
 from mprm.progress import progress_bar
 from mprm.selection.score import ScoreConfig, score
@@ -157,4 +159,23 @@ def run_stats(arguments: list[str]) -> int:
     else:
         spare = ["never sampled", "avg out of N", "words/step", "tied at α", "mixed"]
         show_fitted("Statistics", heads, rows, spare=spare)
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuickstartCommand(Config):
+    """Write the quick-start corpus: 400 annotated rollouts of a small visual world, with their images."""
+
+    folder: Annotated[str, Option("Folder for annotations/ and images/.", "DIR", is_positional=True)] = "."
+    force: Force = False
+
+
+def run_quickstart(arguments: list[str]) -> int:
+    """Parse, call `mprm.quickstart`, print."""
+    options = parsed(QuickstartCommand, arguments, command="quickstart", example="mprm quickstart .")
+    paths = quickstart(options.folder, force=options.force)
+    for path in paths:
+        print(f"{path}: {len(path.read_bytes().splitlines())} rollouts")
+    folder = paths[0].parent
+    print(f"Images are in {folder.parent / 'images'}.\nNext: mprm stats {shlex.quote(str(folder))}")
     return 0

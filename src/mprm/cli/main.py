@@ -28,10 +28,7 @@ COMMANDS = {
         "a published InternVL2.5 checkpoint for transformers",
     ),
     "theory": ("mprm.cli.theory:run", "the paper's model of Monte-Carlo labels, fitted to a corpus"),
-    "quickstart": (
-        "mprm.cli.quickstart:run",
-        "write a small annotated corpus with its images, to try every stage on",
-    ),
+    "quickstart": ("mprm.cli.corpus:run_quickstart", "write a small annotated corpus, to try every stage on"),
 }
 """Where each command lives, and what it is for."""
 

@@ -8,7 +8,7 @@ then looks at it again and says what is wrong. `count_rows_python` is its twin a
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -295,8 +295,15 @@ class _Counter:
         return named if isinstance(named, str) and named else self.task.chunk.source
 
 
-def start_counting(corpus: Corpus, engine: Engine, *, tau: float, stop_at_bad: bool) -> Iterator[Counted]:
-    """Set the engine to work on every chunk; the label counts come in the chunks' order."""
+def start_counting(
+    corpus: Corpus,
+    engine: Engine,
+    *,
+    tau: float,
+    stop_at_bad: bool,
+    count: Callable[[CountTask], Any] = count_labels,
+) -> Iterator[Any]:
+    """Set the engine to work on every chunk; what ``count`` makes of each comes in the chunks' order."""
     for path, fmt in corpus.formats.items():
         if fmt.many:
             raise ConfigError(
@@ -304,4 +311,4 @@ def start_counting(corpus: Corpus, engine: Engine, *, tau: float, stop_at_bad: b
                 f" mprm convert {path} --to {'visualprm-raw' if fmt.labels == 'mc' else 'trl'} --out FILE.jsonl,"
                 " and read that with --text-only"
             )
-    return engine.map(count_labels, (CountTask(chunk, tau, corpus.options, stop_at_bad) for chunk in corpus.chunks))
+    return engine.map(count, (CountTask(chunk, tau, corpus.options, stop_at_bad) for chunk in corpus.chunks))

@@ -1,8 +1,8 @@
 """What a step's count of successes tells of its success rate (section 3.3 and its appendix).
 
-The Beta prior of success rates that makes counts of successes most likely: empirical Bayes.
-
-How sure a fitted Beta prior is: the covariance of log a and log b.
+The Beta-Binomial model: posterior and effective noise under a prior, the prior of most likelihood (empirical Bayes),
+and how certain a fitted prior is. Throughout, k of n continuations of a step succeed, arrays of any shapes that
+broadcast; its success rate r is ``Beta(a, b)``; and it is reliable when r is at least tau.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from __future__ import annotations
 from types import ModuleType
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from mprm.errors import DataError, MissingDependencyError
-from mprm.theory.arguments import FloatArray
-
-IntArray = NDArray[np.int64]
+from mprm.theory.equations import FloatArray, IntArray
 
 
 def scipy_special() -> ModuleType:
@@ -24,20 +22,13 @@ def scipy_special() -> ModuleType:
         from scipy import special
     except ImportError as error:
         raise MissingDependencyError(
-            "the Beta-Binomial model needs SciPy: pip install scipy, or install mprm with its extra [annotate]"
+            "the Beta-Binomial model needs SciPy: pip install scipy, or install mprm with its extra [theory]"
         ) from error
     return special  # type: ignore[no-any-return]
 
 
 def posterior_mean(k: ArrayLike, n: ArrayLike, *, a: float, b: float) -> FloatArray:
     """Expected success rate of a step with k successes of n, ``(a + k) / (a + b + n)``; in (0, 1).
-
-    Parameters
-    ----------
-    k, n : any shapes that broadcast
-        Successes; continuations.
-    a, b
-        The Beta prior of r.
 
     Examples
     --------
@@ -55,15 +46,6 @@ def eta_eff(k: ArrayLike, n: ArrayLike, *, tau: float, a: float, b: float) -> Fl
     ``eta_eff(k, n) = Pr(r < tau | k of n) = I_tau(a + k, b + n - k)``, with I the regularized incomplete
     beta function; strictly decreasing in k.
 
-    Parameters
-    ----------
-    k, n : any shapes that broadcast
-        Successes; continuations.
-    tau
-        A step is reliable when r is at least tau.
-    a, b
-        The Beta prior of r.
-
     Examples
     --------
     >>> eta_eff([3, 4], 4, tau=0.5, a=1, b=1).tolist()  # 6/32 and 1/32
@@ -79,13 +61,6 @@ def all_fail(n: ArrayLike, n_max: ArrayLike, *, a: float, b: float) -> FloatArra
 
     ``Pr(k = 0 of n_max | k = 0 of n) = B(a, b + n_max) / B(a, b + n)``, with B the beta function;
     rises with n to 1 at n_max.
-
-    Parameters
-    ----------
-    n, n_max : any shapes that broadcast
-        Failures so far; continuations in all.
-    a, b
-        The Beta prior of r.
 
     Examples
     --------
@@ -104,15 +79,6 @@ def pseudo_positive_share(n: ArrayLike, *, tau: float, a: float, b: float) -> Fl
     ``Pr(r < tau | k > 0) = (I_tau(a, b) - f I_tau(a, b + n)) / (1 - f)``, with
     ``f = Pr(k = 0) = B(a, b + n) / B(a, b)``. The mean of `eta_eff` over positive steps; rises with n, for
     more continuations find the rare success of more steps.
-
-    Parameters
-    ----------
-    n : any shape
-        Continuations of each step, at least 1.
-    tau
-        A step is reliable when r is at least tau.
-    a, b
-        The Beta prior of r.
 
     Examples
     --------
@@ -138,7 +104,7 @@ def checked_counts(k: ArrayLike, n: ArrayLike) -> tuple[IntArray, IntArray]:
 
 
 PRIOR_RANGE = (1e-3, 1e4)
-"""Where a and b are looked for; a fit that leans on an end has no maximum inside."""
+"""Range of a and b; a fit at an end has no maximum inside."""
 REMEDY = "fit to more steps, or give a and b"
 
 
@@ -182,20 +148,20 @@ def fit_beta(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None = None) -> tup
 
     ends = np.log(PRIOR_RANGE)
 
-    def fitted(start: FloatArray) -> OptimizeResult:
+    def minimized(start: FloatArray) -> OptimizeResult:
         options = {"ftol": 1e-14, "gtol": 1e-9}
         return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[ends, ends], options=options)
 
-    found = fitted(np.zeros(2))
-    # a likelihood that rises to an end does so ever more slowly, and the search stops on the way: begin there too
-    for start in (found.x - found.x.max() + ends[1], found.x - found.x.min() + ends[0]):
-        other = fitted(np.clip(start, *ends))
-        if other.fun <= found.fun:
-            found = other
-    a, b = np.exp(found.x).tolist()
-    if found.x.max() > ends[1] - 1e-6:
+    best = minimized(np.zeros(2))
+    # a likelihood that rises to an end does so ever more slowly, and the search stops on the way: start there too
+    for start in (best.x - best.x.max() + ends[1], best.x - best.x.min() + ends[0]):
+        other = minimized(np.clip(start, *ends))
+        if other.fun <= best.fun:
+            best = other
+    a, b = np.exp(best.x).tolist()
+    if best.x.max() > ends[1] - 1e-6:
         raise DataError(f"success rates vary no more than chance does: a = {a:g}, b = {b:g} is no prior; {REMEDY}")
-    if found.x.min() < ends[0] + 1e-6:
+    if best.x.min() < ends[0] + 1e-6:
         raise DataError(f"success rates are nearly all 0 or 1: a = {a:g}, b = {b:g} is no prior; {REMEDY}")
     return a, b
 
@@ -207,8 +173,8 @@ def _histogram(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None) -> tuple[In
     if np.any(times < 0) or not np.all(np.isfinite(times)):
         raise DataError("how many steps a pair stands for must be a number of at least 0")
     seen = (n > 0) & (times > 0)
-    pairs, place = np.unique(np.stack([k[seen], n[seen]]), axis=1, return_inverse=True)
-    weight: FloatArray = np.bincount(place.ravel(), times[seen], minlength=pairs.shape[1]).astype(np.float64)
+    pairs, index = np.unique(np.stack([k[seen], n[seen]]), axis=1, return_inverse=True)
+    weight: FloatArray = np.bincount(index.ravel(), times[seen], minlength=pairs.shape[1]).astype(np.float64)
     if not np.any(pairs[1] > 1):
         raise DataError(f"no step has two continuations or more, so nothing tells how success rates vary; {REMEDY}")
     n_good, n_all = weight @ pairs[0], weight @ pairs[1]
@@ -236,10 +202,7 @@ def likelihood_slopes(k: ArrayLike, n: ArrayLike, *, a: float, b: float) -> Floa
 def observed_information(k: ArrayLike, n: ArrayLike, counts: ArrayLike, *, a: float, b: float) -> FloatArray:
     """Minus the second derivatives of the log-likelihood in ``(log a, log b)``, at its maximum; shape (2, 2).
 
-    Parameters
-    ----------
-    k, n, counts : shape (S,)
-        Successes; continuations; how many steps have them.
+    ``counts`` is how many steps have each k and n; all three have shape (S,).
     """
     k, n = checked_counts(k, n)
     weight = np.asarray(counts, np.float64)
@@ -255,22 +218,15 @@ def observed_information(k: ArrayLike, n: ArrayLike, counts: ArrayLike, *, a: fl
     return -np.array([[a * a * aa, a * b * both], [a * b * both, b * b * bb]])
 
 
-def prior_covariance(information: FloatArray, slopes_of_rollouts: FloatArray | None = None) -> FloatArray:
+def prior_covariance(information: FloatArray, squared_slopes: FloatArray | None = None) -> FloatArray:
     """Covariance of the fitted ``(log a, log b)``; shape (2, 2).
 
     ``H^-1`` where steps are independent, with H the observed information. Steps of a rollout are alike, so that they
     tell less: with J the sum over rollouts of the outer products of their slopes, ``H^-1 J H^-1`` holds for any
     dependence within a rollout.
-
-    Parameters
-    ----------
-    information : shape (2, 2)
-        See `observed_information`.
-    slopes_of_rollouts : shape (2, 2)
-        J; None takes steps for independent.
     """
     inverse: FloatArray = np.asarray(np.linalg.inv(information), np.float64)
-    return inverse if slopes_of_rollouts is None else inverse @ slopes_of_rollouts @ inverse
+    return inverse if squared_slopes is None else inverse @ squared_slopes @ inverse
 
 
 def few_rollouts_factor(n_rollouts: int) -> float:

@@ -1,16 +1,8 @@
-"""The teacher and the student: logistic regression on the representation of a step (section 3.1).
+"""The paper's analysis as functions: what each equation says of steps, rollouts and training.
 
-How much a step moves the student: the second moment of its gradient at the teacher (section 3.3).
-
-What flipped labels do to a rollout's mixture (section 3.3 and its appendix).
-
-What N continuations make of a step's success probability: its score and its label (section 3.3).
-
-The bound on the excess risk of the trained student, and what random sub-sampling does to it (section 3.2).
-
-What the mixture of a rollout's labels tells of the teacher's uncertainty (section 3.3, lemma of its appendix).
-
-The part of a rollout's gradients that depends on the teacher's uncertainty (section 3.3).
+Section 3.1: the teacher and the student, logistic regression on the representation of a step. Section 3.2: the bound
+on the excess risk, and what random sub-sampling does to it. Section 3.3: how much a step moves the student, what the
+mixture of a rollout's labels tells, and what flipped labels do to it.
 """
 
 from __future__ import annotations
@@ -19,21 +11,47 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from mprm.errors import ConfigError, DataError
-from mprm.theory.arguments import FloatArray, above_zero, probabilities_of_steps, squared_norms, within
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def within(name: str, values: ArrayLike, low: float, high: float) -> FloatArray:
+    """The values as floats; each must lie in [low, high]."""
+    array = np.asarray(values, dtype=np.float64)
+    bad = ~((array >= low) & (array <= high))  # so written, nan is bad too
+    if np.any(bad):
+        raise DataError(f"{name} must lie in [{low:g}, {high:g}], got {array[bad][0]:g}")
+    return array
+
+
+def _of_steps(name: str, values: ArrayLike) -> FloatArray:
+    """Probabilities with the steps of a rollout on the last axis, shape (..., n); n must be at least 1."""
+    array = within(name, values, 0, 1)
+    if array.ndim == 0 or array.shape[-1] == 0:
+        raise DataError(f"{name} must hold one probability for each step, at least one, got shape {array.shape}")
+    return array
+
+
+def _squared_norms(values: ArrayLike) -> FloatArray:
+    return within("norm_sq", values, 0, np.finfo(np.float64).max)
+
+
+def _above_zero(name: str, values: ArrayLike) -> FloatArray:
+    array = np.asarray(values, dtype=np.float64)
+    bad = ~((array > 0) & np.isfinite(array))
+    if np.any(bad):
+        raise DataError(f"{name} must be above 0 and finite, got {array[bad][0]:g}")
+    return array
 
 
 def positive_probability(phi: ArrayLike, w: ArrayLike) -> FloatArray:
     """Probability ``q_w(phi) = sigma(<w, phi>)`` of the positive label; at the teacher's w*, ``q*(phi)``.
 
-    Parameters
-    ----------
-    phi : shape (..., d)
-        Representation of each step.
-    w : shape (..., d)
-        Parameters; leading axes broadcast against those of phi.
+    phi and w have shape (..., d); leading axes broadcast.
 
     Examples
     --------
@@ -48,12 +66,7 @@ def positive_probability(phi: ArrayLike, w: ArrayLike) -> FloatArray:
 def gradient(phi: ArrayLike, Y: ArrayLike, w: ArrayLike) -> FloatArray:
     """Gradient ``g(phi, Y; w) = (q_w(phi) - Y) phi`` of the logistic loss of one step; shape (..., d).
 
-    Parameters
-    ----------
-    phi, w : shape (..., d)
-        Representations; parameters.
-    Y : shape (...)
-        Labels, 0 or 1.
+    phi and w have shape (..., d), labels Y, 0 or 1, shape (...).
 
     Examples
     --------
@@ -73,12 +86,7 @@ def gradient_second_moment(q: ArrayLike, *, norm_sq: ArrayLike = 1.0, eta: Array
     and phi are. The paper asks for eta below 1/2; the equation holds up to 1. It may also be written
     ``(q (1 - q) + eta (1 - 2 q)^2) ||phi||^2``: noise never lowers it, and leaves it at 1/4 where q = 1/2.
 
-    Parameters
-    ----------
-    q : any shape
-        The teacher's probability ``q*(phi)`` of the positive label.
-    norm_sq, eta : shapes that broadcast with q
-        Squared norm ``||phi||^2`` of the representation; probability of a flip.
+    q is the teacher's probability ``q*(phi)`` of the positive label, norm_sq the squared norm ``||phi||^2``.
 
     Examples
     --------
@@ -88,7 +96,7 @@ def gradient_second_moment(q: ArrayLike, *, norm_sq: ArrayLike = 1.0, eta: Array
     0.154
     """
     q, eta = within("q", q, 0, 1), within("eta", eta, 0, 1)
-    return ((1 - 4 * eta) * q * (1 - q) + eta) * squared_norms(norm_sq)
+    return ((1 - 4 * eta) * q * (1 - q) + eta) * _squared_norms(norm_sq)
 
 
 def flipped_probability(q: ArrayLike, *, eta: ArrayLike) -> FloatArray:
@@ -107,11 +115,6 @@ def flipped_mixture(theta: ArrayLike, *, eta: ArrayLike) -> FloatArray:
     """Mixture that flips make of theta: ``theta~ = (1 - 2 eta)^2 theta + eta (1 - eta)``; in [0, 1/4].
 
     ``theta~ = q~_bar (1 - q~_bar)``, with q~_bar the mean over steps of the flipped probabilities.
-
-    Parameters
-    ----------
-    theta, eta : any shapes that broadcast
-        Mixture ``q_bar (1 - q_bar)`` without noise, in [0, 1/4]; probability of a flip.
 
     Examples
     --------
@@ -154,12 +157,7 @@ def mixture_shift(theta: ArrayLike, *, eta: ArrayLike) -> FloatArray:
 def positive_label_probability(r: ArrayLike, N: ArrayLike) -> FloatArray:
     """Probability of a positive label, ``Pr(Y = 1) = 1 - (1 - r)^N``; strictly increasing in r.
 
-    Parameters
-    ----------
-    r : any shape
-        Probability that one continuation reaches the right answer.
-    N : a shape that broadcasts with r
-        Number of continuations, whole and at least 1.
+    r is the probability that one continuation reaches the right answer, N the number of continuations.
 
     Examples
     --------
@@ -185,7 +183,7 @@ def score_variance(r: ArrayLike, N: ArrayLike) -> FloatArray:
 
 
 def _continuations(N: ArrayLike) -> FloatArray:
-    array = above_zero("N", N)
+    array = _above_zero("N", N)
     if np.any(array != np.floor(array)):
         raise DataError(f"N must be a whole number of continuations, got {array[array != np.floor(array)][0]:g}")
     return array
@@ -220,12 +218,7 @@ def risk_bound(*, N_eff: ArrayLike, T: ArrayLike, C_data: ArrayLike, C_opt: Arra
     interior, the empirical minimizer; and projected SGD on that set, its batches drawn independently from
     the sample, its gradients of bounded second moment, with steps ``eta_0 / sqrt(t)``, eta_0 small.
 
-    Parameters
-    ----------
-    N_eff, T : any shapes that broadcast, above 0
-        Independent training steps; SGD updates.
-    C_data, C_opt : likewise
-        Constants of the problem; the paper shows that there are such, and gives no values.
+    C_data and C_opt are constants of the problem; the paper shows that there are such, and gives no values.
 
     Examples
     --------
@@ -234,8 +227,8 @@ def risk_bound(*, N_eff: ArrayLike, T: ArrayLike, C_data: ArrayLike, C_opt: Arra
     (0.01, 0.1, 0.11)
     """
     return RiskBound(
-        data=above_zero("C_data", C_data) * above_zero("N_eff", N_eff) ** -0.5,
-        opt=above_zero("C_opt", C_opt) * above_zero("T", T) ** -0.5,
+        data=_above_zero("C_data", C_data) * _above_zero("N_eff", N_eff) ** -0.5,
+        opt=_above_zero("C_opt", C_opt) * _above_zero("T", T) ** -0.5,
     )
 
 
@@ -247,15 +240,6 @@ def subsampled(bound: RiskBound, *, gamma: ArrayLike, updates: Updates) -> RiskB
     - ``matched`` (T updates all the same): ``gamma^(-1/2) C_data N_eff^(-1/2) + C_opt T^(-1/2)``
     - ``single-pass`` (gamma T updates): ``gamma^(-1/2)`` times the whole bound
 
-    Parameters
-    ----------
-    bound
-        On all data.
-    gamma : a shape that broadcasts with the bound's terms
-        Share kept, in (0, 1]; the rho of Random-rho.
-    updates
-        How long the student trains on the subset.
-
     Examples
     --------
     >>> full = risk_bound(N_eff=10_000, T=100, C_data=1, C_opt=1)
@@ -265,7 +249,7 @@ def subsampled(bound: RiskBound, *, gamma: ArrayLike, updates: Updates) -> RiskB
     """
     if updates not in get_args(Updates):
         raise ConfigError(f"updates must be one of {', '.join(get_args(Updates))}, got {updates!r}")
-    factor = within("gamma", above_zero("gamma", gamma), 0, 1) ** -0.5
+    factor = within("gamma", _above_zero("gamma", gamma), 0, 1) ** -0.5
     return RiskBound(data=factor * bound.data, opt=bound.opt if updates == "matched" else factor * bound.opt)
 
 
@@ -275,20 +259,15 @@ def step_information(q: ArrayLike, *, norm_sq: ArrayLike = 1.0) -> FloatArray:
     With squared norms it is ``A_full(x) = (1/n) sum q_j (1 - q_j) ||phi_j||^2``, which lies between
     ``c_min A(x)`` and ``c_max A(x)`` when all squared norms lie in [c_min, c_max].
 
-    Parameters
-    ----------
-    q : shape (..., n)
-        The teacher's probability of a positive label, for each step.
-    norm_sq : a shape that broadcasts with q
-        Squared norm of each step's representation.
+    q, shape (..., n), is the teacher's probability of a positive label of each step.
 
     Examples
     --------
     >>> float(step_information([0.5, 1.0]))  # (1/4 + 0) / 2
     0.125
     """
-    q = probabilities_of_steps("q", q)
-    information: FloatArray = np.mean(q * (1 - q) * squared_norms(norm_sq), axis=-1)
+    q = _of_steps("q", q)
+    information: FloatArray = np.mean(q * (1 - q) * _squared_norms(norm_sq), axis=-1)
     return information
 
 
@@ -302,7 +281,7 @@ def teacher_mixture(q: ArrayLike) -> FloatArray:
     >>> float(teacher_mixture([0.5, 1.0]))  # 3/4 * 1/4
     0.1875
     """
-    q_bar: FloatArray = np.mean(probabilities_of_steps("q", q), axis=-1)
+    q_bar: FloatArray = np.mean(_of_steps("q", q), axis=-1)
     return q_bar * (1 - q_bar)
 
 
@@ -316,7 +295,7 @@ def expected_mixture(q: ArrayLike) -> FloatArray:
     >>> float(expected_mixture([0.5, 1.0]))  # labels 1 1 or 0 1: half of 1/4
     0.125
     """
-    q = probabilities_of_steps("q", q)
+    q = _of_steps("q", q)
     n: int = q.shape[-1]
     return teacher_mixture(q) - step_information(q) / n
 
@@ -332,7 +311,7 @@ def mixture_bounds(q: ArrayLike) -> tuple[FloatArray, FloatArray]:
     >>> float(low), float(high)
     (0.09375, 0.1875)
     """
-    q = probabilities_of_steps("q", q)
+    q = _of_steps("q", q)
     theta, n = teacher_mixture(q), q.shape[-1]
     return theta * (1 - 1 / n), theta
 
@@ -345,18 +324,13 @@ def rollout_signal(q: ArrayLike, *, eta: ArrayLike, norm_sq: ArrayLike = 1.0) ->
     the more uncertain step has the smaller term. The paper puts ``eta_eff(K_j)`` for eta_j, which is often
     above 1/4 for a low-scored positive step.
 
-    Parameters
-    ----------
-    q : shape (..., n)
-        The teacher's probability of a positive label, for each step.
-    eta, norm_sq : shapes that broadcast with q
-        Probability that the step's label is flipped; squared norm of its representation.
+    q, shape (..., n), is the teacher's probability of a positive label of each step, eta that of a flip.
 
     Examples
     --------
     >>> float(rollout_signal([0.5, 0.5], eta=[0.0, 0.125]))  # (1/4 + 1/8) / 2
     0.1875
     """
-    q, eta = probabilities_of_steps("q", q), within("eta", eta, 0, 1)
-    signal: FloatArray = np.mean((1 - 4 * eta) * q * (1 - q) * squared_norms(norm_sq), axis=-1)
+    q, eta = _of_steps("q", q), within("eta", eta, 0, 1)
+    signal: FloatArray = np.mean((1 - 4 * eta) * q * (1 - q) * _squared_norms(norm_sq), axis=-1)
     return signal

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mprm.config import StrategyName
 from mprm.errors import ConfigError
-from mprm.selection import StrategyName
 from mprm_lab.make import TRAINING
 
 ALPHA = 0.05

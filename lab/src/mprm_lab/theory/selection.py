@@ -12,8 +12,8 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from mprm.data import Chunk
-from mprm.selection import ROW_TYPE, LabelCounts, Ranking, StrategyName, keep_top
+from mprm.config import StrategyName
+from mprm.selection import ROW_TYPE, LabelCounts, keep_top
 from mprm.theory import FloatArray, positive_probability
 from mprm_lab.theory.statements import Comparison, compare, ratio_samples
 
@@ -84,10 +84,7 @@ class AnnotatedRollouts:
         rows = np.zeros(len(self.k), ROW_TYPE)
         rows["n_steps"], rows["n_pos"] = self.is_step.sum(axis=1), self.is_positive.sum(axis=1)
         rows["sum_all"] = rows["sum_pos"] = np.where(self.is_step, self.k / self.world.N, 0.0).sum(axis=1)
-        counts = LabelCounts()
-        counts.add(Chunk("simulated", "plain", "simulated", 0, 0, "visualprm-raw"), rows, 1, [0])
-        counts.sources = ["simulated"]
-        return counts
+        return LabelCounts(rows, [], ["simulated"])
 
 
 def annotated_rollouts(rng: np.random.Generator, world: World, n_rollouts: int) -> AnnotatedRollouts:
@@ -109,9 +106,7 @@ def annotated_rollouts(rng: np.random.Generator, world: World, n_rollouts: int) 
 
 def subset(counts: LabelCounts, strategy: StrategyName, n_keep: int, *, alpha: float, seed: int) -> IntArray:
     """Indices of the rollouts that ``mprm select`` would keep."""
-    ranking = Ranking(strategy=strategy, alpha=alpha, seed=seed, ties="hash")
-    kept = keep_top(counts, ranking, lambda _source, _n: n_keep)
-    return np.flatnonzero(kept.between(0, len(counts.rows)))
+    return np.flatnonzero(keep_top(counts, strategy, lambda _source, _n: n_keep, alpha=alpha, seed=seed))
 
 
 ETA_0 = 1.0

@@ -1,0 +1,589 @@
+"""``mprm theory fit``: the paper's model of Monte-Carlo labels, fitted to a corpus.
+
+Success rates are ``r ~ Beta(a, b)``, overall and in each source; a and b are those of most likelihood given every
+step's k of N. Steps are counted in one pass over the text: those with the same score and N are of one kind, so that
+the fit works on a table of sources by kinds.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, NamedTuple, get_args
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mprm.config import Alpha, CorpusOptions, EngineOptions, Option, Seed, StrategyName, Tau, takes
+from mprm.data.corpus import Corpus, open_corpus, parse_line
+from mprm.data.engine import Engine, make_engine
+from mprm.data.output import Dropped, DroppedRecords
+from mprm.data.records import lines_of
+from mprm.data.rollout_formats import ROLLOUT_FORMATS
+from mprm.data.types import Count
+from mprm.data.validate import Issues
+from mprm.errors import DataError
+from mprm.progress import Progress, silent
+from mprm.selection.label_counts import ROW_TYPE, BoolArray, LabelCounts, gather_counts
+from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT, Counted, CountTask, count_labels, start_counting
+from mprm.selection.select import SelectConfig
+from mprm.selection.strategies import keep_top
+from mprm.theory.beta_binomial import (
+    REMEDY,
+    Z_95,
+    all_fail,
+    eta_eff,
+    few_rollouts_factor,
+    fit_beta,
+    likelihood_slopes,
+    log_interval,
+    observed_information,
+    posterior_mean,
+    prior_covariance,
+)
+from mprm.theory.equations import FloatArray, IntArray
+
+MAX_GRID = 64
+"""Largest number that is tried: a finer grid fits any score of two decimals."""
+GRID_TOLERANCE = 1e-6
+"""How far a score may be from k/N; files write six digits or more."""
+MIN_INNER_SCORES = 10
+"""Scores between 0 and 1 that a source needs to tell its grid: fewer may all lie on a coarser one by chance."""
+GRID_REMEDY = "name the number of continuations (--continuations N; in Python: continuations=N)"
+
+
+def grid(scores: FloatArray) -> int | None:
+    """The smallest N for which every score is some k/N; None where no N up to `MAX_GRID` is.
+
+    Examples
+    --------
+    >>> grid(np.array([0.25, 0.5, 1.0])), grid(np.array([0.3333333, 0.5])), grid(np.array([0.123]))
+    (4, 6, None)
+    """
+    for N in range(1, MAX_GRID + 1):
+        if np.all(np.abs(scores * N - np.round(scores * N)) <= GRID_TOLERANCE * N):
+            return N
+    return None
+
+
+def infer_continuations(
+    scores: FloatArray, counts: NDArray[np.int64], sources: Sequence[str], given: int | None = None
+) -> IntArray:
+    """The number of continuations of each source's steps, from their scores alone; shape (sources,).
+
+    ``counts``, shape (sources, kinds), is how many steps have each score. A source with few scores between 0 and 1
+    takes the grid of all sources together; one without any gets 0. A number that is given must hold all scores.
+    """
+    is_inner = (scores > 0) & (scores < 1)
+    has = counts > 0
+    present = scores[has.any(axis=0)]
+    if given is not None:
+        off = present[np.abs(present * given - np.round(present * given)) > 0.5e-2 * given]
+        if len(off):
+            raise DataError(f"score {off[0]:g} is no k/{given}; the steps do not have {given} continuations each")
+        return np.where(has.any(axis=1), given, 0)
+    if has.any() and not has[:, is_inner].any():
+        raise DataError(
+            "all scores are 0 or 1 and no counts are given: hard labels do not tell how success rates vary."
+            f" Use the corpus with its MC scores, or {GRID_REMEDY}"
+        )
+    pooled = grid(present)
+    numbers = np.zeros(len(sources), np.int64)
+    for index, name in enumerate(sources):
+        if not has[index].any():
+            continue
+        own = grid(scores[has[index]]) if counts[index, is_inner].sum() >= MIN_INNER_SCORES else pooled
+        if own is None:
+            some = ", ".join(f"{score:g}" for score in scores[has[index] & is_inner].tolist()[:3])
+            raise DataError(
+                f"the scores of {name} lie on no grid k/N with N up to {MAX_GRID} (there are {some}): they are no"
+                f" shares of continuations, or were rounded; if they are shares, {GRID_REMEDY}"
+            )
+        numbers[index] = own
+    return numbers
+
+
+Kind = tuple[float, int | None]
+"""A step's score, and how many continuations were sampled; None where the file does not say."""
+MAX_KINDS = 1 << 20
+
+
+class _Step(msgspec.Struct, gc=False):
+    score: float
+    num_mc_total: Count | None = None
+
+
+class _Record(msgspec.Struct, gc=False):
+    steps_with_score: list[_Step]
+
+
+_decode = msgspec.json.Decoder(_Record).decode
+
+
+def count_steps(task: CountTask) -> tuple[Counted, list[Kind], bytes]:
+    """Label counts of the chunk's rollouts, the kinds of their steps, and each step's kind by number, as uint32."""
+    counted = count_labels(task)
+    numbers: dict[Kind, int] = {}
+    codes = array("I")
+    # a row a line; a count that stopped at a bad record has fewer, and its error is raised soon
+    for kind, line in zip(np.frombuffer(counted.rows, ROW_TYPE)["kind"].tolist(), lines_of(task.chunk), strict=False):
+        if kind == ROLLOUT:
+            codes.extend([numbers.setdefault(step, len(numbers)) for step in _steps(line, task)])
+    return counted, list(numbers), codes.tobytes()
+
+
+def _steps(line: bytes, task: CountTask) -> list[Kind]:
+    """The kind of each step of a usable record."""
+    if task.chunk.format in COMPILED_FORMATS:
+        try:
+            return [(step.score, step.num_mc_total) for step in _decode(line).steps_with_score]
+        except msgspec.MsgspecError:
+            pass  # usable all the same, such as one with a count that is no number
+    (rollout,) = parse_line(line, ROLLOUT_FORMATS[task.chunk.format], task.options, Issues())
+    return [(step.score, step.n_total) for step in rollout.steps]
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """Label counts of each rollout and the kind of each step."""
+
+    labels: LabelCounts
+    kinds: list[Kind]
+    codes: NDArray[np.uint32]
+    """The number of each step's kind, rollout after rollout."""
+
+    def histogram(self, is_kept: BoolArray | None = None) -> NDArray[np.int64]:
+        """How many steps of each source are of each kind, of all rows or of some; shape (sources, kinds)."""
+        rows, codes = self.labels.rows, self.codes
+        source, n_steps = rows["source"].astype(np.int64), rows["n_steps"]
+        if is_kept is not None:
+            codes, source, n_steps = codes[np.repeat(is_kept, n_steps)], source[is_kept], n_steps[is_kept]
+        shape = (len(self.labels.sources), len(self.kinds))
+        cells = np.repeat(source, n_steps) * shape[1] + codes
+        return np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+
+    def where(self, kind: int) -> str:
+        """File and line of the first rollout with a step of the kind."""
+        ends = np.cumsum(self.labels.rows["n_steps"], dtype=np.int64)
+        row = int(np.searchsorted(ends, np.flatnonzero(self.codes == kind)[0], "right"))
+        part = next(part for part in self.labels.parts if 0 <= row - part.first_row < part.n_rows)
+        return f"{part.chunk.path}:{part.first_line + row - part.first_row}"
+
+    def sums(self, values: FloatArray) -> tuple[NDArray[np.uint32], FloatArray]:
+        """Source of each rollout, and the sum over its steps of values of their source and kind, shape (rollouts, C).
+
+        The values have shape (sources, kinds, C).
+        """
+        rows = self.labels.rows[self.labels.rows["kind"] == ROLLOUT]
+        n_steps = rows["n_steps"].astype(np.int64)
+        of_step, starts = np.repeat(rows["source"], n_steps), np.cumsum(n_steps) - n_steps
+        columns = [np.add.reduceat(column[of_step, self.codes], starts) for column in np.moveaxis(values, -1, 0)]
+        return rows["source"], np.stack(columns, axis=-1)
+
+
+def count_corpus_steps(
+    corpus: Corpus,
+    engine: Engine,
+    *,
+    tau: float = 0.0,
+    on_bad: Callable[[Dropped], Any] | None = None,
+    progress: Progress = silent,
+) -> StepCounts:
+    """Read the corpus once; see `mprm.selection.label_counts.count_corpus`."""
+    numbers: dict[Kind, int] = {}
+    codes = bytearray()
+
+    def counting() -> Iterator[Counted]:
+        parts = start_counting(corpus, engine, tau=tau, stop_at_bad=on_bad is None, count=count_steps)
+        for counted, kinds, of_part in parts:
+            renumber = np.array([numbers.setdefault(kind, len(numbers)) for kind in kinds], np.uint32)
+            if len(numbers) > MAX_KINDS:
+                raise DataError(
+                    f"the scores take more than {MAX_KINDS:,} values: they are no shares k/N of continuations,"
+                    " and the Beta-Binomial model says nothing of them"
+                )
+            codes.extend(renumber[np.frombuffer(of_part, np.uint32)].tobytes())
+            yield counted
+
+    labels = gather_counts(corpus, counting(), on_bad=on_bad, progress=progress)
+    return StepCounts(labels, list(numbers), np.frombuffer(codes, np.uint32))
+
+
+Interval = tuple[float, float]
+
+
+class Counts(NamedTuple):
+    """The counts of some steps, as a histogram; shapes (kinds,)."""
+
+    k: IntArray
+    n: IntArray
+    steps: IntArray
+    """How many steps have them."""
+    is_positive: BoolArray
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """A fitted Beta prior."""
+
+    a: float
+    a_interval: Interval
+    b: float
+    b_interval: Interval
+    mean: float
+    """Mean success rate, ``a / (a + b)``."""
+    covariance: FloatArray
+    """Of (log a, log b), shape (2, 2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFit:
+    """The model fitted to one source, or to all together."""
+
+    name: str
+    n_rollouts: int
+    n_steps: int
+    n_unsampled: int
+    """Steps without a continuation: they weigh nothing in the fit."""
+    continuations: tuple[int, ...]
+    """Numbers of continuations that occur."""
+    continuations_inferred: bool
+    """Whether the scores' grid told them."""
+    prior: Prior | None
+    why_no_prior: str | None
+    negative: float
+    """Share of the sampled steps that failed in all continuations."""
+    expected_negative: float | None
+    """The prior's expectation of it: where the two are far apart, one Beta does not describe the source."""
+    pseudo_positive: float
+    """Expected share of pseudo-positives among positive steps, by the source's own prior, or by that of all sources
+    where it has none; 0 where there are no positive steps."""
+    pseudo_positive_interval: Interval
+    """95%, from the prior's uncertainty alone."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        contents = asdict(self)
+        if self.prior is not None:
+            del contents["prior"]["covariance"]
+        interval = contents.pop("pseudo_positive_interval")
+        return contents | {"pseudo_positive": {"share": self.pseudo_positive, "interval": interval}}
+
+
+class NoiseRow(NamedTuple):
+    """What a count of successes tells, by the prior of all sources together."""
+
+    k: int
+    steps: int
+    posterior_mean: float
+    eta_eff: float
+
+
+class SubsetNoise(NamedTuple):
+    """Expected pseudo-positives in what a strategy keeps."""
+
+    strategy: str
+    n_rollouts: int
+    n_steps: int
+    n_positive: int
+    pseudo_positive: float
+    """Share of the positive steps."""
+    of_all_steps: float
+    """Share of all its steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusFit:
+    """The model fitted to a corpus."""
+
+    total: SourceFit
+    sources: list[SourceFit]
+    N: int
+    """The number of continuations that most steps have; the table of noise is for it."""
+    noise: list[NoiseRow]
+    subsets: list[SubsetNoise]
+    """All rollouts first, then each strategy."""
+    rho: float
+    reliable: float
+    n_dropped: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "all": self.total.as_dict(),
+            "sources": [source.as_dict() for source in self.sources],
+            "reliable": self.reliable,
+            "N": self.N,
+            "eta_eff": [row._asdict() for row in self.noise],
+            "rho": self.rho,
+            "subsets": [subset._asdict() for subset in self.subsets],
+            "dropped": self.n_dropped,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitConfig(CorpusOptions, EngineOptions):
+    """Fit the Beta-Binomial model to a corpus, overall and per source.
+
+    Gives the priors with 95% intervals, the effective noise of each count, the expected share of pseudo-positives,
+    and how much of each strategy's subset they make up.
+    """
+
+    rho: Annotated[
+        float,
+        Option("Fraction that each strategy keeps of a source.", "NUMBER", group="selection", above=0, at_most=1),
+    ] = 0.1
+    alpha: Alpha = 0.05
+    tau: Tau = 0.0
+    reliable: Annotated[
+        float, Option("A step is reliable when its success rate is at least this.", "NUMBER", above=0, below=1)
+    ] = 0.5
+    seed: Seed = 0
+    continuations: Annotated[
+        int | None,
+        Option(
+            "Continuations behind each score, where files do not say; else the scores' grid tells.",
+            "N",
+            at_least=2,
+            at_most=2**32 - 1,
+        ),
+    ] = None
+
+
+@takes(FitConfig)
+def fit_corpus(
+    paths: Any, config: FitConfig | None = None, *, progress: Progress = silent, **options: Any
+) -> CorpusFit:
+    """Beta priors of a corpus's success rates, and how many positive steps they expect to be pseudo-positive.
+
+    Intervals allow for any dependence between the steps of a rollout. A positive step with k successes is
+    pseudo-positive with probability ``eta_eff(k) = Pr(r < reliable | k)``.
+
+    Parameters
+    ----------
+    paths
+        Whatever `mprm.open_corpus` takes.
+    config, options
+        See `FitConfig`.
+
+    Examples
+    --------
+    >>> steps = [{"step": "s", "score": k / 4, "num_mc_correct": k, "num_mc_total": 4} for k in (0, 1, 2, 3, 4)]
+    >>> rollouts = [{"question": "?", "steps_with_score": steps}] * 40
+    >>> prior = fit_corpus(rollouts, text_only=True).total.prior
+    >>> round(prior.a, 3), round(prior.b, 3)  # all counts equally often: the uniform prior
+    (1.0, 1.0)
+    """
+    config = FitConfig.of(config, options)
+    corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
+    for path, fmt in corpus.formats.items():
+        if fmt.labels == "binary":
+            raise DataError(
+                f"{path}: {fmt.title} holds right or wrong for each step and no MC scores; hard labels do not tell"
+                " how success rates vary; fit to the rollouts that the labels were made of"
+            )
+    engine, dropped = make_engine(config, n_bytes=corpus.n_bytes), DroppedRecords()
+    on_bad = dropped if config.skip_bad else None
+    steps = count_corpus_steps(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+    return Fit(steps, config).corpus_fit(len(dropped))
+
+
+SCORE_TOLERANCE = 1e-5
+"""How far a score may be from k/N where the file gives N."""
+MAX_NOISE_ROWS = 256
+"""With more continuations the table of noise has the counts that occur."""
+
+
+class Fit:
+    """The tables behind the fit: a row a source, a column a kind of step."""
+
+    def __init__(self, steps: StepCounts, config: FitConfig) -> None:
+        self.steps, self.config = steps, config
+        self.histogram = steps.histogram()
+        if not self.histogram.any():
+            raise DataError("there is nothing to fit: the corpus has no usable rollout; mprm check says why")
+        self.score = np.array([score for score, _ in steps.kinds])
+        self.is_positive = self.score > config.tau
+        self.is_inferred = np.zeros(len(self.histogram), np.bool_)
+        self.k, self.n = self._successes()
+
+    def _successes(self) -> tuple[IntArray, IntArray]:
+        """Successes and continuations of each source's kinds, shapes (sources, kinds)."""
+        is_unknown = np.array([n is None for _, n in self.steps.kinds])
+        n = np.array([n or 0 for _, n in self.steps.kinds], np.int64)
+        of_source = np.broadcast_to(n, self.histogram.shape).copy()
+        if is_unknown.any():
+            given, sources = self.config.continuations, self.steps.labels.sources
+            own = infer_continuations(self.score[is_unknown], self.histogram[:, is_unknown], sources, given)
+            of_source[:, is_unknown] = own[:, None]
+            self.is_inferred = (own > 0) & (given is None)
+        is_off = np.abs(self.score - np.round(self.score * n) / np.maximum(n, 1)) > SCORE_TOLERANCE
+        if (is_off := is_off & ~is_unknown).any():
+            raise DataError(
+                f"{self.steps.where(int(np.flatnonzero(is_off)[0]))}: a step has score {self.score[is_off][0]:g} of"
+                f" {n[is_off][0]} continuations; no number of successes gives it. Write the number (num_mc_correct)"
+                " and the score to six digits, or leave num_mc_total out and name it with --continuations"
+            )
+        k = np.round(self.score * of_source).astype(np.int64)
+        # a source's grid says nothing of the scores that only other sources have
+        return np.where(self.histogram > 0, k, 0), np.where(self.histogram > 0, of_source, 0)
+
+    def counts(self, source: int | None) -> Counts:
+        """The counts of a source, or of all."""
+        chosen = slice(None) if source is None else [source]
+        steps = self.histogram[chosen].ravel()
+        is_positive = np.broadcast_to(self.is_positive, self.histogram.shape)[chosen].ravel()
+        seen = steps > 0
+        return Counts(self.k[chosen].ravel()[seen], self.n[chosen].ravel()[seen], steps[seen], is_positive[seen])
+
+    def corpus_fit(self, n_dropped: int = 0) -> CorpusFit:
+        """Everything that the fit tells."""
+        *priors, overall = self._priors()
+        if isinstance(overall, str):
+            raise DataError(f"no Beta prior fits the corpus: {overall}")
+        n_rollouts = self.steps.labels.n_rollouts
+        whole = self.counts(None)
+        numbers, index = np.unique(whole.n, return_inverse=True)
+        N = int(numbers[np.bincount(index, whole.steps * (whole.n > 0)).argmax()])
+        return CorpusFit(
+            total=self._source("all", None, sum(n_rollouts.values()), overall, overall),
+            sources=[
+                self._source(name, source, n_rollouts[name], priors[source], overall)
+                for source, name in enumerate(n_rollouts)
+                if n_rollouts[name]
+            ],
+            N=N,
+            noise=self._noise(whole, N, overall),
+            subsets=self._subsets(priors, overall),
+            rho=self.config.rho,
+            reliable=self.config.reliable,
+            n_dropped=n_dropped,
+        )
+
+    def _priors(self) -> list[Prior | str]:
+        """The prior of each source, and last that of all together; or why there is none."""
+        groups: list[int | None] = [*range(len(self.histogram)), None]
+        fitted = [_fitted(self.counts(group)) for group in groups]
+        # slopes of the likelihood: of each source's own prior, and of that of all
+        slopes = np.zeros((*self.histogram.shape, 4))
+        for source in range(len(self.histogram)):
+            for first, prior in ((0, fitted[source]), (2, fitted[-1])):
+                if not isinstance(prior, str):
+                    own = likelihood_slopes(self.k[source], self.n[source], a=prior[0], b=prior[1])
+                    slopes[source, :, first : first + 2] = own
+        squares = np.zeros((len(groups), 2, 2))
+        sources, sums = self.steps.sums(slopes)
+        squares[-1] = sums[:, 2:].T @ sums[:, 2:]
+        for source in np.unique(sources).tolist():
+            own = sums[sources == source, :2]
+            squares[source] = own.T @ own
+        of_source = list(self.steps.labels.n_rollouts.values())
+        return [
+            prior if isinstance(prior, str) else _with_interval(self.counts(group), prior, square, n)
+            for group, prior, square, n in zip(groups, fitted, squares, [*of_source, sum(of_source)], strict=True)
+        ]
+
+    def _source(
+        self, name: str, source: int | None, n_rollouts: int, prior: Prior | str, overall: Prior
+    ) -> SourceFit:
+        counts = self.counts(source)
+        own = None if isinstance(prior, str) else prior
+        sampled = counts.n > 0
+        n_sampled = int(counts.steps[sampled].sum())
+        expected = None
+        if own is not None:
+            expected = float(counts.steps[sampled] @ all_fail(0, counts.n[sampled], a=own.a, b=own.b) / n_sampled)
+        pseudo, interval = pseudo_positives(counts, own or overall, tau=self.config.reliable)
+        return SourceFit(
+            name=name,
+            n_rollouts=n_rollouts,
+            n_steps=int(counts.steps.sum()),
+            n_unsampled=int(counts.steps[~sampled].sum()),
+            continuations=tuple(np.unique(counts.n[sampled]).tolist()),
+            continuations_inferred=bool(self.is_inferred.any() if source is None else self.is_inferred[source]),
+            prior=own,
+            why_no_prior=prior if isinstance(prior, str) else None,
+            negative=float(counts.steps[sampled & (counts.k == 0)].sum() / max(1, n_sampled)),
+            expected_negative=expected,
+            pseudo_positive=pseudo,
+            pseudo_positive_interval=interval,
+        )
+
+    def _noise(self, whole: Counts, N: int, prior: Prior) -> list[NoiseRow]:
+        seen, index = np.unique(whole.k[whole.n == N], return_inverse=True)
+        k = np.arange(N + 1) if N <= MAX_NOISE_ROWS else seen
+        steps = np.zeros(len(k), np.int64)
+        steps[np.searchsorted(k, seen)] = np.bincount(index, whole.steps[whole.n == N])
+        means = posterior_mean(k, N, a=prior.a, b=prior.b)
+        noise = eta_eff(k, N, tau=self.config.reliable, a=prior.a, b=prior.b)
+        rows = zip(k.tolist(), steps.tolist(), means.tolist(), noise.tolist(), strict=True)
+        return [NoiseRow(*row) for row in rows]
+
+    def _subsets(self, priors: Sequence[Prior | str], overall: Prior) -> list[SubsetNoise]:
+        """Expected pseudo-positives of all rollouts and of each strategy's, each step by its source's prior."""
+        noise = np.zeros(self.histogram.shape)
+        for source, prior in enumerate(priors):
+            used = overall if isinstance(prior, str) else prior
+            noise[source] = eta_eff(self.k[source], self.n[source], tau=self.config.reliable, a=used.a, b=used.b)
+        noise *= self.is_positive
+        labels, config = self.steps.labels, self.config
+        select = SelectConfig(rho=(config.rho,))
+        kept: dict[str, BoolArray] = {"all": labels.rows["kind"] == ROLLOUT}
+
+        def n_keep(source: str | None, n: int) -> int:
+            return select.n_keep(config.rho, source, n)
+
+        for strategy in get_args(StrategyName):
+            kept[strategy] = keep_top(labels, strategy, n_keep, alpha=config.alpha, seed=config.seed)
+        subsets = []
+        for strategy, is_kept in kept.items():
+            histogram = self.steps.histogram(is_kept)
+            n_steps, n_positive = int(histogram.sum()), int(histogram[:, self.is_positive].sum())
+            expected = float(np.sum(histogram * noise))
+            shares = expected / max(1, n_positive), expected / max(1, n_steps)
+            subsets.append(SubsetNoise(strategy, int(is_kept.sum()), n_steps, n_positive, *shares))
+        return subsets
+
+
+def _fitted(counts: Counts) -> tuple[float, float] | str:
+    """The prior of most likelihood, or why there is none."""
+    try:
+        return fit_beta(counts.k, counts.n, counts.steps)
+    except DataError as error:
+        return str(error).removesuffix(f"; {REMEDY}")  # there is nothing to give
+
+
+def _with_interval(
+    counts: Counts, prior: tuple[float, float], squared_slopes: FloatArray, n_rollouts: int
+) -> Prior | str:
+    """The prior with its intervals, or why there is none; see `mprm.theory.beta_binomial.prior_covariance`."""
+    a, b = prior
+    if n_rollouts < 2:
+        return "there is only one rollout, and nothing tells how rollouts vary"
+    information = observed_information(counts.k, counts.n, counts.steps, a=a, b=b)
+    if np.linalg.eigvalsh(information)[0] <= 0:
+        return f"the likelihood has no peak at a = {a:g}, b = {b:g}; there are too few steps"
+    covariance = few_rollouts_factor(n_rollouts) * prior_covariance(information, squared_slopes)
+    a_interval, b_interval = log_interval(a, covariance[0, 0]), log_interval(b, covariance[1, 1])
+    return Prior(a, a_interval, b, b_interval, a / (a + b), covariance)
+
+
+def pseudo_positives(counts: Counts, prior: Prior, *, tau: float) -> tuple[float, Interval]:
+    """Mean of ``eta_eff(k)`` over positive steps, with a 95% interval by the delta method."""
+    positive = counts.steps * counts.is_positive
+    if not positive.any():
+        return 0.0, (0.0, 0.0)
+
+    def share(log_a: float, log_b: float) -> float:
+        noise = eta_eff(counts.k, counts.n, tau=tau, a=float(np.exp(log_a)), b=float(np.exp(log_b)))
+        return float(positive @ noise / positive.sum())
+
+    log_a, log_b, h = float(np.log(prior.a)), float(np.log(prior.b)), 1e-4
+    by_a = share(log_a + h, log_b) - share(log_a - h, log_b)
+    by_b = share(log_a, log_b + h) - share(log_a, log_b - h)
+    slope = np.array([by_a, by_b]) / (2 * h)
+    value = share(log_a, log_b)
+    half = Z_95 * float(np.sqrt(slope @ prior.covariance @ slope))
+    return value, (max(0.0, value - half), min(1.0, value + half))
