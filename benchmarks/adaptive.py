@@ -35,7 +35,8 @@ from scipy.stats import t as student
 
 from mprm import open_corpus
 from mprm.annotation.adaptive import AdaptiveRule
-from mprm.cli.tables import markdown_table, rich_table, show
+from mprm.cli.tables import rich_table, show
+from mprm.data.tables import markdown_table
 from mprm.selection.strategies import random_order, rank_bis
 from mprm.theory.beta_binomial import all_fail, fit_beta
 

@@ -70,7 +70,11 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser.parse_args(words)
     sets = read_candidates(options.candidates)
     is_wrong = np.array([[one.grade != "correct" for one in row] for row in candidate_verdicts(sets)])
-    found: dict[str, Any] = {"questions": len(sets), "candidates": is_wrong.shape[1], "incorrect": float(is_wrong.mean())}
+    found: dict[str, Any] = {
+        "questions": len(sets),
+        "candidates": is_wrong.shape[1],
+        "incorrect": float(is_wrong.mean()),
+    }
     for path in options.scores:
         saved = read_candidate_scores(path, sets)
         scores = np.array([aggregate(line.scores) for line in saved.solutions]).reshape(is_wrong.shape)

@@ -175,6 +175,7 @@ def rerank_on_the_lab(kind: str, *, tiny: bool, rounds: int) -> list[dict[str, A
 
     def score(name: str) -> float:
         from mprm.data.candidate_formats import read_candidates
+
         from mprm.evaluation import score_candidates
 
         sets = read_candidates(str(folder / "candidates.jsonl"))

@@ -213,7 +213,7 @@ class LengthAndPlace:
         self.model = make_pipeline(StandardScaler(), PolynomialFeatures(2), LogisticRegression(max_iter=500))
         self.model.fit(np.concatenate(rows), labels)
 
-    def score_many(self, chains: Any, *, on_scored: Any = None) -> list[list[float]]:  # noqa: ARG002
+    def score_many(self, chains: Any, *, progress: Any = None) -> list[list[float]]:  # noqa: ARG002
         """See `mprm.models.prm.StepScorer`."""
         seen = [features(list(chain.steps), knows_end=self.knows_end) for chain in chains]
         return [self.model.predict_proba(rows)[:, 1].tolist() for rows in seen]

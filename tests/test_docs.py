@@ -14,7 +14,7 @@ import pytest
 
 import mprm
 from mprm.cli.main import COMMANDS, run
-from mprm.data.rollout_formats import FORMATS
+from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.validate import ERRORS, WARNINGS
 from mprm.selection.strategies import STRATEGIES
 
@@ -93,7 +93,7 @@ def test_every_example_record_is_recognised_and_good(name: str, code: str) -> No
 
 
 def test_every_format_has_an_example_record() -> None:
-    assert sorted(name for name, _ in EXAMPLES) == sorted(FORMATS)
+    assert sorted(name for name, _ in EXAMPLES) == sorted(ROLLOUT_FORMATS)
 
 
 PAPER_MAP = text_of(ROOT / "docs" / "paper_map.md")
@@ -117,6 +117,6 @@ def test_every_command_is_documented(command: str) -> None:
     assert re.search(rf"\bmprm {command}\b", DOCUMENTED)
 
 
-@pytest.mark.parametrize("name", [*FORMATS, *ERRORS, *WARNINGS, *STRATEGIES])
+@pytest.mark.parametrize("name", [*ROLLOUT_FORMATS, *ERRORS, *WARNINGS, *STRATEGIES])
 def test_every_format_problem_and_strategy_is_documented(name: str) -> None:
     assert f"`{name}`" in DOCUMENTED

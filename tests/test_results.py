@@ -42,7 +42,7 @@ def test_the_lab_page_is_made_of_its_results() -> None:
         summary = found["summary"][backbone]["conditions"]
         names = ("bis-10", "full", "random-10")
         bis, full, random = (f"{100 * summary[name]['overall']['mean']:.2f}" for name in names)
-        assert f"{bis} against {full} and {random}" in told
+        assert f"| {full} | **{bis}** | {random} |" in told
 
 
 def test_the_page_of_the_second_run_is_made_of_both_results() -> None:

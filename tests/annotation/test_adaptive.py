@@ -18,8 +18,8 @@ from scipy import stats
 
 from mprm.annotation.adaptive import AdaptiveRule
 from mprm.errors import ConfigError, DataError, MissingDependencyError
-from mprm.theory.arguments import FloatArray
 from mprm.theory.beta_binomial import all_fail, eta_eff
+from mprm.theory.equations import FloatArray
 
 ROOT = Path(__file__).parents[2]
 
@@ -193,7 +193,7 @@ def test_impossible_counts_are_refused() -> None:
 
 def test_without_scipy_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install scipy.*\[annotate\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install scipy.*\[theory\]"):
         AdaptiveRule().n_next(1, 4)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from mprm.data.types import Chain, first_error_of
 from mprm.evaluation.scores import ScoredSolution
+from mprm.progress import Progress, silent
 
 
 class LengthScorer:
@@ -19,17 +20,15 @@ class LengthScorer:
     def __init__(self, *, longest: int | None = None, factor: float = 1.0) -> None:
         self.longest, self.factor, self.chains = longest, factor, []
 
-    def score_many(
-        self, chains: Sequence[Chain], *, on_scored: Callable[[int], None] | None = None
-    ) -> list[list[float]]:
+    def score_many(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[float]]:
         self.chains = list(chains)
         every = []
-        for chain in chains:
-            kept = len(chain.steps) if self.longest is None else self.longest
-            scores = [self.factor / (1 + len(step) / 100) for step in chain.steps[:kept]]
-            every.append(scores + [math.nan] * (len(chain.steps) - len(scores)))
-            if on_scored is not None:
-                on_scored(1)
+        with progress("scoring", len(chains)) as advance:
+            for chain in chains:
+                kept = len(chain.steps) if self.longest is None else self.longest
+                scores = [self.factor / (1 + len(step) / 100) for step in chain.steps[:kept]]
+                every.append(scores + [math.nan] * (len(chain.steps) - len(scores)))
+                advance(1)
         return every
 
 

@@ -1,6 +1,6 @@
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from mprm.data.types import Chain
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
 from mprm.evaluation.rerank import FIGURES, RerankConfig, Reranking, candidate_verdicts, rerank
 from mprm.evaluation.scores import RESULTS, SCORES
+from mprm.progress import Progress, silent
 from tests.annotation.full_disk import files_of_at_most
 from tests.conftest import write_jsonl
 
@@ -30,14 +31,12 @@ class Scorer:
         self.chains: list[Chain] = []
         self.stops_after = stops_after
 
-    def score_many(
-        self, chains: Sequence[Chain], *, on_scored: Callable[[int], None] | None = None
-    ) -> list[list[float]]:
+    def score_many(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[float]]:
         if self.stops_after is not None and len(self.chains) >= self.stops_after:
             raise KeyboardInterrupt
         self.chains += chains
-        if on_scored is not None:
-            on_scored(len(chains))
+        with progress("scoring", len(chains)) as advance:
+            advance(len(chains))
         words = {"good": 0.9, "cut": math.nan}
         return [[words.get(step.split()[0], 0.2) for step in chain.steps] for chain in chains]
 
@@ -76,7 +75,7 @@ def accuracy(reranking: Reranking, n: int) -> dict[str, float]:
 def test_the_best_candidate_of_each_question_is_chosen_and_measured(files: Path) -> None:
     scorer = Scorer()
     reranking = rerank(files, scorer)
-    assert [(chosen.source, chosen.candidate, chosen.grade, chosen.answer) for chosen in reranking.chosen] == [
+    assert [(chosen.source, chosen.candidate, chosen.verdict, chosen.answer) for chosen in reranking.chosen] == [
         ("sums", 2, "correct", "7"),
         ("more", 0, "incorrect", "8"),
     ]
@@ -445,7 +444,10 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_model_is_loaded(
 
 
 def test_a_full_disk_is_told_with_the_file_that_was_written(files: Path, tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"File too large: .*scores\.jsonl\.partial'"), files_of_at_most(20):
+    with (
+        pytest.raises(OSError, match=r"(disk I/O error|database or disk is full): .*scores\.jsonl\.partial'"),
+        files_of_at_most(20),
+    ):
         rerank(files, Scorer(), out=tmp_path / "a")
     rerank(files, Scorer(), out=tmp_path / "b")
     with pytest.raises(OSError, match=r"File too large: .*chosen\.jsonl'"), files_of_at_most(20):
@@ -463,7 +465,7 @@ def test_scores_that_were_saved_before_a_run_broke_are_not_made_again_in_silence
 
 def test_an_image_that_is_not_there_is_told_before_the_model_is_loaded(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "c.jsonl", [question(1, [candidate("good", "1")], images=["a.png"])])
-    with pytest.raises(DataError, match=r"question '1' of 'sums': image .*a\.png is not there"):
+    with pytest.raises(DataError, match=r"question '1' of 'sums': image .*a\.png does not exist"):
         rerank(path, tmp_path / "no-model", image_root=tmp_path)
 
 

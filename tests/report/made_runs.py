@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,7 @@ class ShortSteps:
 
     name = "short steps"
 
-    def score_many(
-        self, chains: Sequence[Chain], *, on_scored: Callable[[int], None] | None = None
-    ) -> list[list[float]]:
+    def score_many(self, chains: Sequence[Chain], *, progress: Any = None) -> list[list[float]]:
         return [[math.exp(-len(step) / 50) for step in chain.steps] for chain in chains]
 
 

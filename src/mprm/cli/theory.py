@@ -19,6 +19,9 @@ HELP = """usage: mprm theory fit INPUT [INPUT ...] [options]
 
 The paper's model of Monte-Carlo labels, fitted to a corpus: priors, effective noise, pseudo-positives.
 "mprm theory fit --help" tells more; "mprm-lab theory" verifies the paper's analysis by simulation.
+
+Example:
+  mprm theory fit annotations/*.jsonl --rho 0.10
 """
 
 

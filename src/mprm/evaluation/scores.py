@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -149,7 +150,7 @@ def score_solutions(
 ) -> tuple[ScoredSolution, ...]:
     """The solutions with the model's scores; those that are alike are scored once."""
     chains = list(dict.fromkeys(solution.chain for solution in solutions if solution.steps))
-    scores = scorer.score_many(chains, on_scored=advance)
+    scores = scorer.score_many(chains, progress=lambda *_: nullcontext(advance))
     if len(scores) != len(chains):
         raise DataError(f"{model} scored {len(scores)} chains; expected {len(chains)}")
     by_chain = dict(zip(chains, scores, strict=True))

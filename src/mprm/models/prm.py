@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
@@ -25,6 +25,7 @@ from mprm.models.checkpoint import (
 )
 from mprm.models.prefix_tree import collate_tree, pack_chains
 from mprm.models.prompt import PromptEncoder, TokenizedChain, step_tokens
+from mprm.progress import Progress, silent
 
 TOKENS_PER_BATCH = 16_384
 LOOKAHEAD = 2
@@ -59,7 +60,7 @@ def score_chains(
     rank: int = 0,
     world_size: int = 1,
     share_prefixes: bool = False,
-    on_scored: Callable[[int], None] | None = None,
+    progress: Progress = silent,
 ) -> dict[int, list[float]]:
     """Probability of each step being correct, by the chain's index; nan for truncated steps.
 
@@ -77,19 +78,18 @@ def score_chains(
     while batches and len(batches) % world_size:
         batches.append(batches[-1])  # the last again: its scores come out the same
     scores = {i: [math.nan] * chain.n_steps for i, chain in enumerate(tokenized) if not chain.prm_positions}
-    if on_scored is not None and scores:
-        on_scored(len(scores))
     was_training = model.training
     model.eval()
     try:
-        for batch, inputs in _collated(batches[rank::world_size], tokenized, encoder, share_prefixes):
-            probabilities = iter(_probabilities(model, inputs))
-            for index in batch:
-                chain = tokenized[index]
-                scored = islice(probabilities, len(chain.prm_positions))
-                scores[index] = [*scored, *[math.nan] * chain.n_truncated]
-            if on_scored is not None:
-                on_scored(len(batch))
+        with progress("scoring", len(chains)) as advance:
+            advance(len(scores))
+            for batch, inputs in _collated(batches[rank::world_size], tokenized, encoder, share_prefixes):
+                probabilities = iter(_probabilities(model, inputs))
+                for index in batch:
+                    chain = tokenized[index]
+                    scored = islice(probabilities, len(chain.prm_positions))
+                    scores[index] = [*scored, *[math.nan] * chain.n_truncated]
+                advance(len(batch))
     finally:
         model.train(was_training)
     return scores
@@ -285,9 +285,7 @@ class PRM:
         )
         return scores if is_many else scores[0]
 
-    def score_many(
-        self, chains: Sequence[Chain], *, on_scored: Callable[[int], None] | None = None
-    ) -> list[list[float]]:
+    def score_many(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[float]]:
         """`score` for many chains, those of a question together; see `StepScorer.score_many`."""
         chains = [_checked(index, chain) for index, chain in enumerate(_as_tuple(chains))]
         scores = score_chains(
@@ -296,7 +294,7 @@ class PRM:
             chains,
             tokens_per_batch=self.tokens_per_batch,
             share_prefixes=self.shares_prefixes,
-            on_scored=on_scored,
+            progress=progress,
         )
         return [scores[index] for index in range(len(chains))]
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
-from mprm.config import Alpha, CorpusOptions, ImageRoot, Option, Tau
+from mprm.config import Alpha, CorpusOptions, ImageRoot, Option, StrategyName, Tau
 from mprm.errors import ConfigError
 from mprm.models.prompt import MAX_LENGTH, NEGATIVE, POSITIVE
-from mprm.selection.strategies import StrategyName
 
 labels, selection, training, evaluation, compute, output = (
     partial(Option, group=name) for name in ("labels", "selection", "training", "evaluation", "compute", "output")

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mprm.data.corpus import Corpus, PlacedRollout
+from mprm.data.corpus import Corpus, LocatedRollout
 from mprm.data.images import listed
 from mprm.data.output import Dropped, DroppedRecords
 from mprm.data.types import problem_key
@@ -84,9 +84,9 @@ def prepare(
     counts = {"steps": 0, "positive_steps": 0, "steps_lost_to_truncation": 0, "rollouts_truncated": 0}
     image_errors: dict[str, str | None] = {}
     n_prompt: dict[int, int] = {}
-    placed = corpus.placed(on_bad=dropped if skip_bad else None)
+    located = corpus.located(on_bad=dropped if skip_bad else None)
 
-    def drop(entry: PlacedRollout, kind: str, reason: str) -> None:
+    def drop(entry: LocatedRollout, kind: str, reason: str) -> None:
         dropped(Dropped(entry.file, entry.line, entry.source, kind, reason, msgspec.json.encode(entry.rollout)))
 
     with (
@@ -95,7 +95,7 @@ def prepare(
         pa.ipc.new_file(out, schema()) as writer,
         progress("preparing rollouts", None) as advance,
     ):
-        while batch := list(islice(placed, ROWS)):
+        while batch := list(islice(located, ROWS)):
             advance(len(batch))
             _check_images(batch, encoder, image_errors, pool)
             usable, rows = [], []
@@ -152,7 +152,7 @@ def prepare(
 
 
 def _check_images(
-    batch: list[PlacedRollout], encoder: PromptEncoder, errors: dict[str, str | None], pool: ThreadPoolExecutor
+    batch: list[LocatedRollout], encoder: PromptEncoder, errors: dict[str, str | None], pool: ThreadPoolExecutor
 ) -> None:
     """Add to ``errors`` why each image of the batch cannot be used, or None; each image is decoded once."""
     for entry in batch:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mprm.config import takes
-from mprm.data.corpus import Corpus, InputHashes, open_corpus
+from mprm.config import EngineOptions, takes
+from mprm.data.corpus import Corpus, open_corpus
 from mprm.data.engine import make_engine
+from mprm.data.output import InputHashes
 from mprm.errors import ConfigError, MprmError
 from mprm.models.checkpoint import PRMConfig, family_of, fingerprint_of, need_torch
 from mprm.models.prm import PRM
@@ -73,7 +74,7 @@ def train(
     run_dir = RunDir(config)
     corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
     inputs = [config.model, config.image_root, *config.benchmark, config.benchmark_root]
-    inputs += [] if corpus.is_frame else [file.path for file in corpus.files]
+    inputs += [file.path for file in corpus.files]
     run_dir.check([path for path in inputs if path], resume=resume, force=force)
     arguments = trainer_arguments(config)  # before the weights: DeepSpeed shards them while they are loaded
     if config.sharding == "zero3":
@@ -136,7 +137,7 @@ def _prepare(
     """Lock the folder and write the training set, unless an earlier start of this run has."""
     from mprm.training.dataset import prepare
 
-    entries = InputHashes(corpus, make_engine("local", n_bytes=corpus.n_bytes)).entries()
+    entries = corpus.manifest_entries(InputHashes(corpus.files, make_engine(EngineOptions(), n_bytes=corpus.n_bytes)))
     identity = {"rollouts_xxh3_128": [entry["xxh3_128"] for entry in entries]}
     run_dir.lock({**identity, "base_fingerprint": prm.config.base_fingerprint}, resume=resume)
     if run_dir.summary.is_file():

@@ -273,7 +273,7 @@ def test_images_that_cannot_be_used_fail_their_requests_alone(
     assert [[completion.finish_reason for completion in row] for row in (completions[0], completions[2])] == [
         ["error"] * 2
     ] * 2
-    assert "is not there" in str(completions[0][0].error)
+    assert "does not exist" in str(completions[0][0].error)
     assert "cannot identify image" in str(completions[2][0].error)
     assert (
         completions[1] == completions[3] == completions_of(PrefixSampler(policies["internvl"], name="p"), [good])[0]

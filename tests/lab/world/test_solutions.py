@@ -5,7 +5,7 @@ from itertools import chain
 import pytest
 
 from mprm.annotation.checker import AnswerChecker
-from mprm.data.candidates import JOINT, split_steps
+from mprm.data.types import STEP_SEPARATOR, split_steps
 from mprm.errors import ConfigError
 from mprm_lab.world import SOURCES, problem, solution
 from mprm_lab.world.grammar import NEUTRAL
@@ -55,7 +55,7 @@ def test_the_last_step_and_no_other_gives_the_answer(solutions: dict[str, list[l
         for seed, steps in enumerate(found):
             assert steps[-1].endswith(rf"\boxed{{{problem(name, seed).answer}}}.")
             assert not any("boxed" in step for step in steps[:-1])
-            assert split_steps(JOINT.join(steps)) == tuple(steps)
+            assert split_steps(STEP_SEPARATOR.join(steps)) == tuple(steps)
 
 
 def test_the_answer_checker_finds_every_solution_correct_and_other_answers_wrong(
@@ -68,11 +68,11 @@ def test_the_answer_checker_finds_every_solution_correct_and_other_answers_wrong
             others = {"choice": "ABCD", "yes/no": ("Yes", "No"), "open": (str(int(seed)), "98")}[
                 SOURCES[name].answers
             ]
-            pairs.append((JOINT.join(steps), question))
+            pairs.append((STEP_SEPARATOR.join(steps), question))
             expected.append("correct")
             for other in others:
                 if other != question.answer:
-                    text = JOINT.join(steps).replace(rf"\boxed{{{question.answer}}}", rf"\boxed{{{other}}}")
+                    text = STEP_SEPARATOR.join(steps).replace(rf"\boxed{{{question.answer}}}", rf"\boxed{{{other}}}")
                     pairs.append((text, question))
                     expected.append("incorrect")
     with AnswerChecker(processes=1) as checker:
