@@ -202,3 +202,34 @@ def test_every_command_is_documented(command: str) -> None:
 @pytest.mark.parametrize("name", [*ROLLOUT_FORMATS, *ERRORS, *WARNINGS, *STRATEGIES])
 def test_every_format_issue_and_strategy_is_documented(name: str) -> None:
     assert f"`{name}`" in DOCUMENTED
+
+
+def reward_models(name: str) -> Any:
+    """The models of a results file of the experiments log, by name."""
+    return json.loads((ROOT / "docs/results/lab_checking" / f"{name}.json").read_text())["models"]
+
+
+def rounded(value: float, digits: int) -> str:
+    """The number as the page has it: halves are rounded up."""
+    return f"{value + 1e-9:.{digits}f}"
+
+
+def test_the_experiments_log_says_what_its_results_say() -> None:
+    sections = re.split(r"^## ", text_of(ROOT / "docs/log.md"), flags=re.MULTILINE)
+    first, second, repeated = map(reward_models, ("1_depth_and_verdicts", "2_solve_then_check", "3_repeated"))
+    for model in first.values():  # the learning rate that is best on the validation split
+        best = max(model["reward_models"], key=lambda entry: entry["validation"]["auc"])["benchmark"]
+        assert rounded(best["auc"], 3) in "".join(sections[1:4])
+        assert rounded(best["same_index"], 3) in "".join(sections[1:4])
+    for model in second.values():
+        for entry in model["reward_models"]:
+            auc, same_index = (rounded(entry["benchmark"][name], 3) for name in ("auc", "same_index"))
+            assert f"{auc} / {same_index}" in sections[4]
+    for name in ("run 0", "run 1", "natural errors only"):
+        for entry in repeated[name]["reward_models"]:
+            best_of_16 = entry["best_of_16"]["test_candidates"]
+            assert rounded(100 * entry["benchmark"]["f1_overall"], 1) in sections[5] + sections[6]
+            assert rounded(best_of_16["mean"], 1) in sections[5] + sections[6]
+            if entry["condition"] == "full":
+                lead, low, high = (rounded(value, 1) for value in best_of_16["mean_minus_random_candidate"])
+                assert f"+{lead} [{low}, {high}]" in sections[5]
