@@ -17,9 +17,11 @@ from mprm.data.corpus import open_corpus
 from mprm.data.format import (
     Data,
     Format,
+    by_name,
     check_no_bad,
     format_named,
     format_of,
+    has,
     image_field,
     list_field,
     optional_text,
@@ -161,7 +163,7 @@ def _read_file(
     file: DataFile, fmt: BenchmarkFormat, text_only: bool, notes: Notes, bad: list[str]
 ) -> Iterator[Solution]:
     locations: dict[str, str] = {}
-    for record, _, items, warnings in read_items(file, {fmt.name: fmt}, "benchmark", fmt.name, bad):
+    for record, items, warnings in read_items(file, {fmt.name: fmt}, "benchmark", fmt.name, bad):
         for _, text in warnings:
             notes(record.location, text)
         for number, item in enumerate(items, start=1):
@@ -381,35 +383,28 @@ def parse_vlrmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
     return (_solution(question, steps, labels, images=image_field(data, issues), id=own_id, source=source),)
 
 
-BENCHMARK_FORMATS: dict[str, BenchmarkFormat] = {
-    fmt.name: fmt
-    for fmt in (
-        BenchmarkFormat(
-            name="visualprocessbench",
-            title="VisualProcessBench",
-            matches=lambda data: "process_correctness" in _response(data),
-            parse=parse_visualprocessbench,
-            needs_image=True,
-        ),
-        BenchmarkFormat(
-            name="processbench",
-            title="ProcessBench",
-            matches=lambda data: {"problem", "steps", "label"} <= data.keys(),
-            parse=parse_processbench,
-        ),
-        BenchmarkFormat(
-            name="prmbench",
-            title="PRMBench",
-            matches=lambda data: {"original_process", "modified_process", "error_steps"} <= data.keys(),
-            parse=parse_prmbench,
-            has_unique_ids=False,  # as published, five ids have two records each, with other errors put in
-        ),
-        BenchmarkFormat(
-            name="vlrmbench",
-            title="VLRMBench, files of errors",
-            matches=lambda data: {"reasoning_error", "task_gt"} <= data.keys(),
-            parse=parse_vlrmbench,
-            needs_image=True,
-        ),
-    )
-}
+BENCHMARK_FORMATS: dict[str, BenchmarkFormat] = by_name(
+    BenchmarkFormat(
+        name="visualprocessbench",
+        matches=lambda data: "process_correctness" in _response(data),
+        parse=parse_visualprocessbench,
+        needs_image=True,
+    ),
+    BenchmarkFormat(
+        name="processbench",
+        matches=has("problem", "steps", "label"),
+        parse=parse_processbench,
+    ),
+    BenchmarkFormat(
+        name="prmbench",
+        matches=has("original_process", "modified_process", "error_steps"),
+        parse=parse_prmbench,
+        has_unique_ids=False,  # as published, five ids have two records each, with other errors put in
+    ),
+    BenchmarkFormat(
+        name="vlrmbench",
+        matches=has("reasoning_error", "task_gt"),
+        parse=parse_vlrmbench,
+        needs_image=True,
+    ),
+)

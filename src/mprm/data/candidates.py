@@ -12,14 +12,14 @@ from typing import Any
 from mprm.data.format import (
     Data,
     Format,
+    by_name,
     check_no_bad,
-    format_named,
+    has,
     list_field,
     optional_text,
     read_items,
     text_field,
 )
-from mprm.data.records import find_files
 from mprm.data.rollout_formats import STEP_END
 from mprm.data.types import STEP_SEPARATOR, Candidate, CandidateSet, Question, split_steps
 from mprm.data.validate import Issues
@@ -38,25 +38,18 @@ def read_candidates(paths: Any, *, format: str | None = None) -> list[CandidateS
     format
         ``mprm``, ``mm-prm`` or ``rlhflow``, where a file's first record must not decide.
     """
-    if format is not None:
-        format_named(format, CANDIDATE_FORMATS, "candidate")
     sets: dict[tuple[str, str], CandidateSet] = {}
     bad: list[str] = []
-    for file in find_files(paths):
-        records = read_items(file, CANDIDATE_FORMATS, "candidate", format, bad, by_record=True)
-        for record, _, (item,), _ in records:
-            question = replace(
-                item.question,
-                id=item.question.id or str(record.number),
-                source=item.question.source or file.source,
+    for record, (item,), _ in read_items(paths, CANDIDATE_FORMATS, "candidate", format, bad, by_record=True):
+        source = item.question.source or record.file.source
+        question = replace(item.question, id=item.question.id or str(record.number), source=source)
+        entry = replace(item, question=question, location=record.location)
+        first = sets.setdefault(entry.key, entry)
+        if first is not entry:
+            bad.append(
+                f"{entry.location}: question {question.id!r} of {source!r} is in {first.location}"
+                " already; expected each once. Give them different ids or sources"
             )
-            entry = replace(item, question=question, location=record.location)
-            first = sets.setdefault(entry.key, entry)
-            if first is not entry:
-                bad.append(
-                    f"{entry.location}: question {question.id!r} of {question.source!r} is in {first.location}"
-                    " already; expected each once. Give them different ids or sources"
-                )
     check_no_bad(bad, REMEDY)
     return list(sets.values())
 
@@ -161,26 +154,20 @@ def _scores(value: Any, n: int, index: int, issues: Issues) -> tuple[float, ...]
     return tuple(map(float, scores))
 
 
-CANDIDATE_FORMATS: dict[str, Format[CandidateSet]] = {
-    fmt.name: fmt
-    for fmt in (
-        Format(
-            name="mprm",
-            title="mprm sample",
-            matches=lambda data: "candidates" in data,
-            parse=_parser("question", "candidates", _own_candidates),
-        ),
-        Format(
-            name="mm-prm",
-            title="MM-PRM best-of-N",
-            matches=lambda data: "solutions_splits" in data,
-            parse=_parser("question", "solutions_splits", _mm_prm_candidates),
-        ),
-        Format(
-            name="rlhflow",
-            title="RLHFlow best-of-N",
-            matches=lambda data: "answers" in data,
-            parse=_parser("prompt", "answers", _rlhflow_candidates),
-        ),
-    )
-}
+CANDIDATE_FORMATS: dict[str, Format[CandidateSet]] = by_name(
+    Format(
+        name="mprm",
+        matches=has("candidates"),
+        parse=_parser("question", "candidates", _own_candidates),
+    ),
+    Format(
+        name="mm-prm",
+        matches=has("solutions_splits"),
+        parse=_parser("question", "solutions_splits", _mm_prm_candidates),
+    ),
+    Format(
+        name="rlhflow",
+        matches=has("answers"),
+        parse=_parser("prompt", "answers", _rlhflow_candidates),
+    ),
+)

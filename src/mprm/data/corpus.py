@@ -59,7 +59,11 @@ def parse_line(
         rollouts: tuple[Rollout, ...] = (decoded,)
     else:
         data = decode_record(line, issues)
-        rollouts = () if data is None else fmt.parse(data, issues)
+        try:
+            rollouts = () if data is None else fmt.parse(data, issues)
+        except BadRecord as bad:
+            rollouts = ()
+            issues.add_bad(bad)
     if options is not None:
         for rollout in rollouts:
             validate(rollout, issues, options, has_images=fmt.has_images)

@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from mprm.data.validate import BadRecord, Issues, StrictIssues
+from mprm.data.validate import BadRecord, Issues
 from mprm.errors import DataError, InputNotFoundError, MissingDependencyError, shown
 
 Container = Literal["plain", "gz", "zst", "parquet"]
@@ -376,41 +376,41 @@ def is_utf8(line: bytes) -> bool:
 
 def decode_record(line: bytes, issues: Issues) -> dict[str, Any] | None:
     """The line's JSON object; None, and an issue, when it is not one."""
-    try:
-        data = msgspec.json.decode(line)
-    except (ValueError, RecursionError, msgspec.MsgspecError):
-        data = _decode_again(line, issues)
-        if data is None:
-            return None
-    if not isinstance(data, dict):
-        issues.add("not_json", f"found {shown(data)}; expected a JSON object")
+    data = _decoded(line)
+    if isinstance(data, BadRecord):
+        issues.add_bad(data)
         return None
     return data
 
 
-def _decode_again(line: bytes, issues: Issues) -> Any:
-    """Decode with the standard library, which takes NaN, and say what is wrong."""
+def _decoded(line: bytes) -> dict[str, Any] | BadRecord:
+    try:
+        data = msgspec.json.decode(line)
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        data = _decode_again(line)
+    if isinstance(data, dict | BadRecord):
+        return data
+    return BadRecord(f"found {shown(data)}; expected a JSON object", "not_json")
+
+
+def _decode_again(line: bytes) -> Any:
+    """The line decoded with the standard library, which takes NaN, or what is wrong with it."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         hint = "; the file looks like UTF-16, save it as UTF-8" if line[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-        issues.add("not_utf8", f"byte {error.start} (0x{line[error.start]:02x}) is not UTF-8{hint}")
-        return None
+        return BadRecord(f"byte {error.start} (0x{line[error.start]:02x}) is not UTF-8{hint}", "not_utf8")
     if text.startswith("\ufeff"):
-        issues.add("not_json", "the line begins with a byte-order mark; save the file as UTF-8 without it")
-        return None
+        return BadRecord("the line begins with a byte-order mark; save the file as UTF-8 without it", "not_json")
     try:
         data = json.loads(text)
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        issues.add("not_utf8", "the text holds half of a surrogate pair (\\ud800 to \\udfff)")
-        return None
+        return BadRecord("the text holds half of a surrogate pair (\\ud800 to \\udfff)", "not_utf8")
     except RecursionError:
-        issues.add("not_json", "the value is nested too deeply")
-        return None
+        return BadRecord("the value is nested too deeply", "not_json")
     except ValueError as error:
-        issues.add("not_json", f"not JSON: {error}")
-        return None
+        return BadRecord(f"not JSON: {error}", "not_json")
     return data
 
 
@@ -451,15 +451,6 @@ def read_records(file: DataFile) -> Iterator[Record]:
         for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
             if not is_blank(raw):
                 yield Record(file, number, number, _decoded(raw))
-
-
-def _decoded(line: bytes) -> dict[str, Any] | BadRecord:
-    try:
-        data = decode_record(line, StrictIssues())
-    except BadRecord as reason:
-        return reason
-    assert data is not None  # a strict issue raises
-    return data
 
 
 def _utf8(data: bytes, path: str) -> str:

@@ -81,6 +81,10 @@ class Issues:
         """Add an issue; an error makes the record unusable."""
         self.entries.append((kind, text))
 
+    def add_bad(self, bad: BadRecord) -> None:
+        """Add the error that made a record unusable."""
+        self.add(bad.kind, str(bad))
+
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self.entries)
 
@@ -90,7 +94,11 @@ class Issues:
 
 
 class BadRecord(ValueError):  # noqa: N818 - never leaves mprm.data: the reader adds FILE:LINE and raises a DataError
-    """A record that cannot be used."""
+    """A record that cannot be used, and the kind of error."""
+
+    def __init__(self, text: str, kind: str = "wrong_type") -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 class StrictIssues(Issues):
@@ -99,7 +107,7 @@ class StrictIssues(Issues):
     def add(self, kind: str, text: str) -> None:
         """Add a warning, or raise `BadRecord`."""
         if kind in ERRORS or kind == "odd_field":
-            raise BadRecord(text)
+            raise BadRecord(text, kind)
         super().add(kind, text)
 
 
