@@ -39,7 +39,7 @@ OCCURS_TWICE = "source, question, images, steps and labels are those of an earli
 REMEDY = 'Mend the records, or take them out of the file; "mprm check FILE" lists all bad rollouts.'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BenchmarkFormat(Format[Solution]):
     """One way in which people store solutions with labelled steps.
 
@@ -289,6 +289,10 @@ def _solution(
     return Solution(question=question, steps=steps, labels=labels, first_error=first_error, images=images, **own)
 
 
+def _is_visualprocessbench(data: Data) -> bool:
+    return "process_correctness" in _response(data)
+
+
 def parse_visualprocessbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
     """VisualProcessBench: 1 correct, 0 neutral, -1 incorrect; the source is the record's data source."""
     question = _question(data, "question", issues)
@@ -384,27 +388,13 @@ def parse_vlrmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
 
 
 BENCHMARK_FORMATS: dict[str, BenchmarkFormat] = by_name(
+    BenchmarkFormat("visualprocessbench", _is_visualprocessbench, parse_visualprocessbench, needs_image=True),
+    BenchmarkFormat("processbench", has("problem", "steps", "label"), parse_processbench),
     BenchmarkFormat(
-        name="visualprocessbench",
-        matches=lambda data: "process_correctness" in _response(data),
-        parse=parse_visualprocessbench,
-        needs_image=True,
-    ),
-    BenchmarkFormat(
-        name="processbench",
-        matches=has("problem", "steps", "label"),
-        parse=parse_processbench,
-    ),
-    BenchmarkFormat(
-        name="prmbench",
-        matches=has("original_process", "modified_process", "error_steps"),
-        parse=parse_prmbench,
+        "prmbench",
+        has("original_process", "modified_process", "error_steps"),
+        parse_prmbench,
         has_unique_ids=False,  # as published, five ids have two records each, with other errors put in
     ),
-    BenchmarkFormat(
-        name="vlrmbench",
-        matches=has("reasoning_error", "task_gt"),
-        parse=parse_vlrmbench,
-        needs_image=True,
-    ),
+    BenchmarkFormat("vlrmbench", has("reasoning_error", "task_gt"), parse_vlrmbench, needs_image=True),
 )

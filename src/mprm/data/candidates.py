@@ -155,19 +155,7 @@ def _scores(value: Any, n: int, index: int, issues: Issues) -> tuple[float, ...]
 
 
 CANDIDATE_FORMATS: dict[str, Format[CandidateSet]] = by_name(
-    Format(
-        name="mprm",
-        matches=has("candidates"),
-        parse=_parser("question", "candidates", _own_candidates),
-    ),
-    Format(
-        name="mm-prm",
-        matches=has("solutions_splits"),
-        parse=_parser("question", "solutions_splits", _mm_prm_candidates),
-    ),
-    Format(
-        name="rlhflow",
-        matches=has("answers"),
-        parse=_parser("prompt", "answers", _rlhflow_candidates),
-    ),
+    Format("mprm", has("candidates"), _parser("question", "candidates", _own_candidates)),
+    Format("mm-prm", has("solutions_splits"), _parser("question", "solutions_splits", _mm_prm_candidates)),
+    Format("rlhflow", has("answers"), _parser("prompt", "answers", _rlhflow_candidates)),
 )

@@ -26,7 +26,7 @@ SHOWN = 20
 """How many bad records or missing files an error lists."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Format(Generic[T]):
     """One way in which people store rollouts, questions, benchmarks or candidates."""
 

@@ -59,13 +59,15 @@ def image_path(image: str | Path, root: str | Path | None) -> Path:
     return Path(root) / image
 
 
-@lru_cache(maxsize=1 << 16)
-def image_exists(path: Path) -> bool:
-    """Whether there is such a file."""
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name longer than the file system takes is none."""
     try:
         return path.is_file()
-    except OSError:  # a name longer than the file system takes
+    except OSError:
         return False
+
+
+image_exists = lru_cache(maxsize=1 << 16)(is_file)
 
 
 def find_image(name: str, root: Path) -> str | None:
@@ -80,11 +82,8 @@ def find_image(name: str, root: Path) -> str | None:
     for candidate in (path, PurePosixPath(path.name)):
         for ending in (path.suffix, *ENDINGS):
             other = candidate.with_suffix(ending) if path.suffix else candidate
-            try:
-                if (root / other).is_file():
-                    return str(other)
-            except OSError:  # a name longer than the file system takes
-                continue
+            if is_file(root / other):
+                return str(other)
     return None
 
 

@@ -326,27 +326,11 @@ def parse_olympiadbench(data: Data, _issues: Issues) -> tuple[Question, ...]:
 
 
 QUESTION_FORMATS: dict[str, Format[Question]] = by_name(
-    Format(
-        name="mathverse",
-        matches=has("sample_index", "problem_version", "question_type", "answer"),
-        parse=parse_mathverse,
-    ),
-    Format(
-        name="mathvista",
-        matches=has("pid", "question", "choices", "question_type"),
-        parse=parse_mathvista,
-    ),
-    Format(
-        name="olympiadbench",
-        matches=has("id", "question", "final_answer", "answer_type"),
-        parse=parse_olympiadbench,
-    ),
-    Format(name="dynamath", matches=_is_dynamath, parse=parse_dynamath),
-    Format(
-        name="mathvision",
-        matches=has("id", "question", "options", "answer", "image", "level", "subject"),
-        parse=parse_mathvision,
-    ),
-    Format(name="mm-k12", matches=_is_mm_k12, parse=parse_mm_k12),
-    Format(name="plain", matches=has("question", "answer"), parse=parse_plain),  # last: most others have its fields
+    Format("mathverse", has("sample_index", "problem_version", "question_type", "answer"), parse_mathverse),
+    Format("mathvista", has("pid", "question", "choices", "question_type"), parse_mathvista),
+    Format("olympiadbench", has("id", "question", "final_answer", "answer_type"), parse_olympiadbench),
+    Format("dynamath", _is_dynamath, parse_dynamath),
+    Format("mathvision", has("id", "question", "options", "answer", "image", "level", "subject"), parse_mathvision),
+    Format("mm-k12", _is_mm_k12, parse_mm_k12),
+    Format("plain", has("question", "answer"), parse_plain),  # last: most others have its fields too
 )

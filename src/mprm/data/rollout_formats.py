@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from mmap import mmap
 from typing import Any, Literal, TypeGuard
 
@@ -40,20 +40,19 @@ except ImportError:  # installed without a compiler: `write_mm_prm` makes the sa
 RegroupedRows = Iterator[tuple[int, Rollout | None, Issues]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RolloutFormat(Format[Rollout]):
     """One way in which people store rollouts."""
 
+    write: Callable[[Rollout, float], dict[str, Any]] | None = None
+    """The rollout as a record of this format, labels cut at tau; None: only read."""
+    _: KW_ONLY
     title: str
     labels: Literal["mc", "binary", "either"] = "binary"
-    """``mc``: success rates; ``binary``: only right or wrong; ``either``: the file's own numbers decide."""
+    """``mc``: success rates, and ``write`` needs them; ``binary``: right or wrong; ``either``: the numbers decide."""
     has_images: bool = True
     decode: Callable[[bytes], Rollout | None] | None = None
     """The rollout of a line whose fields are all of their types; None for any other, which ``parse`` takes."""
-    write: Callable[[Rollout, float], Any] | None = None
-    """The rollout as a record of this format, ready to be encoded, labels cut at tau; None: only read."""
-    writes: Literal["mc", "binary"] = "binary"
-    """What ``write`` needs: MC scores, or labels of any kind."""
     forbids: str | None = None
     """Text that a step or question must not hold, because this format ends a step with it."""
     many: bool = False
@@ -575,96 +574,75 @@ def _children(node: dict[str, Any], issues: Issues) -> list[Any]:
 
 ROLLOUT_FORMATS: dict[str, RolloutFormat] = by_name(
     RolloutFormat(
-        name="visualprm-raw",
+        "visualprm-raw",
+        lambda data: "steps_with_score" in data and "source" not in data,
+        parse_raw,
+        write_raw,
         title="VisualPRM400K-v1.1-Raw",
         labels="mc",
-        matches=lambda data: "steps_with_score" in data and "source" not in data,
-        parse=parse_raw,
         decode=decode_raw,
-        write=write_raw,
-        writes="mc",
     ),
     RolloutFormat(
-        name="vl-prm",
+        "vl-prm",
+        has("steps_with_score", "source"),
+        parse_raw,
         title="VL-PRM300K",
         labels="mc",
-        matches=has("steps_with_score", "source"),
-        parse=parse_raw,
         decode=decode_raw,
     ),
     RolloutFormat(
-        name="mm-prm",
-        title="MM-PRM",
-        labels="either",
-        matches=_is_mm_prm,
-        parse=parse_mm_prm,
-        write=write_mm_prm,
-        forbids=PRM_TOKEN,
+        "mm-prm", _is_mm_prm, parse_mm_prm, write_mm_prm, title="MM-PRM", labels="either", forbids=PRM_TOKEN
     ),
     RolloutFormat(
-        name="mm-prm-soft",
+        "mm-prm-soft",
+        lambda _data: False,  # one record cannot tell soft from hard: "either" above decides
+        parse_mm_prm,
+        write_mm_prm_soft,
         title="MM-PRM with soft labels",
         labels="mc",
-        matches=lambda _data: False,  # one record cannot tell soft from hard: "either" above decides
-        parse=parse_mm_prm,
-        write=write_mm_prm_soft,
-        writes="mc",
         forbids=PRM_TOKEN,
     ),
     RolloutFormat(
-        name="visualprm",
+        "visualprm",
+        _is_visualprm,
+        parse_visualprm,
+        write_visualprm,
         title="VisualPRM400K, conversation form",
-        matches=_is_visualprm,
-        parse=parse_visualprm,
-        write=write_visualprm,
         forbids=SECTION_PROCESS.strip(),
     ),
     RolloutFormat(
-        name="trl",
+        "trl",
+        has("prompt", "completions", "labels"),
+        parse_trl,
+        write_trl,
         title="TRL stepwise supervision",
         has_images=False,
-        matches=has("prompt", "completions", "labels"),
-        parse=parse_trl,
-        write=write_trl,
     ),
+    RolloutFormat("math-shepherd", _is_math_shepherd, parse_math_shepherd, title="Math-Shepherd", has_images=False),
+    RolloutFormat("prm800k", _is_prm800k, parse_prm800k, title="PRM800K", has_images=False, many=True),
     RolloutFormat(
-        name="math-shepherd",
-        title="Math-Shepherd",
-        has_images=False,
-        matches=_is_math_shepherd,
-        parse=parse_math_shepherd,
-    ),
-    RolloutFormat(
-        name="prm800k",
-        title="PRM800K",
-        has_images=False,
-        matches=_is_prm800k,
-        parse=parse_prm800k,
-        many=True,
-    ),
-    RolloutFormat(
-        name="stepwise-critic",
+        "stepwise-critic",
+        has("instruction", "responses", "next_response", "rating"),
+        parse_stepwise_critic,
         title="PRM800K, stepwise-critic rows",
         has_images=False,
-        matches=has("instruction", "responses", "next_response", "rating"),
-        parse=parse_stepwise_critic,
         many=True,
         regroup=regroup_stepwise_critic,
     ),
     RolloutFormat(
-        name="rated-steps",
+        "rated-steps",
+        has("question", "steps", "ratings"),
+        parse_rated_steps,
         title="PRM800K, lists of steps and ratings",
         has_images=False,
-        matches=has("question", "steps", "ratings"),
-        parse=parse_rated_steps,
     ),
     RolloutFormat(
-        name="math-aps",
+        "math-aps",
+        has("question", "reasoning_steps"),
+        parse_math_aps,
         title="MATH-APS",
         labels="mc",
         has_images=False,
-        matches=has("question", "reasoning_steps"),
-        parse=parse_math_aps,
         many=True,
     ),
 )
