@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from mprm.data import images
 from mprm.data.corpus import open_corpus
 from mprm.data.format import (
     Data,
@@ -28,13 +26,17 @@ from mprm.data.format import (
     read_items,
     text_field,
 )
+from mprm.data.images import check_images_exist as check_images_exist
+from mprm.data.images import check_images_readable as check_images_readable
 from mprm.data.output import Dropped, hash_file
 from mprm.data.records import DataFile, Paths, find_files, read_records
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
-from mprm.data.types import CORRECT, IGNORED, INCORRECT, Chain, Solution, first_error_of, problem_key
+from mprm.data.types import CORRECT, IGNORED, INCORRECT, Chain, Solution, problem_key
 from mprm.data.validate import WARNINGS, BadRecord, Issues
 from mprm.errors import DataError, shown
 
+Notes = dict[str, list[str]]
+"""What is odd about some records, and where they are."""
 OCCURS_TWICE = "source, question, images, steps and labels are those of an earlier record; both count"
 REMEDY = 'Mend the records, or take them out of the file; "mprm check FILE" lists all bad rollouts.'
 
@@ -86,22 +88,6 @@ class Benchmark:
         return locations
 
 
-class Notes:
-    """Counts what is odd about records, and keeps the first location of each."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, tuple[int, str]] = {}
-
-    def __call__(self, location: str, text: str) -> None:
-        """Count one."""
-        n, first = self._counts.get(text, (0, location))
-        self._counts[text] = (n + 1, first)
-
-    def lines(self) -> tuple[str, ...]:
-        """What was odd, how often, and where first."""
-        return tuple(f"{n:,} records: {text} (the first {first})" for text, (n, first) in self._counts.items())
-
-
 def read_benchmark(
     paths: Paths, *, format: str | None = None, tau: float = 0.0, text_only: bool = False
 ) -> Benchmark:
@@ -118,7 +104,7 @@ def read_benchmark(
     text_only
         Accept records without an image.
     """
-    notes = Notes()
+    notes: Notes = {}
     solutions: list[Solution] = []
     files: list[BenchmarkFile] = []
     bad: list[str] = []
@@ -144,7 +130,8 @@ def read_benchmark(
         names = ", ".join(file.path for file in files)
         raise DataError(f"{names}: no solution to evaluate; expected at least one record")
     _note_duplicates(solutions, notes)
-    return Benchmark(solutions=tuple(solutions), files=tuple(files), notes=notes.lines())
+    lines = [f"{len(where):,} records: {text} (the first {where[0]})" for text, where in notes.items()]
+    return Benchmark(solutions=tuple(solutions), files=tuple(files), notes=tuple(lines))
 
 
 def _format_of_file(file: DataFile, formats: Mapping[str, Format[Any]]) -> Format[Any]:
@@ -165,7 +152,7 @@ def _read_file(
     locations: dict[str, str] = {}
     for record, items, warnings in read_items(file, {fmt.name: fmt}, "benchmark", fmt.name, bad):
         for _, text in warnings:
-            notes(record.location, text)
+            notes.setdefault(text, []).append(record.location)
         for number, item in enumerate(items, start=1):
             own_id = item.id or _default_id(file, record.number, number)
             solution = replace(item, id=own_id, source=item.source or file.source, location=record.location)
@@ -191,7 +178,7 @@ def _solutions_of_rollouts(
     def note(location: str, issues: Issues) -> None:
         for kind, _ in issues:
             if kind in WARNINGS:
-                notes(location, WARNINGS[kind])
+                notes.setdefault(WARNINGS[kind], []).append(location)
 
     def collect(dropped: Dropped) -> None:
         bad.append(f"{dropped.file}:{dropped.line}: {dropped.reason}")
@@ -205,8 +192,8 @@ def _solutions_of_rollouts(
         yield _solution(
             rollout.question,
             tuple(step.text for step in rollout.steps),
-            tuple(CORRECT if score > tau else INCORRECT for score in rollout.scores),
-            images=rollout.images,
+            rollout.images,
+            labels=tuple(CORRECT if score > tau else INCORRECT for score in rollout.scores),
             id=_default_id(file, located.line, n_on_line),
             source=located.source,
             location=f"{located.file}:{located.line}",
@@ -223,18 +210,8 @@ def _note_duplicates(solutions: Iterable[Solution], notes: Notes) -> None:
     for solution in solutions:
         content = (solution.source, solution.chain, solution.labels)
         if content in seen:
-            notes(solution.location, OCCURS_TWICE)
+            notes.setdefault(OCCURS_TWICE, []).append(solution.location)
         seen.add(content)
-
-
-def check_images_exist(benchmark: Benchmark, image_root: str | Path | None) -> None:
-    """Stop, before hours of scoring, when an image is not below the image root; names the missing ones."""
-    images.check_images_exist(benchmark.image_locations, image_root)
-
-
-def check_images_readable(benchmark: Benchmark, image_root: str | Path | None) -> None:
-    """Stop, before hours of scoring, when an image cannot be decoded to its end; names all of them."""
-    images.check_images_readable(benchmark.image_locations, image_root)
 
 
 def _steps(data: Data, key: str, issues: Issues) -> tuple[str, ...]:
@@ -248,7 +225,7 @@ def _steps(data: Data, key: str, issues: Issues) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _is_whole(value: object) -> bool:
+def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -268,25 +245,29 @@ def _question(data: Data, key: str, issues: Issues) -> str:
     return text
 
 
-def _check_length(steps: tuple[str, ...], labels: tuple[int, ...], issues: Issues) -> None:
-    if len(steps) != len(labels):
-        issues.add(
-            "labels_and_steps_differ", f"there are {len(steps)} steps and {len(labels)} labels; expected as many"
-        )
+def _labels(
+    data: Data, key: str, n_steps: int, meaning: Mapping[int, int], issues: Issues, *, name: str, expected: str
+) -> tuple[int, ...]:
+    """The label of each step: what the numbers under ``key`` mean."""
+    numbers = _whole_numbers(data, key, issues)
+    if len(numbers) != n_steps:
+        counts = f"there are {n_steps} steps and {len(numbers)} labels"
+        issues.add("labels_and_steps_differ", f"{counts}; expected as many")
+    for index, number in enumerate(numbers):
+        if number not in meaning:
+            issues.add("wrong_type", f"step {index} has {name} {shown(number)}; expected {expected}")
+    return tuple(meaning[number] for number in numbers)
+
+
+def _solution(question: str, steps: tuple[str, ...], images: tuple[str, ...] = (), **fields: Any) -> Solution:
+    """A solution of the problem that question and images are; the reader fills in an empty id or source."""
+    own = {"problem": problem_key(question, images), **fields}
+    return Solution(question=question, steps=steps, images=images, **own)
 
 
 def _response(data: Data) -> dict[str, Any]:
     response = data.get("response")
     return response if isinstance(response, dict) else {}
-
-
-def _solution(
-    question: str, steps: tuple[str, ...], labels: tuple[int, ...], *, images: tuple[str, ...] = (), **fields: str
-) -> Solution:
-    """A solution with its problem and its first error; id and source are filled in by the reader where empty."""
-    own = {"id": "", "source": "", "problem": problem_key(question, images), **fields}
-    first_error = first_error_of(labels)
-    return Solution(question=question, steps=steps, labels=labels, first_error=first_error, images=images, **own)
 
 
 def _is_visualprocessbench(data: Data) -> bool:
@@ -295,41 +276,28 @@ def _is_visualprocessbench(data: Data) -> bool:
 
 def parse_visualprocessbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
     """VisualProcessBench: 1 correct, 0 neutral, -1 incorrect; the source is the record's data source."""
-    question = _question(data, "question", issues)
-    steps = _steps(_response(data), "steps", issues)
-    labels = _whole_numbers(_response(data), "process_correctness", issues)
-    _check_length(steps, labels, issues)
-    for index, label in enumerate(labels):
-        if label not in (-1, 0, 1):
-            issues.add("wrong_type", f"step {index} has label {shown(label)}; expected 1, 0 or -1")
-    own_id, source = optional_text(data, "id", issues) or "", optional_text(data, "data_source", issues) or ""
-    return (_solution(question, steps, labels, images=image_field(data, issues), id=own_id, source=source),)
+    question, response = _question(data, "question", issues), _response(data)
+    steps = _steps(response, "steps", issues)
+    meaning = {1: CORRECT, 0: IGNORED, -1: INCORRECT}
+    key, expected = "process_correctness", "1, 0 or -1"
+    labels = _labels(response, key, len(steps), meaning, issues, name="label", expected=expected)
+    images, own_id = image_field(data, issues), optional_text(data, "id", issues) or ""
+    source = optional_text(data, "data_source", issues) or ""
+    return (_solution(question, steps, images, labels=labels, id=own_id, source=source),)
 
 
 def parse_processbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
     """ProcessBench: the index of the first error; the source is the file, as it has one file a data set."""
     question = _question(data, "problem", issues)
     steps = _steps(data, "steps", issues)
-    label = data.get("label")
-    if not _is_whole(label) or not -1 <= label < len(steps):  # type: ignore[operator]
-        issues.add(
-            "wrong_type", f'"label" is {shown(label)}; expected a step from 0 to {len(steps) - 1}, or -1 for none'
-        )
-    labels = labels_up_to(None if label == -1 else label, len(steps))
-    return (_solution(question, steps, labels, id=optional_text(data, "id", issues) or ""),)
-
-
-def labels_up_to(first_error: int | None, n_steps: int) -> tuple[int, ...]:
-    """Labels that the index of the first error gives: nobody labelled what comes after it.
-
-    Examples
-    --------
-    >>> labels_up_to(1, 4), labels_up_to(None, 2)
-    ((1, -1, 0, 0), (1, 1))
-    """
-    if first_error is None:
-        return (CORRECT,) * n_steps
-    return (CORRECT,) * first_error + (INCORRECT,) + (IGNORED,) * (n_steps - first_error - 1)
+    n, label = len(steps), data.get("label")
+    if not _is_whole(label) or not -1 <= label < n:
+        raise BadRecord(f'"label" is {shown(label)}; expected a step from 0 to {n - 1}, or -1 for none')
+    n_correct = n if label == -1 else label
+    labels = (
+        (CORRECT,) * n_correct + (INCORRECT,) + (IGNORED,) * n
+    )  # nobody labelled what comes after the first error
+    return (_solution(question, steps, labels=labels[:n], id=optional_text(data, "id", issues) or ""),)
 
 
 PAST_THE_END = "error steps beyond the last step count for nothing, as in PRMBench's own evaluation"
@@ -359,7 +327,8 @@ def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
             issues.add("error_past_the_end", PAST_THE_END)
         labels = tuple(INCORRECT if number in wrong else CORRECT for number in range(1, len(steps) + 1))
         own_id = f"{name}/{source}/{kind}" if name else ""
-        solutions.append(_solution(question, steps, labels, id=own_id, source=source, problem=problem_key(original)))
+        problem = problem_key(original)
+        solutions.append(_solution(question, steps, labels=labels, id=own_id, source=source, problem=problem))
     return tuple(solutions)
 
 
@@ -377,14 +346,11 @@ def parse_vlrmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
     steps = tuple(step.strip() for step in STEP.split(text) if step.strip())
     if not steps:
         issues.add("no_steps", '"reasoning_error" is empty; expected steps behind STEP1:, STEP2: and so on')
-    marks = _whole_numbers(data, "task_gt", issues)
-    _check_length(steps, marks, issues)
-    for index, mark in enumerate(marks):
-        if mark not in (0, 1):
-            issues.add("wrong_type", f"step {index} has task_gt {shown(mark)}; expected 1 for an error, else 0")
-    labels = tuple(INCORRECT if mark else CORRECT for mark in marks)
-    own_id, source = optional_text(data, "id", issues) or "", optional_text(data, "category", issues) or ""
-    return (_solution(question, steps, labels, images=image_field(data, issues), id=own_id, source=source),)
+    meaning, expected = {0: CORRECT, 1: INCORRECT}, "1 for an error, else 0"
+    labels = _labels(data, "task_gt", len(steps), meaning, issues, name="task_gt", expected=expected)
+    images, own_id = image_field(data, issues), optional_text(data, "id", issues) or ""
+    source = optional_text(data, "category", issues) or ""
+    return (_solution(question, steps, images, labels=labels, id=own_id, source=source),)
 
 
 BENCHMARK_FORMATS: dict[str, BenchmarkFormat] = by_name(

@@ -6,7 +6,7 @@ The one place that checks an image path.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -18,6 +18,7 @@ from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDepen
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from mprm.data.benchmarks import Benchmark
     from mprm.data.types import Question
 
 IMAGE_MARK = re.compile(r"<image(?:[ _]?\d+)?>")
@@ -109,14 +110,9 @@ def find_images(names: Iterable[str], root: str | Path) -> dict[str, str]:
     return {name: path for name, path in paths.items() if path is not None}
 
 
-def check_images_exist(locations: Mapping[str, str], root: str | Path | None) -> None:
-    """Stop, before hours of work, when an image is not below the image root.
-
-    Parameters
-    ----------
-    locations
-        FILE:LINE of the first record that names each image.
-    """
+def check_images_exist(benchmark: Benchmark, root: str | Path | None) -> None:
+    """Stop, before hours of scoring, when an image is not below the image root; names the missing ones."""
+    locations = benchmark.image_locations
     if not locations:
         return
     if root is None:
@@ -139,8 +135,9 @@ def check_images_exist(locations: Mapping[str, str], root: str | Path | None) ->
         )
 
 
-def check_images_readable(locations: Mapping[str, str], root: str | Path | None) -> None:
-    """Stop, before hours of work, when an image cannot be decoded to its end; lists all of them. Needs Pillow."""
+def check_images_readable(benchmark: Benchmark, root: str | Path | None) -> None:
+    """Stop, before hours of scoring, when an image cannot be decoded to its end; names all of them. Needs Pillow."""
+    locations = benchmark.image_locations
     folder = None if root is None else Path(root).expanduser()
     with ThreadPoolExecutor() as pool:
         reasons = pool.map(lambda image: broken_image(image, folder), locations)
