@@ -106,8 +106,8 @@ def _regroup(lines: Iterable[bytes], fmt: RolloutFormat, options: ValidationOpti
         bad.clear()
         if rollout is not None and options is not None:
             validate(rollout, issues, options, has_images=fmt.has_images)
-        is_good = rollout is not None and issues.first_error() is None
-        yield ParsedLine(index, raw, (rollout,) if is_good and rollout is not None else (), issues)
+        rollouts = () if rollout is None or issues.first_error() is not None else (rollout,)
+        yield ParsedLine(index, raw, rollouts, issues)
     yield from bad
 
 

@@ -86,10 +86,9 @@ def filesystem(url: str) -> tuple[Any, str]:
     import fsspec
 
     try:
-        fs, path = fsspec.core.url_to_fs(url)
+        return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
     except (ImportError, ValueError) as error:
         raise MissingDependencyError(f"{url}: {error}") from error
-    return fs, path
 
 
 def stamp_of(path: str) -> tuple[int, int, int] | None:
@@ -247,15 +246,14 @@ def range_start(data: bytes | mmap.mmap, start: int) -> int:
 
 def _streamed_lines(chunk: Chunk) -> Iterator[bytes]:
     with _opened(chunk.path, chunk.container) as handle:
-        position = chunk.start if chunk.container == "plain" else 0
+        if chunk.container != "plain":
+            yield from handle
+            return
+        position = chunk.start
         if position:
             handle.seek(position - 1)
             position += len(handle.readline()) - 1
-        stop = chunk.stop if chunk.container == "plain" else None
-        while stop is None or position < stop:
-            line = handle.readline()
-            if not line:
-                return
+        while position < chunk.stop and (line := handle.readline()):
             position += len(line)
             yield line
 
@@ -297,7 +295,7 @@ class _ZstdReader(io.RawIOBase):
     def __init__(self, handle: IO[bytes]) -> None:
         import zstandard
 
-        self._handle, self._unpacked = handle, b""
+        self._handle, self._packed, self._unpacked = handle, b"", b""
         self._new_frame = zstandard.ZstdDecompressor().decompressobj
         self._frame: Any = None
 
@@ -306,17 +304,16 @@ class _ZstdReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._unpacked:
-            is_between = self._frame is None or self._frame.eof
-            packed = (
-                self._frame.unused_data if self._frame is not None and is_between else b""
-            ) or self._handle.read(1 << 17)
-            if not packed and is_between:
-                return 0
+            packed = self._packed or self._handle.read(1 << 17)
             if not packed:
+                if self._frame is None:
+                    return 0
                 raise EOFError("the file breaks off in the middle of a frame")
-            if is_between:
-                self._frame = self._new_frame()
+            self._frame = self._frame or self._new_frame()
             self._unpacked = self._frame.decompress(packed)
+            self._packed = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
         n_bytes = min(len(buffer), len(self._unpacked))
         buffer[:n_bytes], self._unpacked = self._unpacked[:n_bytes], self._unpacked[n_bytes:]
         return n_bytes

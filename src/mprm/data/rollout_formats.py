@@ -354,12 +354,7 @@ def is_rating(value: object) -> TypeGuard[int]:
 
 
 def leaf_paths(scores: dict[StepPath, float]) -> dict[StepPath, tuple[Step, ...]]:
-    """The rollouts of a tree that is given as the score of each path's last step.
-
-    Parameters
-    ----------
-    scores
-        Score of each path; every prefix of a path must itself be a path.
+    """The rollouts of a tree, from the score of each path's last step; every prefix of a path is itself a path.
 
     Examples
     --------
