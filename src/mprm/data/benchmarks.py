@@ -7,7 +7,7 @@ mprm reads are a benchmark too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -129,7 +129,12 @@ def read_benchmark(
     if not solutions:
         names = ", ".join(file.path for file in files)
         raise DataError(f"{names}: no solution to evaluate; expected at least one record")
-    _note_duplicates(solutions, notes)
+    seen = set()
+    for solution in solutions:
+        content = (solution.source, solution.chain, solution.labels)
+        if content in seen:
+            notes.setdefault(OCCURS_TWICE, []).append(solution.location)
+        seen.add(content)
     lines = [f"{len(where):,} records: {text} (the first {where[0]})" for text, where in notes.items()]
     return Benchmark(solutions=tuple(solutions), files=tuple(files), notes=tuple(lines))
 
@@ -205,23 +210,14 @@ def _default_id(file: DataFile, record: int, number: int) -> str:
     return f"{file.source}:{record}" if number == 1 else f"{file.source}:{record}.{number}"
 
 
-def _note_duplicates(solutions: Iterable[Solution], notes: Notes) -> None:
-    seen = set()
-    for solution in solutions:
-        content = (solution.source, solution.chain, solution.labels)
-        if content in seen:
-            notes.setdefault(OCCURS_TWICE, []).append(solution.location)
-        seen.add(content)
-
-
-def _steps(data: Data, key: str, issues: Issues) -> tuple[str, ...]:
+def _steps(data: Data, key: str) -> tuple[str, ...]:
     """The texts under ``key``, at least one."""
-    texts = list_field(data, key, issues) or []
+    texts = list_field(data, key) or []
     if not texts:
-        issues.add("no_steps", f'"{key}" is empty; expected at least one step')
+        raise BadRecord(f'"{key}" is empty; expected at least one step')
     for index, text in enumerate(texts):
         if not isinstance(text, str):
-            issues.add("wrong_type", f'step {index} of "{key}" is {shown(text)}; expected text')
+            raise BadRecord(f'step {index} of "{key}" is {shown(text)}; expected text')
     return tuple(texts)
 
 
@@ -229,33 +225,32 @@ def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _whole_numbers(data: Data, key: str, issues: Issues) -> tuple[int, ...]:
+def _whole_numbers(data: Data, key: str) -> tuple[int, ...]:
     """The whole numbers under ``key``."""
-    values = list_field(data, key, issues) or []
+    values = list_field(data, key) or []
     for value in values:
         if not _is_whole(value):
-            issues.add("wrong_type", f'"{key}" holds {shown(value)}; expected whole numbers')
+            raise BadRecord(f'"{key}" holds {shown(value)}; expected whole numbers')
     return tuple(values)
 
 
-def _question(data: Data, key: str, issues: Issues) -> str:
-    text = text_field(data, key, issues) or ""
+def _question(data: Data, key: str) -> str:
+    text = text_field(data, key) or ""
     if not text.strip():
-        issues.add("empty_question", f'"{key}" is empty; expected text')
+        raise BadRecord(f'"{key}" is empty; expected text')
     return text
 
 
 def _labels(
-    data: Data, key: str, n_steps: int, meaning: Mapping[int, int], issues: Issues, *, name: str, expected: str
+    data: Data, key: str, n_steps: int, meaning: Mapping[int, int], *, name: str, expected: str
 ) -> tuple[int, ...]:
     """The label of each step: what the numbers under ``key`` mean."""
-    numbers = _whole_numbers(data, key, issues)
+    numbers = _whole_numbers(data, key)
     if len(numbers) != n_steps:
-        counts = f"there are {n_steps} steps and {len(numbers)} labels"
-        issues.add("labels_and_steps_differ", f"{counts}; expected as many")
+        raise BadRecord(f"there are {n_steps} steps and {len(numbers)} labels; expected as many")
     for index, number in enumerate(numbers):
         if number not in meaning:
-            issues.add("wrong_type", f"step {index} has {name} {shown(number)}; expected {expected}")
+            raise BadRecord(f"step {index} has {name} {shown(number)}; expected {expected}")
     return tuple(meaning[number] for number in numbers)
 
 
@@ -274,30 +269,27 @@ def _is_visualprocessbench(data: Data) -> bool:
     return "process_correctness" in _response(data)
 
 
-def parse_visualprocessbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
+def parse_visualprocessbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     """VisualProcessBench: 1 correct, 0 neutral, -1 incorrect; the source is the record's data source."""
-    question, response = _question(data, "question", issues), _response(data)
-    steps = _steps(response, "steps", issues)
-    meaning = {1: CORRECT, 0: IGNORED, -1: INCORRECT}
-    key, expected = "process_correctness", "1, 0 or -1"
-    labels = _labels(response, key, len(steps), meaning, issues, name="label", expected=expected)
-    images, own_id = image_field(data, issues), optional_text(data, "id", issues) or ""
-    source = optional_text(data, "data_source", issues) or ""
+    question, response = _question(data, "question"), _response(data)
+    steps = _steps(response, "steps")
+    meaning, expected = {1: CORRECT, 0: IGNORED, -1: INCORRECT}, "1, 0 or -1"
+    labels = _labels(response, "process_correctness", len(steps), meaning, name="label", expected=expected)
+    images, own_id = image_field(data), optional_text(data, "id") or ""
+    source = optional_text(data, "data_source") or ""
     return (_solution(question, steps, images, labels=labels, id=own_id, source=source),)
 
 
-def parse_processbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
+def parse_processbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     """ProcessBench: the index of the first error; the source is the file, as it has one file a data set."""
-    question = _question(data, "problem", issues)
-    steps = _steps(data, "steps", issues)
+    question, steps = _question(data, "problem"), _steps(data, "steps")
     n, label = len(steps), data.get("label")
     if not _is_whole(label) or not -1 <= label < n:
         raise BadRecord(f'"label" is {shown(label)}; expected a step from 0 to {n - 1}, or -1 for none')
     n_correct = n if label == -1 else label
-    labels = (
-        (CORRECT,) * n_correct + (INCORRECT,) + (IGNORED,) * n
-    )  # nobody labelled what comes after the first error
-    return (_solution(question, steps, labels=labels[:n], id=optional_text(data, "id", issues) or ""),)
+    # nobody labelled what comes after the first error
+    labels = (CORRECT,) * n_correct + (INCORRECT,) + (IGNORED,) * n
+    return (_solution(question, steps, labels=labels[:n], id=optional_text(data, "id") or ""),)
 
 
 PAST_THE_END = "error steps beyond the last step count for nothing, as in PRMBench's own evaluation"
@@ -309,16 +301,16 @@ def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
 
     The problem is the question before it was modified.
     """
-    name = optional_text(data, "idx", issues)
-    source = optional_text(data, "classification", issues) or ""
-    original = optional_text(data, "question", issues) or text_field(data, "original_question", issues) or ""
-    errors = _whole_numbers(data, "error_steps", issues)
+    name = optional_text(data, "idx")
+    source = optional_text(data, "classification") or ""
+    original = optional_text(data, "question") or text_field(data, "original_question") or ""
+    errors = _whole_numbers(data, "error_steps")
     if any(number < 1 for number in errors):
-        issues.add("wrong_type", f'"error_steps" holds {list(errors)}; expected step numbers, the first step is 1')
+        raise BadRecord(f'"error_steps" holds {list(errors)}; expected step numbers, the first step is 1')
     solutions = []
     for kind in ("original", "modified"):
-        question = _question(data, f"{kind}_question", issues)
-        steps = _steps(data, f"{kind}_process", issues)
+        question = _question(data, f"{kind}_question")
+        steps = _steps(data, f"{kind}_process")
         wrong = set(errors) if kind == "modified" else set()
         if wrong and min(wrong) > len(steps):
             issues.add("error_past_the_end", NONE_LEFT)
@@ -335,21 +327,21 @@ def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
 STEP = re.compile(r"(?=STEP\d+:)")
 
 
-def parse_vlrmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
+def parse_vlrmbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     """VLRMBench's files of errors put into a solution, such as ``location_error.jsonl``; the source is the category.
 
     Its steps stand in one text, each behind ``STEP1:``, ``STEP2:`` and so on; ``task_gt`` is 1 for the steps with an
     error. ``step_list``, the solution before errors were put in, is not labelled.
     """
-    question = _question(data, "question", issues)
-    text = text_field(data, "reasoning_error", issues) or ""
+    question = _question(data, "question")
+    text = text_field(data, "reasoning_error") or ""
     steps = tuple(step.strip() for step in STEP.split(text) if step.strip())
     if not steps:
-        issues.add("no_steps", '"reasoning_error" is empty; expected steps behind STEP1:, STEP2: and so on')
+        raise BadRecord('"reasoning_error" is empty; expected steps behind STEP1:, STEP2: and so on')
     meaning, expected = {0: CORRECT, 1: INCORRECT}, "1 for an error, else 0"
-    labels = _labels(data, "task_gt", len(steps), meaning, issues, name="task_gt", expected=expected)
-    images, own_id = image_field(data, issues), optional_text(data, "id", issues) or ""
-    source = optional_text(data, "category", issues) or ""
+    labels = _labels(data, "task_gt", len(steps), meaning, name="task_gt", expected=expected)
+    images, own_id = image_field(data), optional_text(data, "id") or ""
+    source = optional_text(data, "category") or ""
     return (_solution(question, steps, images, labels=labels, id=own_id, source=source),)
 
 

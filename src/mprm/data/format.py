@@ -111,12 +111,16 @@ def check_no_bad(bad: list[str], remedy: str) -> None:
         raise DataError("\n".join(bad[:SHOWN]) + f"{more}\n{remedy}")
 
 
-def text_field(data: Data, key: str, issues: Issues) -> str | None:
+STRICT: Issues = StrictIssues()
+"""Where the fields of a record are looked up without issues, the first wrong one raises `BadRecord`."""
+
+
+def text_field(data: Data, key: str, issues: Issues = STRICT) -> str | None:
     """The text under ``key``; None, and an issue, when it is missing or not text."""
     return _field(data, key, str, "text", issues)
 
 
-def optional_text(data: Data, key: str, issues: Issues) -> str | None:
+def optional_text(data: Data, key: str, issues: Issues = STRICT) -> str | None:
     """The text under ``key``, or None when there is none; a number is taken as its text."""
     value = data.get(key)
     if value is None or isinstance(value, str):
@@ -127,7 +131,7 @@ def optional_text(data: Data, key: str, issues: Issues) -> str | None:
     return None
 
 
-def list_field(data: Data, key: str, issues: Issues) -> list[Any] | None:
+def list_field(data: Data, key: str, issues: Issues = STRICT) -> list[Any] | None:
     """The list under ``key``; None, and an issue, when it is missing or not a list."""
     return _field(data, key, list, "a list", issues)
 
@@ -143,7 +147,7 @@ def _field(data: Data, key: str, kind: type[T], expected: str, issues: Issues) -
     return None
 
 
-def image_field(data: Data, issues: Issues) -> tuple[str, ...]:
+def image_field(data: Data, issues: Issues = STRICT) -> tuple[str, ...]:
     """The paths under ``image``: a text, or a list of texts for several images."""
     value = data.get("image")
     if value is None or value in ("", []):

@@ -141,9 +141,7 @@ def check_images_readable(benchmark: Benchmark, root: str | Path | None) -> None
     folder = None if root is None else Path(root).expanduser()
     with ThreadPoolExecutor() as pool:
         reasons = pool.map(lambda image: broken_image(image, folder), locations)
-        broken = [
-            f"{where}: {why}" for where, why in zip(locations.values(), reasons, strict=True) if why is not None
-        ]
+        broken = [f"{where}: {why}" for where, why in zip(locations.values(), reasons, strict=True) if why]
     if broken:
         raise DataError(
             f"{len(broken):,} of {len(locations):,} images cannot be used; mend them, or take out their records:\n"

@@ -523,7 +523,11 @@ def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
     while True:
         try:
             row = next(reader)
-            data = {name: _cell(value) for name, value in row.items() if name is not None and value}
+            data = {
+                name: json.loads(value) if value.startswith("[") and value.endswith("]") else value
+                for name, value in row.items()
+                if name is not None and value
+            }
             extra = row.get(None)
         except StopIteration:
             return
@@ -532,7 +536,3 @@ def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
             return
         yield line, BadRecord(f"the row has {len(extra)} cell(s) too many") if extra else data
         line = reader.line_num + 1
-
-
-def _cell(value: str) -> Any:
-    return json.loads(value) if value.startswith("[") and value.endswith("]") else value
