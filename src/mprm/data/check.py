@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
@@ -40,10 +41,7 @@ class CheckReport:
     @property
     def counts(self) -> dict[str, int]:
         """How often each kind of issue occurred, errors first."""
-        counts: dict[str, int] = {}
-        for issue in sorted(self.issues, key=lambda issue: not issue.is_error):
-            counts[issue.kind] = counts.get(issue.kind, 0) + 1
-        return counts
+        return dict(Counter(issue.kind for issue in sorted(self.issues, key=lambda issue: not issue.is_error)))
 
     @property
     def n_errors(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -374,11 +374,7 @@ def _source_ends(file: DataFile) -> list[tuple[str, int]]:
         return []
     if not output.source_bytes or not output.n_bytes == sum(output.source_bytes.values()) == file.n_bytes:
         return []  # the file was changed after mprm wrote it
-    ends, end = [], 0
-    for source, n_bytes in output.source_bytes.items():
-        end += n_bytes
-        ends.append((source, end))
-    return ends
+    return list(zip(output.source_bytes, accumulate(output.source_bytes.values()), strict=True))
 
 
 def _imported(package: str) -> Any:

@@ -5,6 +5,7 @@ The one place that checks an image path.
 
 from __future__ import annotations
 
+import ntpath
 import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,14 +34,8 @@ _LOADING = Lock()
 def leaves_root(path: str) -> bool:
     """Whether a path from data is absolute, or climbs above its root."""
     windows = PureWindowsPath(path)
-    if PurePosixPath(path).is_absolute() or windows.drive or windows.root:
-        return True
-    depth = 0
-    for part in windows.parts:
-        depth += -1 if part == ".." else part != "."
-        if depth < 0:
-            return True
-    return "\0" in path
+    is_absolute = PurePosixPath(path).is_absolute() or windows.drive or windows.root
+    return bool(is_absolute) or "\0" in path or ntpath.normpath(path).split("\\")[0] == ".."
 
 
 def image_folder(root: str | Path | None) -> Path | None:
