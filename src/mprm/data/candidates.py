@@ -106,9 +106,9 @@ def _mm_prm_candidates(data: Data) -> list[Candidate]:
     if not isinstance(scores, list) or len(scores) != len(splits):
         raise BadRecord(f'"prm_scores" is {shown(scores)}; expected a list for each solution')
     candidates = []
-    for index, (split, label, given) in enumerate(zip(splits, labels, scores, strict=True)):
+    for index, (split, label, values) in enumerate(zip(splits, labels, scores, strict=True)):
         steps = _texts(split, f"solution {index}")
-        step_scores = None if given is None else _scores(given, len(steps), index)
+        step_scores = None if values is None else _scores(values, len(steps), index)
         candidates.append(
             Candidate(text=STEP_SEPARATOR.join(steps), steps=steps, is_correct=label, step_scores=step_scores)
         )

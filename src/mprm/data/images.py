@@ -1,6 +1,6 @@
 """Images of records: where they lie, whether they are whole, how large they are, where they stand in a question.
 
-The one place that checks an image path.
+Image paths are checked here and nowhere else.
 """
 
 from __future__ import annotations
@@ -194,9 +194,9 @@ def as_rgb(image: Image) -> Image:
         raise ValueError("floating-point pixels have no known scale; convert it to 8 bits")
     if image.has_transparency_data:
         # convert("RGB") would show what lies under the transparency: black, mostly, behind black lines
-        seen = image.convert("RGBA")
-        white = _pillow().new("RGBA", seen.size, "white")
-        white.alpha_composite(seen)
+        rgba = image.convert("RGBA")
+        white = _pillow().new("RGBA", rgba.size, "white")
+        white.alpha_composite(rgba)
         return white.convert("RGB")  # type: ignore[no-any-return]
     return image.convert("RGB")
 

@@ -228,8 +228,8 @@ def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
     text, options, answer = _text(data, "question"), _options(data, "options"), _text(data, "answer")
     if options:
         # a number in JSON may be the index of an option; the text "2" is always text
-        given = data["answer"]
-        answer = _gold_letter(given if isinstance(given, int) else answer, options)
+        value = data["answer"]
+        answer = _gold_letter(value if isinstance(value, int) else answer, options)
     images = _images(data, "image", needed=False)
     return _question(data, _text(data, "source", default=""), text, answer, options, images=images)
 
