@@ -41,7 +41,7 @@ def test_what_is_written_is_read_back(name: str, question: str, steps, images, t
     assert again.question == question
     assert again.images == tuple(images)
     assert [s.text for s in again.steps] == [t for t, _ in steps]
-    expected = [s for _, s in steps] if fmt.writes == "mc" else [float(s > tau) for _, s in steps]
+    expected = [s for _, s in steps] if fmt.labels == "mc" else [float(s > tau) for _, s in steps]
     assert list(again.scores) == expected
 
 

@@ -7,37 +7,41 @@ mprm reads are a benchmark too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from mprm.data import images
 from mprm.data.corpus import open_corpus
 from mprm.data.format import (
     Data,
     Format,
+    by_name,
     check_no_bad,
     format_named,
     format_of,
+    has,
     image_field,
     list_field,
     optional_text,
     read_items,
     text_field,
 )
+from mprm.data.images import check_images_exist as check_images_exist
+from mprm.data.images import check_images_readable as check_images_readable
 from mprm.data.output import Dropped, hash_file
 from mprm.data.records import DataFile, Paths, find_files, read_records
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
-from mprm.data.types import CORRECT, IGNORED, INCORRECT, Chain, Solution, first_error_of, problem_key
+from mprm.data.types import CORRECT, IGNORED, INCORRECT, Chain, Solution, problem_key
 from mprm.data.validate import WARNINGS, BadRecord, Issues
 from mprm.errors import DataError, shown
 
+Notes = dict[str, list[str]]
+"""What is odd about some records, and where they are."""
 OCCURS_TWICE = "source, question, images, steps and labels are those of an earlier record; both count"
 REMEDY = 'Mend the records, or take them out of the file; "mprm check FILE" lists all bad rollouts.'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BenchmarkFormat(Format[Solution]):
     """One way in which people store solutions with labelled steps.
 
@@ -84,22 +88,6 @@ class Benchmark:
         return locations
 
 
-class Notes:
-    """Counts what is odd about records, and keeps the first location of each."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, tuple[int, str]] = {}
-
-    def __call__(self, location: str, text: str) -> None:
-        """Count one."""
-        n, first = self._counts.get(text, (0, location))
-        self._counts[text] = (n + 1, first)
-
-    def lines(self) -> tuple[str, ...]:
-        """What was odd, how often, and where first."""
-        return tuple(f"{n:,} records: {text} (the first {first})" for text, (n, first) in self._counts.items())
-
-
 def read_benchmark(
     paths: Paths, *, format: str | None = None, tau: float = 0.0, text_only: bool = False
 ) -> Benchmark:
@@ -116,7 +104,7 @@ def read_benchmark(
     text_only
         Accept records without an image.
     """
-    notes = Notes()
+    notes: Notes = {}
     solutions: list[Solution] = []
     files: list[BenchmarkFile] = []
     bad: list[str] = []
@@ -141,8 +129,14 @@ def read_benchmark(
     if not solutions:
         names = ", ".join(file.path for file in files)
         raise DataError(f"{names}: no solution to evaluate; expected at least one record")
-    _note_duplicates(solutions, notes)
-    return Benchmark(solutions=tuple(solutions), files=tuple(files), notes=notes.lines())
+    seen = set()
+    for solution in solutions:
+        content = (solution.source, solution.chain, solution.labels)
+        if content in seen:
+            notes.setdefault(OCCURS_TWICE, []).append(solution.location)
+        seen.add(content)
+    lines = [f"{len(where):,} records: {text} (the first {where[0]})" for text, where in notes.items()]
+    return Benchmark(solutions=tuple(solutions), files=tuple(files), notes=tuple(lines))
 
 
 def _format_of_file(file: DataFile, formats: Mapping[str, Format[Any]]) -> Format[Any]:
@@ -161,9 +155,9 @@ def _read_file(
     file: DataFile, fmt: BenchmarkFormat, text_only: bool, notes: Notes, bad: list[str]
 ) -> Iterator[Solution]:
     locations: dict[str, str] = {}
-    for record, _, items, warnings in read_items(file, {fmt.name: fmt}, "benchmark", fmt.name, bad):
+    for record, items, warnings in read_items(file, {fmt.name: fmt}, "benchmark", fmt.name, bad):
         for _, text in warnings:
-            notes(record.location, text)
+            notes.setdefault(text, []).append(record.location)
         for number, item in enumerate(items, start=1):
             own_id = item.id or _default_id(file, record.number, number)
             solution = replace(item, id=own_id, source=item.source or file.source, location=record.location)
@@ -189,7 +183,7 @@ def _solutions_of_rollouts(
     def note(location: str, issues: Issues) -> None:
         for kind, _ in issues:
             if kind in WARNINGS:
-                notes(location, WARNINGS[kind])
+                notes.setdefault(WARNINGS[kind], []).append(location)
 
     def collect(dropped: Dropped) -> None:
         bad.append(f"{dropped.file}:{dropped.line}: {dropped.reason}")
@@ -203,8 +197,8 @@ def _solutions_of_rollouts(
         yield _solution(
             rollout.question,
             tuple(step.text for step in rollout.steps),
-            tuple(CORRECT if score > tau else INCORRECT for score in rollout.scores),
-            images=rollout.images,
+            rollout.images,
+            labels=tuple(CORRECT if score > tau else INCORRECT for score in rollout.scores),
             id=_default_id(file, located.line, n_on_line),
             source=located.source,
             location=f"{located.file}:{located.line}",
@@ -216,61 +210,54 @@ def _default_id(file: DataFile, record: int, number: int) -> str:
     return f"{file.source}:{record}" if number == 1 else f"{file.source}:{record}.{number}"
 
 
-def _note_duplicates(solutions: Iterable[Solution], notes: Notes) -> None:
-    seen = set()
-    for solution in solutions:
-        content = (solution.source, solution.chain, solution.labels)
-        if content in seen:
-            notes(solution.location, OCCURS_TWICE)
-        seen.add(content)
-
-
-def check_images_exist(benchmark: Benchmark, image_root: str | Path | None) -> None:
-    """Stop, before hours of scoring, when an image is not below the image root; names the missing ones."""
-    images.check_images_exist(benchmark.image_locations, image_root)
-
-
-def check_images_readable(benchmark: Benchmark, image_root: str | Path | None) -> None:
-    """Stop, before hours of scoring, when an image cannot be decoded to its end; names all of them."""
-    images.check_images_readable(benchmark.image_locations, image_root)
-
-
-def _steps(data: Data, key: str, issues: Issues) -> tuple[str, ...]:
+def _steps(data: Data, key: str) -> tuple[str, ...]:
     """The texts under ``key``, at least one."""
-    texts = list_field(data, key, issues) or []
+    texts = list_field(data, key) or []
     if not texts:
-        issues.add("no_steps", f'"{key}" is empty; expected at least one step')
+        raise BadRecord(f'"{key}" is empty; expected at least one step')
     for index, text in enumerate(texts):
         if not isinstance(text, str):
-            issues.add("wrong_type", f'step {index} of "{key}" is {shown(text)}; expected text')
+            raise BadRecord(f'step {index} of "{key}" is {shown(text)}; expected text')
     return tuple(texts)
 
 
-def _is_whole(value: object) -> bool:
+def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _whole_numbers(data: Data, key: str, issues: Issues) -> tuple[int, ...]:
+def _whole_numbers(data: Data, key: str) -> tuple[int, ...]:
     """The whole numbers under ``key``."""
-    values = list_field(data, key, issues) or []
+    values = list_field(data, key) or []
     for value in values:
         if not _is_whole(value):
-            issues.add("wrong_type", f'"{key}" holds {shown(value)}; expected whole numbers')
+            raise BadRecord(f'"{key}" holds {shown(value)}; expected whole numbers')
     return tuple(values)
 
 
-def _question(data: Data, key: str, issues: Issues) -> str:
-    text = text_field(data, key, issues) or ""
+def _question(data: Data, key: str) -> str:
+    text = text_field(data, key) or ""
     if not text.strip():
-        issues.add("empty_question", f'"{key}" is empty; expected text')
+        raise BadRecord(f'"{key}" is empty; expected text')
     return text
 
 
-def _check_length(steps: tuple[str, ...], labels: tuple[int, ...], issues: Issues) -> None:
-    if len(steps) != len(labels):
-        issues.add(
-            "labels_and_steps_differ", f"there are {len(steps)} steps and {len(labels)} labels; expected as many"
-        )
+def _labels(
+    data: Data, key: str, n_steps: int, meaning: Mapping[int, int], *, name: str, expected: str
+) -> tuple[int, ...]:
+    """The label of each step: what the numbers under ``key`` mean."""
+    numbers = _whole_numbers(data, key)
+    if len(numbers) != n_steps:
+        raise BadRecord(f"there are {n_steps} steps and {len(numbers)} labels; expected as many")
+    for index, number in enumerate(numbers):
+        if number not in meaning:
+            raise BadRecord(f"step {index} has {name} {shown(number)}; expected {expected}")
+    return tuple(meaning[number] for number in numbers)
+
+
+def _solution(question: str, steps: tuple[str, ...], images: tuple[str, ...] = (), **fields: Any) -> Solution:
+    """A solution of the problem that question and images are; the reader fills in an empty id or source."""
+    own = {"problem": problem_key(question, images), **fields}
+    return Solution(question=question, steps=steps, images=images, **own)
 
 
 def _response(data: Data) -> dict[str, Any]:
@@ -278,52 +265,31 @@ def _response(data: Data) -> dict[str, Any]:
     return response if isinstance(response, dict) else {}
 
 
-def _solution(
-    question: str, steps: tuple[str, ...], labels: tuple[int, ...], *, images: tuple[str, ...] = (), **fields: str
-) -> Solution:
-    """A solution with its problem and its first error; id and source are filled in by the reader where empty."""
-    own = {"id": "", "source": "", "problem": problem_key(question, images), **fields}
-    first_error = first_error_of(labels)
-    return Solution(question=question, steps=steps, labels=labels, first_error=first_error, images=images, **own)
+def _is_visualprocessbench(data: Data) -> bool:
+    return "process_correctness" in _response(data)
 
 
-def parse_visualprocessbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
+def parse_visualprocessbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     """VisualProcessBench: 1 correct, 0 neutral, -1 incorrect; the source is the record's data source."""
-    question = _question(data, "question", issues)
-    steps = _steps(_response(data), "steps", issues)
-    labels = _whole_numbers(_response(data), "process_correctness", issues)
-    _check_length(steps, labels, issues)
-    for index, label in enumerate(labels):
-        if label not in (-1, 0, 1):
-            issues.add("wrong_type", f"step {index} has label {shown(label)}; expected 1, 0 or -1")
-    own_id, source = optional_text(data, "id", issues) or "", optional_text(data, "data_source", issues) or ""
-    return (_solution(question, steps, labels, images=image_field(data, issues), id=own_id, source=source),)
+    question, response = _question(data, "question"), _response(data)
+    steps = _steps(response, "steps")
+    meaning, expected = {1: CORRECT, 0: IGNORED, -1: INCORRECT}, "1, 0 or -1"
+    labels = _labels(response, "process_correctness", len(steps), meaning, name="label", expected=expected)
+    images, own_id = image_field(data), optional_text(data, "id") or ""
+    source = optional_text(data, "data_source") or ""
+    return (_solution(question, steps, images, labels=labels, id=own_id, source=source),)
 
 
-def parse_processbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
+def parse_processbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     """ProcessBench: the index of the first error; the source is the file, as it has one file a data set."""
-    question = _question(data, "problem", issues)
-    steps = _steps(data, "steps", issues)
-    label = data.get("label")
-    if not _is_whole(label) or not -1 <= label < len(steps):  # type: ignore[operator]
-        issues.add(
-            "wrong_type", f'"label" is {shown(label)}; expected a step from 0 to {len(steps) - 1}, or -1 for none'
-        )
-    labels = labels_up_to(None if label == -1 else label, len(steps))
-    return (_solution(question, steps, labels, id=optional_text(data, "id", issues) or ""),)
-
-
-def labels_up_to(first_error: int | None, n_steps: int) -> tuple[int, ...]:
-    """Labels that the index of the first error gives: nobody labelled what comes after it.
-
-    Examples
-    --------
-    >>> labels_up_to(1, 4), labels_up_to(None, 2)
-    ((1, -1, 0, 0), (1, 1))
-    """
-    if first_error is None:
-        return (CORRECT,) * n_steps
-    return (CORRECT,) * first_error + (INCORRECT,) + (IGNORED,) * (n_steps - first_error - 1)
+    question, steps = _question(data, "problem"), _steps(data, "steps")
+    n, label = len(steps), data.get("label")
+    if not _is_whole(label) or not -1 <= label < n:
+        raise BadRecord(f'"label" is {shown(label)}; expected a step from 0 to {n - 1}, or -1 for none')
+    n_correct = n if label == -1 else label
+    # nobody labelled what comes after the first error
+    labels = (CORRECT,) * n_correct + (INCORRECT,) + (IGNORED,) * n
+    return (_solution(question, steps, labels=labels[:n], id=optional_text(data, "id") or ""),)
 
 
 PAST_THE_END = "error steps beyond the last step count for nothing, as in PRMBench's own evaluation"
@@ -335,16 +301,16 @@ def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
 
     The problem is the question before it was modified.
     """
-    name = optional_text(data, "idx", issues)
-    source = optional_text(data, "classification", issues) or ""
-    original = optional_text(data, "question", issues) or text_field(data, "original_question", issues) or ""
-    errors = _whole_numbers(data, "error_steps", issues)
+    name = optional_text(data, "idx")
+    source = optional_text(data, "classification") or ""
+    original = optional_text(data, "question") or text_field(data, "original_question") or ""
+    errors = _whole_numbers(data, "error_steps")
     if any(number < 1 for number in errors):
-        issues.add("wrong_type", f'"error_steps" holds {list(errors)}; expected step numbers, the first step is 1')
+        raise BadRecord(f'"error_steps" holds {list(errors)}; expected step numbers, the first step is 1')
     solutions = []
     for kind in ("original", "modified"):
-        question = _question(data, f"{kind}_question", issues)
-        steps = _steps(data, f"{kind}_process", issues)
+        question = _question(data, f"{kind}_question")
+        steps = _steps(data, f"{kind}_process")
         wrong = set(errors) if kind == "modified" else set()
         if wrong and min(wrong) > len(steps):
             issues.add("error_past_the_end", NONE_LEFT)
@@ -353,63 +319,40 @@ def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
             issues.add("error_past_the_end", PAST_THE_END)
         labels = tuple(INCORRECT if number in wrong else CORRECT for number in range(1, len(steps) + 1))
         own_id = f"{name}/{source}/{kind}" if name else ""
-        solutions.append(_solution(question, steps, labels, id=own_id, source=source, problem=problem_key(original)))
+        problem = problem_key(original)
+        solutions.append(_solution(question, steps, labels=labels, id=own_id, source=source, problem=problem))
     return tuple(solutions)
 
 
 STEP = re.compile(r"(?=STEP\d+:)")
 
 
-def parse_vlrmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
+def parse_vlrmbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     """VLRMBench's files of errors put into a solution, such as ``location_error.jsonl``; the source is the category.
 
     Its steps stand in one text, each behind ``STEP1:``, ``STEP2:`` and so on; ``task_gt`` is 1 for the steps with an
     error. ``step_list``, the solution before errors were put in, is not labelled.
     """
-    question = _question(data, "question", issues)
-    text = text_field(data, "reasoning_error", issues) or ""
+    question = _question(data, "question")
+    text = text_field(data, "reasoning_error") or ""
     steps = tuple(step.strip() for step in STEP.split(text) if step.strip())
     if not steps:
-        issues.add("no_steps", '"reasoning_error" is empty; expected steps behind STEP1:, STEP2: and so on')
-    marks = _whole_numbers(data, "task_gt", issues)
-    _check_length(steps, marks, issues)
-    for index, mark in enumerate(marks):
-        if mark not in (0, 1):
-            issues.add("wrong_type", f"step {index} has task_gt {shown(mark)}; expected 1 for an error, else 0")
-    labels = tuple(INCORRECT if mark else CORRECT for mark in marks)
-    own_id, source = optional_text(data, "id", issues) or "", optional_text(data, "category", issues) or ""
-    return (_solution(question, steps, labels, images=image_field(data, issues), id=own_id, source=source),)
+        raise BadRecord('"reasoning_error" is empty; expected steps behind STEP1:, STEP2: and so on')
+    meaning, expected = {0: CORRECT, 1: INCORRECT}, "1 for an error, else 0"
+    labels = _labels(data, "task_gt", len(steps), meaning, name="task_gt", expected=expected)
+    images, own_id = image_field(data), optional_text(data, "id") or ""
+    source = optional_text(data, "category") or ""
+    return (_solution(question, steps, images, labels=labels, id=own_id, source=source),)
 
 
-BENCHMARK_FORMATS: dict[str, BenchmarkFormat] = {
-    fmt.name: fmt
-    for fmt in (
-        BenchmarkFormat(
-            name="visualprocessbench",
-            title="VisualProcessBench",
-            matches=lambda data: "process_correctness" in _response(data),
-            parse=parse_visualprocessbench,
-            needs_image=True,
-        ),
-        BenchmarkFormat(
-            name="processbench",
-            title="ProcessBench",
-            matches=lambda data: {"problem", "steps", "label"} <= data.keys(),
-            parse=parse_processbench,
-        ),
-        BenchmarkFormat(
-            name="prmbench",
-            title="PRMBench",
-            matches=lambda data: {"original_process", "modified_process", "error_steps"} <= data.keys(),
-            parse=parse_prmbench,
-            has_unique_ids=False,  # as published, five ids have two records each, with other errors put in
-        ),
-        BenchmarkFormat(
-            name="vlrmbench",
-            title="VLRMBench, files of errors",
-            matches=lambda data: {"reasoning_error", "task_gt"} <= data.keys(),
-            parse=parse_vlrmbench,
-            needs_image=True,
-        ),
-    )
-}
+BENCHMARK_FORMATS: dict[str, BenchmarkFormat] = by_name(
+    BenchmarkFormat("visualprocessbench", _is_visualprocessbench, parse_visualprocessbench, needs_image=True),
+    BenchmarkFormat("processbench", has("problem", "steps", "label"), parse_processbench),
+    BenchmarkFormat(
+        "prmbench",
+        has("original_process", "modified_process", "error_steps"),
+        parse_prmbench,
+        has_unique_ids=False,  # as published, five ids have two records each, with other errors put in
+    ),
+    BenchmarkFormat("vlrmbench", has("reasoning_error", "task_gt"), parse_vlrmbench, needs_image=True),
+)

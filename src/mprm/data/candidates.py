@@ -12,17 +12,17 @@ from typing import Any
 from mprm.data.format import (
     Data,
     Format,
+    by_name,
     check_no_bad,
-    format_named,
+    has,
     list_field,
     optional_text,
     read_items,
     text_field,
 )
-from mprm.data.records import find_files
 from mprm.data.rollout_formats import STEP_END
 from mprm.data.types import STEP_SEPARATOR, Candidate, CandidateSet, Question, split_steps
-from mprm.data.validate import Issues
+from mprm.data.validate import BadRecord, Issues
 from mprm.errors import shown
 
 REMEDY = "Mend the records or take them out; docs/reranking.md shows the formats."
@@ -38,149 +38,124 @@ def read_candidates(paths: Any, *, format: str | None = None) -> list[CandidateS
     format
         ``mprm``, ``mm-prm`` or ``rlhflow``, where a file's first record must not decide.
     """
-    if format is not None:
-        format_named(format, CANDIDATE_FORMATS, "candidate")
     sets: dict[tuple[str, str], CandidateSet] = {}
     bad: list[str] = []
-    for file in find_files(paths):
-        records = read_items(file, CANDIDATE_FORMATS, "candidate", format, bad, by_record=True)
-        for record, _, (item,), _ in records:
-            question = replace(
-                item.question,
-                id=item.question.id or str(record.number),
-                source=item.question.source or file.source,
+    for record, (item,), _ in read_items(paths, CANDIDATE_FORMATS, "candidate", format, bad, by_record=True):
+        source = item.question.source or record.file.source
+        question = replace(item.question, id=item.question.id or str(record.number), source=source)
+        entry = replace(item, question=question, location=record.location)
+        first = sets.setdefault(entry.key, entry)
+        if first is not entry:
+            bad.append(
+                f"{entry.location}: question {question.id!r} of {source!r} is in {first.location}"
+                " already; expected each once. Give them different ids or sources"
             )
-            entry = replace(item, question=question, location=record.location)
-            first = sets.setdefault(entry.key, entry)
-            if first is not entry:
-                bad.append(
-                    f"{entry.location}: question {question.id!r} of {question.source!r} is in {first.location}"
-                    " already; expected each once. Give them different ids or sources"
-                )
     check_no_bad(bad, REMEDY)
     return list(sets.values())
 
 
 def _parser(
-    question_key: str, candidates_key: str, candidates_of: Callable[[Data, Issues], list[Candidate]]
+    question_key: str, candidates_key: str, candidates_of: Callable[[Data], list[Candidate]]
 ) -> Callable[[Data, Issues], tuple[CandidateSet, ...]]:
     """The parse function of a format, from where the question stands and how its candidates are read."""
 
-    def parse(data: Data, issues: Issues) -> tuple[CandidateSet, ...]:
+    def parse(data: Data, _issues: Issues) -> tuple[CandidateSet, ...]:
         images = data.get("images") or data.get("image_path") or data.get("image") or []
-        answer = optional_text(data, "answer", issues) or optional_text(data, "correct_answer", issues)
+        answer = optional_text(data, "answer") or optional_text(data, "correct_answer")
         question = Question(
-            id=optional_text(data, "id", issues) or "",
-            question=text_field(data, question_key, issues) or "",
+            id=optional_text(data, "id") or "",
+            question=text_field(data, question_key) or "",
             answer=answer or "",
-            images=_texts([images] if isinstance(images, str) else images, "the images", issues),
-            source=optional_text(data, "source", issues) or "",
-            options=_texts(data.get("options") or [], '"options"', issues),
+            images=_texts([images] if isinstance(images, str) else images, "the images"),
+            source=optional_text(data, "source") or "",
+            options=_texts(data.get("options") or [], '"options"'),
         )
-        candidates = tuple(candidates_of(data, issues))
+        candidates = tuple(candidates_of(data))
         if not candidates:
-            issues.add(
-                "no_steps", f'question {question.id!r} has no candidates; expected at least one in "{candidates_key}"'
+            raise BadRecord(
+                f'question {question.id!r} has no candidates; expected at least one in "{candidates_key}"'
             )
         entry = CandidateSet(question=question, candidates=candidates, location="")
         if not entry.is_labelled and not question.answer:
-            issues.add("missing_field", 'neither "answer" nor "labels" is given; expected one, to tell who is right')
+            raise BadRecord('neither "answer" nor "labels" is given; expected one, to tell who is right')
         return (entry,)
 
     return parse
 
 
-def _own_candidates(data: Data, issues: Issues) -> list[Candidate]:
+def _own_candidates(data: Data) -> list[Candidate]:
     candidates = []
-    for index, entry in enumerate(list_field(data, "candidates", issues) or []):
+    for index, entry in enumerate(list_field(data, "candidates") or []):
         if not isinstance(entry, dict) or not isinstance(entry.get("text"), str):
-            issues.add("wrong_type", f'candidate {index} is {shown(entry)}; expected an object with "text"')
+            raise BadRecord(f'candidate {index} is {shown(entry)}; expected an object with "text"')
         text, steps = entry["text"], entry.get("steps")
         candidates.append(
             Candidate(
                 text=text,
-                steps=split_steps(text) if steps is None else _texts(steps, f'"steps" of candidate {index}', issues),
-                finish_reason=optional_text(entry, "finish_reason", issues),
+                steps=split_steps(text) if steps is None else _texts(steps, f'"steps" of candidate {index}'),
+                finish_reason=optional_text(entry, "finish_reason"),
             )
         )
     return candidates
 
 
-def _mm_prm_candidates(data: Data, issues: Issues) -> list[Candidate]:
-    splits = list_field(data, "solutions_splits", issues) or []
-    labels = _labels(data, len(splits), issues)
+def _mm_prm_candidates(data: Data) -> list[Candidate]:
+    splits = list_field(data, "solutions_splits") or []
+    labels = _labels(data, len(splits))
     scores = data.get("prm_scores") or [None] * len(splits)
     if not isinstance(scores, list) or len(scores) != len(splits):
-        issues.add("labels_and_steps_differ", f'"prm_scores" is {shown(scores)}; expected a list for each solution')
+        raise BadRecord(f'"prm_scores" is {shown(scores)}; expected a list for each solution')
     candidates = []
-    for index, (split, label, given) in enumerate(zip(splits, labels, scores, strict=True)):
-        steps = _texts(split, f"solution {index}", issues)
-        step_scores = None if given is None else _scores(given, len(steps), index, issues)
+    for index, (split, label, values) in enumerate(zip(splits, labels, scores, strict=True)):
+        steps = _texts(split, f"solution {index}")
+        step_scores = None if values is None else _scores(values, len(steps), index)
         candidates.append(
             Candidate(text=STEP_SEPARATOR.join(steps), steps=steps, is_correct=label, step_scores=step_scores)
         )
     return candidates
 
 
-def _rlhflow_candidates(data: Data, issues: Issues) -> list[Candidate]:
-    texts = _texts(list_field(data, "answers", issues) or [], '"answers"', issues)
+def _rlhflow_candidates(data: Data) -> list[Candidate]:
+    texts = _texts(list_field(data, "answers") or [], '"answers"')
     candidates = []
-    for text, label in zip(texts, _labels(data, len(texts), issues), strict=True):
+    for text, label in zip(texts, _labels(data, len(texts)), strict=True):
         marked = tuple(step for part in text.split(STEP_END) if (step := part.strip()))
         steps = marked if STEP_END in text else split_steps(text)
         candidates.append(Candidate(text=text, steps=steps, is_correct=label))
     return candidates
 
 
-def _texts(value: Any, what: str, issues: Issues) -> tuple[str, ...]:
+def _texts(value: Any, what: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        issues.add("wrong_type", f"{what}: found {shown(value)}; expected a list of texts")
+        raise BadRecord(f"{what}: found {shown(value)}; expected a list of texts")
     return tuple(value)
 
 
-def _labels(data: Data, n: int, issues: Issues) -> list[bool | None]:
+def _labels(data: Data, n: int) -> list[bool | None]:
     """The label of each candidate: true or false, 1 or 0; None where the record has no labels."""
     labels = data.get("labels", data.get("label"))
     if labels is None:
         return [None] * n
     if not isinstance(labels, list) or len(labels) != n:
-        issues.add("labels_and_steps_differ", f'"labels" is {shown(labels)}; expected {n} of them, one a candidate')
+        raise BadRecord(f'"labels" is {shown(labels)}; expected {n} of them, one a candidate')
     for index, label in enumerate(labels):
         if label not in (0, 1):
-            issues.add("wrong_type", f"label {index} is {shown(label)}; expected true or false, 1 or 0")
+            raise BadRecord(f"label {index} is {shown(label)}; expected true or false, 1 or 0")
     return [bool(label) for label in labels]
 
 
-def _scores(value: Any, n: int, index: int, issues: Issues) -> tuple[float, ...]:
+def _scores(value: Any, n: int, index: int) -> tuple[float, ...]:
     """Step scores; null stands for a step that truncation cut off."""
     if not isinstance(value, list) or len(value) != n:
-        issues.add("labels_and_steps_differ", f"scores of solution {index}: {shown(value)}; expected {n}, one a step")
+        raise BadRecord(f"scores of solution {index}: {shown(value)}; expected {n}, one a step")
     scores = [float("nan") if score is None else score for score in value]
     if not all(isinstance(score, int | float) and (score != score or 0 <= score <= 1) for score in scores):
-        issues.add("score_out_of_range", f"scores of solution {index}: {shown(value)}; expected numbers from 0 to 1")
+        raise BadRecord(f"scores of solution {index}: {shown(value)}; expected numbers from 0 to 1")
     return tuple(map(float, scores))
 
 
-CANDIDATE_FORMATS: dict[str, Format[CandidateSet]] = {
-    fmt.name: fmt
-    for fmt in (
-        Format(
-            name="mprm",
-            title="mprm sample",
-            matches=lambda data: "candidates" in data,
-            parse=_parser("question", "candidates", _own_candidates),
-        ),
-        Format(
-            name="mm-prm",
-            title="MM-PRM best-of-N",
-            matches=lambda data: "solutions_splits" in data,
-            parse=_parser("question", "solutions_splits", _mm_prm_candidates),
-        ),
-        Format(
-            name="rlhflow",
-            title="RLHFlow best-of-N",
-            matches=lambda data: "answers" in data,
-            parse=_parser("prompt", "answers", _rlhflow_candidates),
-        ),
-    )
-}
+CANDIDATE_FORMATS: dict[str, Format[CandidateSet]] = by_name(
+    Format("mprm", has("candidates"), _parser("question", "candidates", _own_candidates)),
+    Format("mm-prm", has("solutions_splits"), _parser("question", "solutions_splits", _mm_prm_candidates)),
+    Format("rlhflow", has("answers"), _parser("prompt", "answers", _rlhflow_candidates)),
+)

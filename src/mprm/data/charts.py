@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,13 @@ def line_figure(chart: Chart) -> Any:
         for point in series.points
     ]
     names = [printable(series.name) for series in chart.series]
-    n = len(names)
-    colours = alt.Scale(domain=names, range=[PALETTE[i % len(PALETTE)] for i in range(n)])
     legend = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolSize=400)
-    colour = alt.Color("line:N", title=None, sort=names, scale=colours, legend=legend)
-    dashes = alt.Scale(domain=names, range=[DASHES[i % len(DASHES)] for i in range(n)])
-    dash = alt.StrokeDash("line:N", title=None, sort=names, scale=dashes, legend=legend)
+
+    def by_line(channel: Any, values: list[Any]) -> Any:
+        scale = alt.Scale(domain=names, range=list(islice(cycle(values), len(names))))
+        return channel("line:N", title=None, sort=names, scale=scale, legend=legend)
+
+    colour, dash = by_line(alt.Color, PALETTE), by_line(alt.StrokeDash, DASHES)
     scale = alt.Scale(type="log", base=2) if chart.is_log else alt.Scale(zero=chart.is_unit, nice=False)
     ticks = sorted({point.x for series in chart.series for point in series.points})
     axis = alt.Axis(values=ticks) if chart.is_log else alt.Axis()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import xxhash
@@ -37,10 +41,7 @@ class CheckReport:
     @property
     def counts(self) -> dict[str, int]:
         """How often each kind of issue occurred, errors first."""
-        counts: dict[str, int] = {}
-        for issue in sorted(self.issues, key=lambda issue: not issue.is_error):
-            counts[issue.kind] = counts.get(issue.kind, 0) + 1
-        return counts
+        return dict(Counter(issue.kind for issue in sorted(self.issues, key=lambda issue: not issue.is_error)))
 
     @property
     def n_errors(self) -> int:
@@ -56,24 +57,28 @@ class CheckReport:
 @dataclass(frozen=True, slots=True)
 class _Checked:
     n_lines: int
-    issues: tuple[tuple[int, str, str], ...]
+    issues: list[tuple[int, str, str]]
     """(line within the chunk, kind, text)."""
+    lines: array[int]
+    """Of each record, its line within the chunk."""
     digests: bytes
-    """16 bytes a line; zeros for blank ones."""
+    """Of each record, 16 bytes."""
 
 
 def _check_chunk(task: tuple[Chunk, ValidationOptions]) -> _Checked:
     chunk, options = task
-    digests = bytearray()
+    record_lines, digests = array("q"), bytearray()
 
     def digested() -> Iterator[bytes]:
-        for line in lines_of(chunk):
-            digests.extend(bytes(16) if is_blank(line) else xxhash.xxh3_128_digest(line.strip()))
+        for index, line in enumerate(lines_of(chunk)):
+            if not is_blank(line):
+                record_lines.append(index)
+                digests.extend(xxhash.xxh3_128_digest(line.strip()))
             yield line
 
     lines = CountedLines(digested())
     issues = [(parsed.number, *issue) for parsed in parse_lines(lines, chunk, options) for issue in parsed.issues]
-    return _Checked(lines.n_lines, tuple(issues), bytes(digests))
+    return _Checked(lines.n_lines, issues, record_lines, bytes(digests))
 
 
 @takes(CheckConfig)
@@ -98,54 +103,39 @@ def check(
     corpus = open_corpus(paths, format=config.format, text_only=config.text_only, image_root=config.image_root)
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     issues: list[Issue] = []
-    first_lines: list[tuple[str, int, int]] = []  # file, first line, first digest of each chunk
-    digests = bytearray()
-    n_records_of = dict.fromkeys((file.path for file in corpus.files), 0)
-    path, line = "", 1
+    files = [file.path for file in corpus.files]
+    n_records_of = dict.fromkeys(files, 0)
+    lines, digests = array("q"), bytearray()
+    path, first_line = "", 1
     tasks = ((chunk, corpus.options) for chunk in corpus.chunks)
     with progress("checking", corpus.n_bytes, "bytes") as advance:
         for chunk, checked in zip(corpus.chunks, engine.map(_check_chunk, tasks), strict=True):
             if chunk.path != path:
-                path, line = chunk.path, 1
-            issues += [Issue(path, line + index, kind, text) for index, kind, text in checked.issues]
-            first_lines.append((path, line, len(digests) // 16))
+                path, first_line = chunk.path, 1
+            issues += [Issue(path, first_line + index, kind, text) for index, kind, text in checked.issues]
+            lines.extend(first_line + index for index in checked.lines)
             digests += checked.digests
-            n_records_of[path] += len(checked.digests) // 16 - _n_blank(checked.digests)
-            line += checked.n_lines
+            n_records_of[path] += len(checked.lines)
+            first_line += checked.n_lines
             advance(chunk.n_bytes)
     n_bad = len({(issue.file, issue.line) for issue in issues if issue.kind in ERRORS})
-    issues += _duplicates(digests, first_lines)
+    file_ends = list(accumulate(n_records_of.values()))
+    for later, first in _duplicates(digests):
+        file, first_file = (files[bisect_right(file_ends, record)] for record in (later, first))
+        issues.append(
+            Issue(file, lines[later], "duplicate", f"the record is the same as {first_file}:{lines[first]}")
+        )
     empty = [path for path, n_records in n_records_of.items() if not n_records]
     issues += [Issue(path, 1, "empty_file", "the file holds no record") for path in empty]
-    return CheckReport(len(corpus.files), sum(n_records_of.values()), n_bad, tuple(issues))
+    return CheckReport(len(files), len(lines), n_bad, tuple(issues))
 
 
-def _n_blank(digests: bytes) -> int:
+def _duplicates(digests: bytearray) -> Iterator[tuple[int, int]]:
+    """(record, first record with the same digest) of each record that is not the first."""
     import numpy as np
 
-    return int((np.frombuffer(digests, np.uint64).reshape(-1, 2) == 0).all(axis=1).sum()) if digests else 0
-
-
-def _duplicates(digests: bytearray, first_lines: list[tuple[str, int, int]]) -> Iterator[Issue]:
-    """An issue for each record that is the same as an earlier one."""
-    import numpy as np
-
-    if not digests:
-        return
     records = np.frombuffer(digests, np.dtype([("high", np.uint64), ("low", np.uint64)]))
-    order = np.argsort(records, order=("high", "low"), kind="stable")
-    ordered = records[order]
-    is_same = np.concatenate([[False], ordered[1:] == ordered[:-1]])
-    group_start = np.maximum.accumulate(np.where(is_same, 0, np.arange(len(order))))
-    first_digests = np.array([first for _, _, first in first_lines])
-
-    def location(record: int) -> tuple[str, int]:
-        file, first_line, first = first_lines[int(np.searchsorted(first_digests, record, side="right")) - 1]
-        return file, first_line + record - first
-
-    is_blank_line = (ordered["high"] == 0) & (ordered["low"] == 0)
-    repeated = np.flatnonzero(is_same & ~is_blank_line)
-    for later, first in sorted(zip(order[repeated].tolist(), order[group_start[repeated]].tolist(), strict=True)):
-        file, line = location(later)
-        first_file, first_line = location(first)
-        yield Issue(file, line, "duplicate", f"the record is the same as {first_file}:{first_line}")
+    _, firsts, group = np.unique(records, return_index=True, return_inverse=True)
+    first = firsts[group]
+    for later in np.flatnonzero(first != np.arange(len(records))).tolist():
+        yield later, int(first[later])

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from itertools import compress
 from mmap import mmap
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from types import SimpleNamespace
+from typing import Annotated, Any
 
 import msgspec
 
 from mprm.config import CorpusOptions, EngineOptions, Force, Option, Tau, nearest, takes
 from mprm.data.corpus import (
-    Corpus,
     CountedLines,
     arrow_batches,
     arrow_schema,
@@ -35,7 +35,6 @@ from mprm.data.output import (
     check_overwrite,
     check_unchanged,
     dropped_path,
-    open_packed,
     output_entry,
     write_manifest,
 )
@@ -64,7 +63,7 @@ class Target:
     @property
     def needs_mc(self) -> bool:
         """Whether the records must have MC scores."""
-        return self.format is not None and ROLLOUT_FORMATS[self.format].writes == "mc"
+        return self.format is not None and ROLLOUT_FORMATS[self.format].labels == "mc"
 
     @property
     def keeps_lines(self) -> bool:
@@ -99,15 +98,11 @@ def check_labels_fit(formats: Iterable[tuple[str, RolloutFormat]], target: Targe
 
 def no_mc_scores(path: str, fmt: RolloutFormat, target: Target) -> ConfigError:
     """The error for labels that cannot become scores."""
-    binary = ", ".join(name for name in WRITABLE if ROLLOUT_FORMATS[name].writes == "binary")
-    unsure = (
-        f" (Every score in it is 0 or 1; if they are MC scores, say --format {fmt.name}-soft.)"
-        if fmt.labels == "either"
-        else ""
-    )
+    binary = ", ".join(name for name in WRITABLE if ROLLOUT_FORMATS[name].labels != "mc")
+    hint = f" (Every score in it is 0 or 1; if they are MC scores, say --format {fmt.name}-soft.)"
     return ConfigError(
         f"{path}: {fmt.title} has binary labels and no MC scores, which {target.format} needs; it can become"
-        f" {binary}.{unsure}"
+        f" {binary}.{hint if fmt.labels == 'either' else ''}"
     )
 
 
@@ -235,8 +230,7 @@ def _encode(rollouts: Iterable[tuple[Rollout, str | None]], target: Target) -> t
                 stream.write_batch(batch)
                 n_rollouts += batch.num_rows
         return buffer.getvalue().to_pybytes(), n_rollouts
-    assert target.format is not None
-    write = ROLLOUT_FORMATS[target.format].write
+    write = ROLLOUT_FORMATS[target.format or ""].write
     assert write is not None
     encode_into = msgspec.json.Encoder().encode_into
     # one buffer for all records: many small ones would make the memory grow and shrink all the time
@@ -248,37 +242,28 @@ def _encode(rollouts: Iterable[tuple[Rollout, str | None]], target: Target) -> t
     return bytes(lines), n_rollouts
 
 
-class Sink(Protocol):
-    """Takes the data that `convert_lines` makes, in order."""
-
-    def write(self, data: bytes) -> Any:
-        """Take some records."""
-        ...
-
-
 @contextmanager
-def open_sink(path: Path, container: Container) -> Iterator[Sink]:
-    """A file that takes JSON lines, or Arrow streams where it is Parquet."""
+def open_sink(path: Path, container: Container) -> Iterator[Any]:
+    """A file to ``write`` what `convert_lines` makes to, in order: JSON lines, or Arrow streams for Parquet."""
     with ExitStack() as stack:
         if container == "parquet":
-            yield stack.enter_context(_parquet_sink(path))
-        else:
-            yield stack.enter_context(open_packed(path, container))
+            import pyarrow as pa
+            import pyarrow.parquet as pq
 
+            writer = stack.enter_context(pq.ParquetWriter(path, arrow_schema(), compression="zstd"))
+            yield SimpleNamespace(write=lambda data: data and writer.write_table(pa.ipc.open_stream(data).read_all()))
+            return
+        out: Any = stack.enter_context(path.open("wb"))
+        if container == "gz":
+            import gzip
 
-@contextmanager
-def _parquet_sink(path: Path) -> Iterator[Sink]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+            # no name and no time in the header: the same records give the same bytes
+            out = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0))
+        elif container == "zst":
+            import zstandard
 
-    class ParquetSink:
-        def write(self, data: bytes) -> None:
-            if data:
-                with pa.ipc.open_stream(data) as stream:
-                    writer.write_table(stream.read_all())
-
-    with pq.ParquetWriter(path, arrow_schema(), compression="zstd") as writer:
-        yield ParquetSink()
+            out = stack.enter_context(zstandard.ZstdCompressor().stream_writer(out, closefd=False))
+        yield out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,7 +322,7 @@ def convert(
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     hashes = InputHashes(corpus.files, engine)
     dropped = DroppedRecords()
-    totals = _Totals(corpus, dropped if config.skip_bad else None)
+    totals = _Totals(dropped if config.skip_bad else None)
     tasks = (ConvertTask(chunk, target, corpus.options) for chunk in corpus.chunks)
     with atomic_write(out) as temporary:
         with (
@@ -348,10 +333,12 @@ def convert(
                 totals.add(chunk, converted)
                 sink.write(converted.data)
                 advance(chunk.n_bytes)
-        totals.check_soft_labels(target)
+        for path, fmt in corpus.formats.items() if target.needs_mc else ():
+            if fmt.labels == "either" and path not in totals.soft_files:
+                raise no_mc_scores(path, fmt, target)
         check_unchanged(corpus.files)
         dropped_to = dropped.write_beside(out, force=config.force)
-        output = output_entry(out, temporary, totals.n_rollouts)
+        output = output_entry(out, temporary, totals.total("rollouts"))
         output["source_bytes"] = bytes_by_source(totals.sizes) if target.container == "plain" else None
         manifest = write_manifest(
             out,
@@ -363,30 +350,33 @@ def convert(
                 "text_only": corpus.options.text_only,
             },
             inputs=corpus.manifest_entries(hashes),
-            sources=totals.by_source(),
+            sources=totals.sources,
             output=output,
         )
-    return ConvertSummary(
-        out, manifest, totals.n_records, totals.n_rollouts, len(dropped), totals.warnings, dropped_to
-    )
+    n_records, n_rollouts = totals.total("read"), totals.total("rollouts")
+    return ConvertSummary(out, manifest, n_records, n_rollouts, len(dropped), totals.warnings, dropped_to)
 
 
 class _Totals:
     """Adds up what the chunks gave, and knows the line number of every issue."""
 
-    def __init__(self, corpus: Corpus, dropped: DroppedRecords | None) -> None:
-        self.n_records = self.n_rollouts = 0
+    def __init__(self, dropped: DroppedRecords | None) -> None:
         self.warnings: dict[str, int] = {}
         self.sizes: list[tuple[str, int]] = []
         """(source, bytes written) of each chunk."""
-        self._corpus, self._dropped = corpus, dropped
+        self.sources: dict[str, dict[str, Any]] = {}
+        """Of the files of each source: records read and dropped, and rollouts written."""
+        self.soft_files: set[str] = set()
+        """Files with a score between 0 and 1."""
+        self._dropped = dropped
         self._path, self._line = "", 1
-        self._soft: dict[str, bool] = {}
-        self._counted: list[tuple[str, int, int]] = []
 
     def add(self, chunk: Chunk, converted: Converted) -> None:
         if chunk.path != self._path:
             self._path, self._line = chunk.path, 1
+        entry = self.sources.setdefault(chunk.source, {"read": 0, "rollouts": 0, "dropped": 0, "reasons": {}})
+        entry["read"] += converted.n_records
+        entry["rollouts"] += converted.n_rollouts
         bad: set[int] = set()
         for index, kind, text in converted.issues:
             if kind in WARNINGS:
@@ -395,26 +385,12 @@ class _Totals:
                 bad.add(index)
                 line = converted.bad_lines.get(index, b"")
                 drop_or_raise(Dropped(chunk.path, self._line + index, chunk.source, kind, text, line), self._dropped)
+                entry["dropped"] += 1
+                entry["reasons"][kind] = entry["reasons"].get(kind, 0) + 1
         self._line += converted.n_lines
         self.sizes.append((chunk.source, len(converted.data)))
-        self._counted.append((chunk.source, converted.n_records, converted.n_rollouts))
-        self.n_records += converted.n_records
-        self.n_rollouts += converted.n_rollouts
-        self._soft[chunk.path] = self._soft.get(chunk.path, False) or converted.has_soft
+        if converted.has_soft:
+            self.soft_files.add(chunk.path)
 
-    def by_source(self) -> dict[str, dict[str, Any]]:
-        """Of the files of each source: records read and dropped, and rollouts written."""
-        sources: dict[str, dict[str, Any]] = {}
-        for source, n_records, n_rollouts in self._counted:
-            entry = sources.setdefault(source, {"read": 0, "rollouts": 0, "dropped": 0, "reasons": {}})
-            entry["read"] += n_records
-            entry["rollouts"] += n_rollouts
-        for source, kinds in (self._dropped.counts if self._dropped is not None else {}).items():
-            sources[source].update(dropped=sum(kinds.values()), reasons=kinds)
-        return sources
-
-    def check_soft_labels(self, target: Target) -> None:
-        """Stop when MC scores were asked for and a file turned out to hold only 0 and 1."""
-        for path, fmt in self._corpus.formats.items() if target.needs_mc else ():
-            if fmt.labels == "either" and not self._soft.get(path, False):
-                raise no_mc_scores(path, fmt, target)
+    def total(self, key: str) -> int:
+        return sum(entry[key] for entry in self.sources.values())

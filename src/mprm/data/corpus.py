@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +59,11 @@ def parse_line(
         rollouts: tuple[Rollout, ...] = (decoded,)
     else:
         data = decode_record(line, issues)
-        rollouts = () if data is None else fmt.parse(data, issues)
+        try:
+            rollouts = () if data is None else fmt.parse(data, issues)
+        except BadRecord as bad:
+            rollouts = ()
+            issues.add_bad(bad)
     if options is not None:
         for rollout in rollouts:
             validate(rollout, issues, options, has_images=fmt.has_images)
@@ -102,8 +106,8 @@ def _regroup(lines: Iterable[bytes], fmt: RolloutFormat, options: ValidationOpti
         bad.clear()
         if rollout is not None and options is not None:
             validate(rollout, issues, options, has_images=fmt.has_images)
-        is_good = rollout is not None and issues.first_error() is None
-        yield ParsedLine(index, raw, (rollout,) if is_good and rollout is not None else (), issues)
+        rollouts = () if rollout is None or issues.first_error() is not None else (rollout,)
+        yield ParsedLine(index, raw, rollouts, issues)
     yield from bad
 
 
@@ -370,11 +374,7 @@ def _source_ends(file: DataFile) -> list[tuple[str, int]]:
         return []
     if not output.source_bytes or not output.n_bytes == sum(output.source_bytes.values()) == file.n_bytes:
         return []  # the file was changed after mprm wrote it
-    ends, end = [], 0
-    for source, n_bytes in output.source_bytes.items():
-        end += n_bytes
-        ends.append((source, end))
-    return ends
+    return list(zip(output.source_bytes, accumulate(output.source_bytes.values()), strict=True))
 
 
 def _imported(package: str) -> Any:

@@ -36,13 +36,7 @@ class Engine(Protocol):
 
 
 def make_engine(options: EngineOptions, *, n_bytes: int) -> Engine:
-    """The engine that the options ask for.
-
-    Parameters
-    ----------
-    n_bytes
-        Size of the input: a small one is processed in this process.
-    """
+    """The engine that the options ask for; an input of few bytes is processed in this process."""
     if options.engine == "ray":
         return RayEngine(options.ray_address)
     if current_process().daemon:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from mprm.config import nearest
-from mprm.data.records import DataFile, Record, read_records
+from mprm.data.records import DataFile, Paths, Record, find_files, read_records
 from mprm.data.types import Step
 from mprm.data.validate import BadRecord, Issues, StrictIssues
 from mprm.errors import ConfigError, DataError, shown
@@ -26,20 +26,29 @@ SHOWN = 20
 """How many bad records or missing files an error lists."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Format(Generic[T]):
     """One way in which people store rollouts, questions, benchmarks or candidates."""
 
     name: str
     """As users type it after ``--format`` and ``--to``."""
-    title: str
     matches: Callable[[Data], bool]
     """Whether a file with this first record is in the format."""
     parse: Callable[[Data, Issues], tuple[T, ...]]
-    """The record's items; what is wrong is added to the issues, and an unusable record gives none."""
+    """The record's items; what is wrong is added to the issues, or ends the parse with a `BadRecord`."""
 
 
 FormatT = TypeVar("FormatT", bound=Format[Any])
+
+
+def by_name(*formats: FormatT) -> dict[str, FormatT]:
+    """A registry: the first format whose ``matches`` holds for a file's first record is taken."""
+    return {fmt.name: fmt for fmt in formats}
+
+
+def has(*keys: str) -> Callable[[Data], bool]:
+    """``matches`` of a format whose records have all of these fields."""
+    return lambda data: all(key in data for key in keys)
 
 
 def format_named(name: str, formats: Mapping[str, FormatT], kind: str) -> FormatT:
@@ -62,37 +71,37 @@ def format_of(data: Data, formats: Mapping[str, FormatT], kind: str) -> FormatT:
 
 
 def read_items(
-    file: DataFile,
+    paths: Paths | DataFile,
     formats: Mapping[str, Format[T]],
     kind: str,
     format_name: str | None,
     bad: list[str],
     *,
     by_record: bool = False,
-) -> Iterator[tuple[Record, Format[T], tuple[T, ...], Issues]]:
-    """(record, format, items, warnings) of each good record of a file; why others are bad is added to ``bad``.
+) -> Iterator[tuple[Record, tuple[T, ...], Issues]]:
+    """(record, items, warnings) of each good record; why others are bad is added to ``bad``.
 
-    Where no format is named, the first record decides for the whole file, or with ``by_record`` each for itself.
+    Where no format is named, a file's first record decides for all of it, or with ``by_record`` each for itself.
     """
-    fmt = None if format_name is None else format_named(format_name, formats, kind)
-    n_records = 0
-    for record in read_records(file):
-        n_records += 1
-        issues = StrictIssues()
-        try:
-            if isinstance(record.data, BadRecord):
-                raise record.data
-            if fmt is None or (by_record and format_name is None):
-                fmt = format_of(record.data, formats, kind)
-            items = fmt.parse(record.data, issues)
-        except BadRecord as reason:
-            bad.append(f"{record.location}: {reason}")
-            if fmt is None and not isinstance(record.data, BadRecord):
-                return  # of an unknown format the first record says enough
-        else:
-            yield record, fmt, items, issues
-    if not n_records:
-        bad.append(f"{file.path}: holds no record; expected at least one {kind}")
+    named = None if format_name is None else format_named(format_name, formats, kind)
+    for file in [paths] if isinstance(paths, DataFile) else find_files(paths):
+        fmt, record = named, None
+        for record in read_records(file):
+            issues = StrictIssues()
+            try:
+                if isinstance(record.data, BadRecord):
+                    raise record.data
+                if fmt is None or (by_record and named is None):
+                    fmt = format_of(record.data, formats, kind)
+                items = fmt.parse(record.data, issues)
+            except BadRecord as reason:
+                bad.append(f"{record.location}: {reason}")
+                if fmt is None and not isinstance(record.data, BadRecord):
+                    break  # of an unknown format the first record says enough
+            else:
+                yield record, items, issues
+        if record is None:
+            bad.append(f"{file.path}: holds no record; expected at least one {kind}")
 
 
 def check_no_bad(bad: list[str], remedy: str) -> None:
@@ -102,19 +111,16 @@ def check_no_bad(bad: list[str], remedy: str) -> None:
         raise DataError("\n".join(bad[:SHOWN]) + f"{more}\n{remedy}")
 
 
-def text_field(data: Data, key: str, issues: Issues) -> str | None:
+STRICT: Issues = StrictIssues()
+"""Where the fields of a record are looked up without issues, the first wrong one raises `BadRecord`."""
+
+
+def text_field(data: Data, key: str, issues: Issues = STRICT) -> str | None:
     """The text under ``key``; None, and an issue, when it is missing or not text."""
-    if key not in data or data[key] is None:
-        issues.add("missing_field", f'the field "{key}" is missing; expected text')
-        return None
-    value = data[key]
-    if not isinstance(value, str):
-        issues.add("wrong_type", f'"{key}" holds {shown(value)}; expected text')
-        return None
-    return value
+    return _field(data, key, str, "text", issues)
 
 
-def optional_text(data: Data, key: str, issues: Issues) -> str | None:
+def optional_text(data: Data, key: str, issues: Issues = STRICT) -> str | None:
     """The text under ``key``, or None when there is none; a number is taken as its text."""
     value = data.get(key)
     if value is None or isinstance(value, str):
@@ -125,19 +131,23 @@ def optional_text(data: Data, key: str, issues: Issues) -> str | None:
     return None
 
 
-def list_field(data: Data, key: str, issues: Issues) -> list[Any] | None:
+def list_field(data: Data, key: str, issues: Issues = STRICT) -> list[Any] | None:
     """The list under ``key``; None, and an issue, when it is missing or not a list."""
-    if key not in data or data[key] is None:
-        issues.add("missing_field", f'the field "{key}" is missing; expected a list')
-        return None
-    value = data[key]
-    if not isinstance(value, list):
-        issues.add("wrong_type", f'"{key}" holds {shown(value)}; expected a list')
-        return None
-    return value
+    return _field(data, key, list, "a list", issues)
 
 
-def image_field(data: Data, issues: Issues) -> tuple[str, ...]:
+def _field(data: Data, key: str, kind: type[T], expected: str, issues: Issues) -> T | None:
+    value = data.get(key)
+    if isinstance(value, kind):
+        return value
+    if value is None:
+        issues.add("missing_field", f'the field "{key}" is missing; expected {expected}')
+    else:
+        issues.add("wrong_type", f'"{key}" holds {shown(value)}; expected {expected}')
+    return None
+
+
+def image_field(data: Data, issues: Issues = STRICT) -> tuple[str, ...]:
     """The paths under ``image``: a text, or a list of texts for several images."""
     value = data.get("image")
     if value is None or value in ("", []):
@@ -149,36 +159,26 @@ def image_field(data: Data, issues: Issues) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def score_value(value: Any, where: str, issues: Issues) -> float | None:
-    """The score, in [0, 1]; None, and an issue that says ``where``, for anything else."""
+def score_value(value: Any, where: str) -> float:
+    """The score, in [0, 1]; a `BadRecord` that says ``where`` for anything else."""
     if value is None:
-        issues.add("score_not_a_number", f"{where} has no score; expected a number from 0 to 1")
-    elif isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        issues.add("score_not_a_number", f"{where} has score {shown(value)}; expected a number from 0 to 1")
-    elif not 0 <= value <= 1:
-        issues.add("score_out_of_range", f"{where} has score {shown(value)}; expected 0 to 1")
-    else:
-        return float(value)
-    return None
+        raise BadRecord(f"{where} has no score; expected a number from 0 to 1", "score_not_a_number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise BadRecord(f"{where} has score {shown(value)}; expected a number from 0 to 1", "score_not_a_number")
+    if not 0 <= value <= 1:
+        raise BadRecord(f"{where} has score {shown(value)}; expected 0 to 1", "score_out_of_range")
+    return float(value)
 
 
-def steps_with_labels(
-    texts: list[Any], labels: list[Any], issues: Issues, *, step_key: str, label_key: str
-) -> tuple[Step, ...] | None:
+def steps_with_labels(texts: list[Any], labels: list[Any], *, step_key: str, label_key: str) -> tuple[Step, ...]:
     """Steps made of parallel lists of texts and of scores or booleans."""
     if len(texts) != len(labels):
-        issues.add(
-            "labels_and_steps_differ",
-            f'"{step_key}" holds {len(texts)} steps and "{label_key}" {len(labels)} labels; expected as many',
-        )
-        return None
+        counts = f'"{step_key}" holds {len(texts)} steps and "{label_key}" {len(labels)} labels'
+        raise BadRecord(f"{counts}; expected as many", "labels_and_steps_differ")
     steps = []
     for index, (text, label) in enumerate(zip(texts, labels, strict=True)):
         if not isinstance(text, str):
-            issues.add("wrong_type", f"step {index} is {shown(text)}; expected text")
-            return None
-        score = float(label) if isinstance(label, bool) else score_value(label, f"step {index}", issues)
-        if score is None:
-            return None
+            raise BadRecord(f"step {index} is {shown(text)}; expected text")
+        score = float(label) if isinstance(label, bool) else score_value(label, f"step {index}")
         steps.append(Step(text, score))
     return tuple(steps)

@@ -1,12 +1,13 @@
 """Images of records: where they lie, whether they are whole, how large they are, where they stand in a question.
 
-The one place that checks an image path.
+Image paths are checked here and nowhere else.
 """
 
 from __future__ import annotations
 
+import ntpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -18,6 +19,7 @@ from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDepen
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from mprm.data.benchmarks import Benchmark
     from mprm.data.types import Question
 
 IMAGE_MARK = re.compile(r"<image(?:[ _]?\d+)?>")
@@ -32,14 +34,8 @@ _LOADING = Lock()
 def leaves_root(path: str) -> bool:
     """Whether a path from data is absolute, or climbs above its root."""
     windows = PureWindowsPath(path)
-    if PurePosixPath(path).is_absolute() or windows.drive or windows.root:
-        return True
-    depth = 0
-    for part in windows.parts:
-        depth += -1 if part == ".." else part != "."
-        if depth < 0:
-            return True
-    return "\0" in path
+    is_absolute = PurePosixPath(path).is_absolute() or windows.drive or windows.root
+    return bool(is_absolute) or "\0" in path or ntpath.normpath(path).split("\\")[0] == ".."
 
 
 def image_folder(root: str | Path | None) -> Path | None:
@@ -59,13 +55,15 @@ def image_path(image: str | Path, root: str | Path | None) -> Path:
     return Path(root) / image
 
 
-@lru_cache(maxsize=1 << 16)
-def image_exists(path: Path) -> bool:
-    """Whether there is such a file."""
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name longer than the file system takes is none."""
     try:
         return path.is_file()
-    except OSError:  # a name longer than the file system takes
+    except OSError:
         return False
+
+
+image_exists = lru_cache(maxsize=1 << 16)(is_file)
 
 
 def find_image(name: str, root: Path) -> str | None:
@@ -80,11 +78,8 @@ def find_image(name: str, root: Path) -> str | None:
     for candidate in (path, PurePosixPath(path.name)):
         for ending in (path.suffix, *ENDINGS):
             other = candidate.with_suffix(ending) if path.suffix else candidate
-            try:
-                if (root / other).is_file():
-                    return str(other)
-            except OSError:  # a name longer than the file system takes
-                continue
+            if is_file(root / other):
+                return str(other)
     return None
 
 
@@ -110,14 +105,9 @@ def find_images(names: Iterable[str], root: str | Path) -> dict[str, str]:
     return {name: path for name, path in paths.items() if path is not None}
 
 
-def check_images_exist(locations: Mapping[str, str], root: str | Path | None) -> None:
-    """Stop, before hours of work, when an image is not below the image root.
-
-    Parameters
-    ----------
-    locations
-        FILE:LINE of the first record that names each image.
-    """
+def check_images_exist(benchmark: Benchmark, root: str | Path | None) -> None:
+    """Stop, before hours of scoring, when an image is not below the image root; names the missing ones."""
+    locations = benchmark.image_locations
     if not locations:
         return
     if root is None:
@@ -140,14 +130,13 @@ def check_images_exist(locations: Mapping[str, str], root: str | Path | None) ->
         )
 
 
-def check_images_readable(locations: Mapping[str, str], root: str | Path | None) -> None:
-    """Stop, before hours of work, when an image cannot be decoded to its end; lists all of them. Needs Pillow."""
+def check_images_readable(benchmark: Benchmark, root: str | Path | None) -> None:
+    """Stop, before hours of scoring, when an image cannot be decoded to its end; names all of them. Needs Pillow."""
+    locations = benchmark.image_locations
     folder = None if root is None else Path(root).expanduser()
     with ThreadPoolExecutor() as pool:
         reasons = pool.map(lambda image: broken_image(image, folder), locations)
-        broken = [
-            f"{where}: {why}" for where, why in zip(locations.values(), reasons, strict=True) if why is not None
-        ]
+        broken = [f"{where}: {why}" for where, why in zip(locations.values(), reasons, strict=True) if why]
     if broken:
         raise DataError(
             f"{len(broken):,} of {len(locations):,} images cannot be used; mend them, or take out their records:\n"
@@ -205,9 +194,9 @@ def as_rgb(image: Image) -> Image:
         raise ValueError("floating-point pixels have no known scale; convert it to 8 bits")
     if image.has_transparency_data:
         # convert("RGB") would show what lies under the transparency: black, mostly, behind black lines
-        seen = image.convert("RGBA")
-        white = _pillow().new("RGBA", seen.size, "white")
-        white.alpha_composite(seen)
+        rgba = image.convert("RGBA")
+        white = _pillow().new("RGBA", rgba.size, "white")
+        white.alpha_composite(rgba)
         return white.convert("RGB")  # type: ignore[no-any-return]
     return image.convert("RGB")
 

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import base64
-import mmap
+import hashlib
 import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import xxhash
 
 from mprm import __version__
 from mprm.data.engine import Engine
-from mprm.data.records import DATA_FILE, Container, DataFile, filesystem, is_url, stamp_of
+from mprm.data.records import DATA_FILE, DataFile, filesystem, is_url, stamp_of
 from mprm.errors import ConfigError, DataError, OutputExistsError
 
 MANIFEST_SUFFIX = ".manifest.json"
-
-
-def temporary_file(owner: object) -> IO[bytes]:
-    """A nameless file that is closed, and so gone, with its owner."""
-    file = tempfile.TemporaryFile(prefix="mprm-")  # noqa: SIM115 - closed with the owner
-    weakref.finalize(owner, file.close)
-    return file
 
 
 class TemporaryFolder:
@@ -142,23 +135,6 @@ def atomic_write(path: str) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-@contextmanager
-def open_packed(path: Path, container: Container) -> Iterator[IO[bytes]]:
-    """A file to write JSON lines to, compressed as the container says."""
-    with ExitStack() as stack:
-        out: Any = stack.enter_context(path.open("wb"))
-        if container == "gz":
-            import gzip
-
-            # no name and no time in the header: the same records give the same bytes
-            out = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0))
-        elif container == "zst":
-            import zstandard
-
-            out = stack.enter_context(zstandard.ZstdCompressor().stream_writer(out, closefd=False))
-        yield out
-
-
 @dataclass(frozen=True, slots=True)
 class Dropped:
     """A record that was left out, and why."""
@@ -185,7 +161,8 @@ class DroppedRecords:
     def __init__(self) -> None:
         self.counts: dict[str, dict[str, int]] = {}
         """How many were dropped, by source and kind."""
-        self._file = temporary_file(self)
+        self._file = tempfile.TemporaryFile(prefix="mprm-")  # noqa: SIM115 - closed, and so gone, with its owner
+        weakref.finalize(self, self._file.close)
 
     def __call__(self, dropped: Dropped) -> None:
         """Add one."""
@@ -238,11 +215,8 @@ def dropped_path(out: str) -> str:
 
 def hash_file(path: str) -> str:
     """XXH3-128 of a local file, as ``xxhsum -H2`` prints it."""
-    with open(path, "rb") as handle:  # noqa: PTH123 - kept next to mmap
-        if os.fstat(handle.fileno()).st_size == 0:
-            return xxhash.xxh3_128_hexdigest(b"")  # an empty file cannot be mapped
-        with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return xxhash.xxh3_128_hexdigest(data)  # mapped: not copied before it is hashed
+    with Path(path).open("rb", buffering=0) as handle:
+        return hashlib.file_digest(handle, xxhash.xxh3_128).hexdigest()
 
 
 def hash_files(paths: list[str]) -> dict[str, str]:

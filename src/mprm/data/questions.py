@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mprm.answers.options import LETTERS, letter_of, options_in, with_options
-from mprm.data.format import Data, Format, check_no_bad, format_named, read_items
+from mprm.data.format import Data, Format, by_name, check_no_bad, has, read_items
 from mprm.data.images import IMAGE_MARK, find_images
 from mprm.data.output import hash_file
 from mprm.data.records import find_files
@@ -49,23 +49,19 @@ def read_questions(
     DataError
         Names the location of every bad record, and of both records that share an id.
     """
-    if format is not None:
-        format_named(format, QUESTION_FORMATS, "question")
     questions: list[Question] = []
     bad: list[str] = []
     locations: dict[str, str] = {}
-    for file in find_files(paths):
-        for record, _, items, _ in read_items(file, QUESTION_FORMATS, "question", format, bad):
-            for item in items:
-                question = replace(item, id=item.id or record.key or "", source=item.source or file.source)
-                if not question.id:
-                    bad.append(f'{record.location}: the field "id" is missing; expected text')
-                elif question.id in locations:
-                    other = locations[question.id]
-                    bad.append(f'{record.location}: the id "{question.id}" is taken by {other}; expected another one')
-                else:
-                    locations[question.id] = record.location
-                    questions.append(question)
+    for record, (item,), _ in read_items(paths, QUESTION_FORMATS, "question", format, bad):
+        question = replace(item, id=item.id or record.key or "", source=item.source or record.file.source)
+        if not question.id:
+            bad.append(f'{record.location}: the field "id" is missing; expected text')
+        elif question.id in locations:
+            other = locations[question.id]
+            bad.append(f'{record.location}: the id "{question.id}" is taken by {other}; expected another one')
+        else:
+            locations[question.id] = record.location
+            questions.append(question)
     check_no_bad(bad, REMEDY)
     if image_root is None:
         return questions
@@ -232,10 +228,14 @@ def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
     text, options, answer = _text(data, "question"), _options(data, "options"), _text(data, "answer")
     if options:
         # a number in JSON may be the index of an option; the text "2" is always text
-        given = data["answer"]
-        answer = _gold_letter(given if isinstance(given, int) else answer, options)
+        value = data["answer"]
+        answer = _gold_letter(value if isinstance(value, int) else answer, options)
     images = _images(data, "image", needed=False)
     return _question(data, _text(data, "source", default=""), text, answer, options, images=images)
+
+
+def _is_dynamath(data: Data) -> bool:
+    return {"question", "answer", "image", "answer_type", "subject", "level"} <= data.keys() and "pid" not in data
 
 
 def parse_dynamath(data: Data, _issues: Issues) -> tuple[Question, ...]:
@@ -325,49 +325,12 @@ def parse_olympiadbench(data: Data, _issues: Issues) -> tuple[Question, ...]:
     return _question(data, "olympiadbench", text, ", ".join(answers), images=images)
 
 
-QUESTION_FORMATS: dict[str, Format[Question]] = {
-    fmt.name: fmt
-    for fmt in (
-        Format(
-            name="mathverse",
-            title="MathVerse",
-            matches=lambda data: {"sample_index", "problem_version", "question_type", "answer"} <= data.keys(),
-            parse=parse_mathverse,
-        ),
-        Format(
-            name="mathvista",
-            title="MathVista",
-            matches=lambda data: {"pid", "question", "choices", "question_type"} <= data.keys(),
-            parse=parse_mathvista,
-        ),
-        Format(
-            name="olympiadbench",
-            title="OlympiadBench",
-            matches=lambda data: {"id", "question", "final_answer", "answer_type"} <= data.keys(),
-            parse=parse_olympiadbench,
-        ),
-        Format(
-            name="dynamath",
-            title="DynaMath",
-            matches=lambda data: (
-                {"question", "answer", "image", "answer_type", "subject", "level"} <= data.keys()
-                and "pid" not in data
-            ),
-            parse=parse_dynamath,
-        ),
-        Format(
-            name="mathvision",
-            title="MathVision",
-            matches=lambda data: {"id", "question", "options", "answer", "image", "level", "subject"} <= data.keys(),
-            parse=parse_mathvision,
-        ),
-        Format(name="mm-k12", title="MM-K12", matches=_is_mm_k12, parse=parse_mm_k12),
-        Format(
-            name="plain",
-            title="Plain questions",
-            matches=lambda data: {"question", "answer"} <= data.keys(),
-            parse=parse_plain,
-        ),
-    )
-}
-"""By name; the plain format last, as its fields are in most others too."""
+QUESTION_FORMATS: dict[str, Format[Question]] = by_name(
+    Format("mathverse", has("sample_index", "problem_version", "question_type", "answer"), parse_mathverse),
+    Format("mathvista", has("pid", "question", "choices", "question_type"), parse_mathvista),
+    Format("olympiadbench", has("id", "question", "final_answer", "answer_type"), parse_olympiadbench),
+    Format("dynamath", _is_dynamath, parse_dynamath),
+    Format("mathvision", has("id", "question", "options", "answer", "image", "level", "subject"), parse_mathvision),
+    Format("mm-k12", _is_mm_k12, parse_mm_k12),
+    Format("plain", has("question", "answer"), parse_plain),  # last: most others have its fields too
+)

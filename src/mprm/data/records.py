@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from mprm.data.validate import BadRecord, Issues, StrictIssues
+from mprm.data.validate import BadRecord, Issues
 from mprm.errors import DataError, InputNotFoundError, MissingDependencyError, shown
 
 Container = Literal["plain", "gz", "zst", "parquet"]
@@ -86,10 +86,9 @@ def filesystem(url: str) -> tuple[Any, str]:
     import fsspec
 
     try:
-        fs, path = fsspec.core.url_to_fs(url)
+        return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
     except (ImportError, ValueError) as error:
         raise MissingDependencyError(f"{url}: {error}") from error
-    return fs, path
 
 
 def stamp_of(path: str) -> tuple[int, int, int] | None:
@@ -247,15 +246,14 @@ def range_start(data: bytes | mmap.mmap, start: int) -> int:
 
 def _streamed_lines(chunk: Chunk) -> Iterator[bytes]:
     with _opened(chunk.path, chunk.container) as handle:
-        position = chunk.start if chunk.container == "plain" else 0
+        if chunk.container != "plain":
+            yield from handle
+            return
+        position = chunk.start
         if position:
             handle.seek(position - 1)
             position += len(handle.readline()) - 1
-        stop = chunk.stop if chunk.container == "plain" else None
-        while stop is None or position < stop:
-            line = handle.readline()
-            if not line:
-                return
+        while position < chunk.stop and (line := handle.readline()):
             position += len(line)
             yield line
 
@@ -297,7 +295,7 @@ class _ZstdReader(io.RawIOBase):
     def __init__(self, handle: IO[bytes]) -> None:
         import zstandard
 
-        self._handle, self._unpacked = handle, b""
+        self._handle, self._packed, self._unpacked = handle, b"", b""
         self._new_frame = zstandard.ZstdDecompressor().decompressobj
         self._frame: Any = None
 
@@ -306,17 +304,16 @@ class _ZstdReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._unpacked:
-            is_between = self._frame is None or self._frame.eof
-            packed = (
-                self._frame.unused_data if self._frame is not None and is_between else b""
-            ) or self._handle.read(1 << 17)
-            if not packed and is_between:
-                return 0
+            packed = self._packed or self._handle.read(1 << 17)
             if not packed:
+                if self._frame is None:
+                    return 0
                 raise EOFError("the file breaks off in the middle of a frame")
-            if is_between:
-                self._frame = self._new_frame()
+            self._frame = self._frame or self._new_frame()
             self._unpacked = self._frame.decompress(packed)
+            self._packed = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
         n_bytes = min(len(buffer), len(self._unpacked))
         buffer[:n_bytes], self._unpacked = self._unpacked[:n_bytes], self._unpacked[n_bytes:]
         return n_bytes
@@ -376,41 +373,41 @@ def is_utf8(line: bytes) -> bool:
 
 def decode_record(line: bytes, issues: Issues) -> dict[str, Any] | None:
     """The line's JSON object; None, and an issue, when it is not one."""
-    try:
-        data = msgspec.json.decode(line)
-    except (ValueError, RecursionError, msgspec.MsgspecError):
-        data = _decode_again(line, issues)
-        if data is None:
-            return None
-    if not isinstance(data, dict):
-        issues.add("not_json", f"found {shown(data)}; expected a JSON object")
+    data = _decoded(line)
+    if isinstance(data, BadRecord):
+        issues.add_bad(data)
         return None
     return data
 
 
-def _decode_again(line: bytes, issues: Issues) -> Any:
-    """Decode with the standard library, which takes NaN, and say what is wrong."""
+def _decoded(line: bytes) -> dict[str, Any] | BadRecord:
+    try:
+        data = msgspec.json.decode(line)
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        data = _decode_again(line)
+    if isinstance(data, dict | BadRecord):
+        return data
+    return BadRecord(f"found {shown(data)}; expected a JSON object", "not_json")
+
+
+def _decode_again(line: bytes) -> Any:
+    """The line decoded with the standard library, which takes NaN, or what is wrong with it."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         hint = "; the file looks like UTF-16, save it as UTF-8" if line[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-        issues.add("not_utf8", f"byte {error.start} (0x{line[error.start]:02x}) is not UTF-8{hint}")
-        return None
+        return BadRecord(f"byte {error.start} (0x{line[error.start]:02x}) is not UTF-8{hint}", "not_utf8")
     if text.startswith("\ufeff"):
-        issues.add("not_json", "the line begins with a byte-order mark; save the file as UTF-8 without it")
-        return None
+        return BadRecord("the line begins with a byte-order mark; save the file as UTF-8 without it", "not_json")
     try:
         data = json.loads(text)
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        issues.add("not_utf8", "the text holds half of a surrogate pair (\\ud800 to \\udfff)")
-        return None
+        return BadRecord("the text holds half of a surrogate pair (\\ud800 to \\udfff)", "not_utf8")
     except RecursionError:
-        issues.add("not_json", "the value is nested too deeply")
-        return None
+        return BadRecord("the value is nested too deeply", "not_json")
     except ValueError as error:
-        issues.add("not_json", f"not JSON: {error}")
-        return None
+        return BadRecord(f"not JSON: {error}", "not_json")
     return data
 
 
@@ -451,15 +448,6 @@ def read_records(file: DataFile) -> Iterator[Record]:
         for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
             if not is_blank(raw):
                 yield Record(file, number, number, _decoded(raw))
-
-
-def _decoded(line: bytes) -> dict[str, Any] | BadRecord:
-    try:
-        data = decode_record(line, StrictIssues())
-    except BadRecord as reason:
-        return reason
-    assert data is not None  # a strict issue raises
-    return data
 
 
 def _utf8(data: bytes, path: str) -> str:
@@ -535,7 +523,11 @@ def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
     while True:
         try:
             row = next(reader)
-            data = {name: _cell(value) for name, value in row.items() if name is not None and value}
+            data = {
+                name: json.loads(value) if value.startswith("[") and value.endswith("]") else value
+                for name, value in row.items()
+                if name is not None and value
+            }
             extra = row.get(None)
         except StopIteration:
             return
@@ -544,7 +536,3 @@ def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
             return
         yield line, BadRecord(f"the row has {len(extra)} cell(s) too many") if extra else data
         line = reader.line_num + 1
-
-
-def _cell(value: str) -> Any:
-    return json.loads(value) if value.startswith("[") and value.endswith("]") else value

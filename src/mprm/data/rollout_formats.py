@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from mmap import mmap
 from typing import Any, Literal, TypeGuard
 
@@ -18,6 +18,8 @@ from mprm.data.format import (
     PRM_TOKEN,
     Data,
     Format,
+    by_name,
+    has,
     image_field,
     list_field,
     optional_text,
@@ -26,7 +28,7 @@ from mprm.data.format import (
     text_field,
 )
 from mprm.data.types import STEP_SEPARATOR, Rollout, Step
-from mprm.data.validate import Issues
+from mprm.data.validate import BadRecord, Issues, StrictIssues
 from mprm.errors import shown
 
 append_mm_prm: Callable[[bytes | mmap, int, int, float, bytearray], bool] | None
@@ -38,19 +40,19 @@ except ImportError:  # installed without a compiler: `write_mm_prm` makes the sa
 RegroupedRows = Iterator[tuple[int, Rollout | None, Issues]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RolloutFormat(Format[Rollout]):
     """One way in which people store rollouts."""
 
-    labels: Literal["mc", "binary", "either"]
-    """``mc``: success rates; ``binary``: only right or wrong; ``either``: the file's own numbers decide."""
-    has_images: bool
+    write: Callable[[Rollout, float], dict[str, Any]] | None = None
+    """The rollout as a record of this format, labels cut at tau; None: only read."""
+    _: KW_ONLY
+    title: str
+    labels: Literal["mc", "binary", "either"] = "binary"
+    """``mc``: success rates, and ``write`` needs them; ``binary``: right or wrong; ``either``: the numbers decide."""
+    has_images: bool = True
     decode: Callable[[bytes], Rollout | None] | None = None
     """The rollout of a line whose fields are all of their types; None for any other, which ``parse`` takes."""
-    write: Callable[[Rollout, float], Any] | None = None
-    """The rollout as a record of this format, ready to be encoded, labels cut at tau; None: only read."""
-    writes: Literal["mc", "binary"] = "binary"
-    """What ``write`` needs: MC scores, or labels of any kind."""
     forbids: str | None = None
     """Text that a step or question must not hold, because this format ends a step with it."""
     many: bool = False
@@ -59,8 +61,10 @@ class RolloutFormat(Format[Rollout]):
     """Reads rollouts that are spread over rows: (row, data) in, (row, rollout, issues) out."""
 
 
-def _image_value(images: tuple[str, ...]) -> str | list[str]:
-    return images[0] if len(images) == 1 else list(images)
+def _image_entry(rollout: Rollout) -> dict[str, Any]:
+    """The field "image" of a record, where there are images."""
+    images = rollout.images
+    return {"image": images[0] if len(images) == 1 else list(images)} if images else {}
 
 
 # VisualPRM400K-v1.1-Raw, the paper's corpus, and VL-PRM300K, which adds the source of each record.
@@ -79,18 +83,21 @@ def parse_raw(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     images = image_field(data, issues)
     if entries is None or question is None:
         return ()
-    steps = tuple(_parse_step(index, entry, issues) for index, entry in enumerate(entries))
-    if None in steps:
+    steps = [_parse_step(index, entry, issues) for index, entry in enumerate(entries)]
+    good = tuple(step for step in steps if step is not None)
+    if len(good) < len(steps):
         return ()
-    rollout = Rollout(
-        question=question,
-        steps=steps,  # type: ignore[arg-type]
-        images=images,
-        prompt=prompt,
-        answer=optional_text(data, "answer", issues),
-        source=optional_text(data, "source", issues),
-    )
-    return (rollout,)
+    answer, source = optional_text(data, "answer", issues), optional_text(data, "source", issues)
+    return (Rollout(question=question, steps=good, images=images, prompt=prompt, answer=answer, source=source),)
+
+
+def _score_field(data: Any, key: str, where: str, issues: Issues) -> float | None:
+    """The score under ``key``; None, and an issue, when it is none."""
+    try:
+        return score_value(data.get(key), where) if isinstance(data, dict) else None
+    except BadRecord as bad:
+        issues.add_bad(bad)
+    return None
 
 
 def _parse_step(index: int, step: Any, issues: Issues) -> Step | None:
@@ -101,7 +108,7 @@ def _parse_step(index: int, step: Any, issues: Issues) -> Step | None:
     if not isinstance(text, str):
         kind = "missing_field" if text is None else "wrong_type"
         issues.add(kind, f'step {index} has "step" {shown(text)}; expected text')
-    score = score_value(step.get("score"), f"step {index}", issues)
+    score = _score_field(step, "score", f"step {index}", issues)
     counts: list[int | None] = []
     for key in ("num_mc_correct", "num_mc_total"):
         value = step.get(key)
@@ -147,7 +154,7 @@ def decode_raw(line: bytes) -> Rollout | None:
 
 def write_raw(rollout: Rollout, _tau: float) -> dict[str, Any]:
     """The rollout as a v1.1-Raw record; counts only where they are known."""
-    record: dict[str, Any] = {"image": _image_value(rollout.images)} if rollout.images else {}
+    record = _image_entry(rollout)
     record["question"] = rollout.prompt if rollout.prompt is not None else rollout.question
     record["question_orig"] = rollout.question
     if rollout.answer is not None:
@@ -173,62 +180,47 @@ SECTION_QUESTION, SECTION_PROCESS = "### Question:\n", "\n\n### Solution Process
 SIGNS = {"+": 1.0, "-": 0.0}
 
 
-def _turns(data: Data, issues: Issues) -> list[tuple[str, Any]] | None:
-    """(speaker, value) of each turn of a conversation; None, and an issue, when it is not of that form."""
-    conversation = list_field(data, "conversations", issues)
-    if conversation is None:
-        return None
+def _turns(data: Data) -> list[tuple[str, Any]]:
+    """(speaker, value) of each turn of a conversation."""
     turns = []
-    for index, turn in enumerate(conversation):
+    for index, turn in enumerate(list_field(data, "conversations", StrictIssues()) or []):
         if not isinstance(turn, dict) or not isinstance(turn.get("from"), str) or "value" not in turn:
-            issues.add("wrong_type", f"turn {index} is {shown(turn)}; expected an object with from and value")
-            return None
+            raise BadRecord(f"turn {index} is {shown(turn)}; expected an object with from and value")
         turns.append((turn["from"], turn["value"]))
     return turns
 
 
-def _turn_values(data: Data) -> list[Any] | None:
-    """The value of each turn; None where there is no conversation."""
-    conversation = data.get("conversations")
-    if not isinstance(conversation, list):
-        return None
-    return [turn.get("value") if isinstance(turn, dict) else None for turn in conversation]
+def _turn_values(data: Data) -> list[Any]:
+    """The value of each turn, where there is a conversation."""
+    turns = data.get("conversations")
+    turns = turns if isinstance(turns, list) else []
+    return [turn.get("value") if isinstance(turn, dict) else None for turn in turns]
 
 
 def _is_mm_prm(data: Data) -> bool:
-    return any(isinstance(value, list) for value in _turn_values(data) or ())
+    return any(isinstance(value, list) for value in _turn_values(data))
 
 
 def parse_mm_prm(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     """The record's one rollout; its question and steps are cut out of the human turn."""
-    turns = _turns(data, issues)
-    if turns is None:
-        return ()
+    turns = _turns(data)
     human = next((value for speaker, value in turns if speaker == "human"), None)
     labels = next((value for speaker, value in turns if speaker == "gpt"), None)
     if not isinstance(human, str) or not isinstance(labels, list):
-        issues.add("wrong_type", "expected a human turn of text and a gpt turn with a list of scores")
-        return ()
+        raise BadRecord("expected a human turn of text and a gpt turn with a list of scores")
     *texts, rest = human.split(PRM_TOKEN)
-    if rest.strip():
-        issues.add(
-            "labels_and_steps_differ", f"text after the last {PRM_TOKEN}: {shown(rest.strip())}; expected none"
-        )
-        return ()
+    if rest := rest.strip():
+        raise BadRecord(f"text after the last {PRM_TOKEN}: {shown(rest)}; expected none", "labels_and_steps_differ")
     question = ""
     if texts:
         # the question may itself speak of a process: the last mark before the first step counts
         head, mark, first = texts[0].rpartition(PROCESS)
         if not mark:
-            issues.add("missing_field", 'the human turn has no "Process:" before its first step')
-            return ()
+            raise BadRecord('the human turn has no "Process:" before its first step', "missing_field")
         question = head.strip().removeprefix(QUESTION).strip()
         texts[0] = first
-    steps = steps_with_labels(
-        [text.strip() for text in texts], labels, issues, step_key="human turn", label_key="gpt turn"
-    )
-    if steps is None:
-        return ()
+    texts = [text.strip() for text in texts]
+    steps = steps_with_labels(texts, labels, step_key="human turn", label_key="gpt turn")
     return (Rollout(question=question, steps=steps, images=image_field(data, issues)),)
 
 
@@ -238,78 +230,53 @@ def training_text(rollout: Rollout) -> str:
     return f"{QUESTION} {rollout.question.strip()}{PROCESS} {process}"
 
 
-class _Turn(msgspec.Struct, gc=False):
-    speaker: str = msgspec.field(name="from")
-    value: str | list[float]
+def _conversation(rollout: Rollout, labels: list[float]) -> dict[str, Any]:
+    turns = [{"from": "human", "value": training_text(rollout)}, {"from": "gpt", "value": labels}]
+    return {**_image_entry(rollout), "conversations": turns}
 
 
-class _MMPRMRecord(msgspec.Struct, gc=False, kw_only=True):
-    image: str | list[str] | msgspec.UnsetType = msgspec.UNSET
-    conversations: tuple[_Turn, _Turn]
-
-
-def _mm_prm_record(rollout: Rollout, labels: list[float]) -> _MMPRMRecord:
-    turns = (_Turn("human", training_text(rollout)), _Turn("gpt", labels))
-    if not rollout.images:
-        return _MMPRMRecord(conversations=turns)
-    return _MMPRMRecord(image=_image_value(rollout.images), conversations=turns)
-
-
-def write_mm_prm(rollout: Rollout, tau: float) -> _MMPRMRecord:
+def write_mm_prm(rollout: Rollout, tau: float) -> dict[str, Any]:
     """Labels 1.0 where the score is strictly above tau, else 0.0."""
-    return _mm_prm_record(rollout, [1.0 if step.score > tau else 0.0 for step in rollout.steps])
+    return _conversation(rollout, [1.0 if step.score > tau else 0.0 for step in rollout.steps])
 
 
-def write_mm_prm_soft(rollout: Rollout, _tau: float) -> _MMPRMRecord:
+def write_mm_prm_soft(rollout: Rollout, _tau: float) -> dict[str, Any]:
     """Labels are the scores themselves."""
-    return _mm_prm_record(rollout, [step.score for step in rollout.steps])
+    return _conversation(rollout, [step.score for step in rollout.steps])
 
 
 def _is_visualprm(data: Data) -> bool:
-    values = _turn_values(data)
-    return values is not None and all(isinstance(value, str) for value in values)
+    is_conversation = isinstance(data.get("conversations"), list)
+    return is_conversation and all(isinstance(value, str) for value in _turn_values(data))
 
 
 def parse_visualprm(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     """The record's one rollout: human turns are steps, the gpt turn after each its label."""
-    turns = _turns(data, issues)
-    if turns is None:
-        return ()
-    turns = [turn for turn in turns if turn[0] != "system"]
+    turns = [turn for turn in _turns(data) if turn[0] != "system"]
     speakers = [speaker for speaker, _ in turns]
     if not turns or speakers != ["human", "gpt"] * (len(turns) // 2):
-        issues.add("wrong_type", f"the turns are {shown(speakers)}; expected human and gpt in turn")
-        return ()
+        raise BadRecord(f"the turns are {shown(speakers)}; expected human and gpt in turn")
     steps = []
     for index, ((_, text), (_, label)) in enumerate(zip(turns[::2], turns[1::2], strict=True)):
         if not isinstance(text, str) or not isinstance(label, str) or label not in SIGNS:
-            issues.add("wrong_type", f"step {index} is answered {shown(label)}; expected + or -")
-            return ()
-        steps.append((text, SIGNS[label]))
-    question, mark, first = steps[0][0].partition(SECTION_PROCESS)
+            raise BadRecord(f"step {index} is answered {shown(label)}; expected + or -")
+        steps.append(Step(text, SIGNS[label]))
+    question, mark, first = steps[0].text.partition(SECTION_PROCESS)
     if not mark:
-        issues.add("missing_field", 'the first turn has no "### Solution Process:" before its first step')
-        return ()
-    steps[0] = (first, steps[0][1])
-    rollout = Rollout(
-        question=question.removeprefix(SECTION_QUESTION).strip(),
-        steps=tuple(Step(text, score) for text, score in steps),
-        images=image_field(data, issues),
-    )
-    return (rollout,)
+        raise BadRecord('the first turn has no "### Solution Process:" before its first step', "missing_field")
+    question = question.removeprefix(SECTION_QUESTION).strip()
+    steps[0] = Step(first, steps[0].score)
+    return (Rollout(question=question, steps=tuple(steps), images=image_field(data, issues)),)
 
 
 def write_visualprm(rollout: Rollout, tau: float) -> dict[str, Any]:
     """One human turn a step, answered + where its score is strictly above tau."""
-    record: dict[str, Any] = {"id": -1}
-    if rollout.images:
-        record["image"] = _image_value(rollout.images)
-    record["conversations"] = conversation = []
+    turns = []
     for index, step in enumerate(rollout.steps):
         text = step.text if index else f"{SECTION_QUESTION}{rollout.question}{SECTION_PROCESS}{step.text}"
-        conversation.append({"from": "human", "value": text})
-        conversation.append({"from": "gpt", "value": "+" if step.score > tau else "-"})
-    return record
+        turns.append({"from": "human", "value": text})
+        turns.append({"from": "gpt", "value": "+" if step.score > tau else "-"})
+    return {"id": -1, **_image_entry(rollout), "conversations": turns}
 
 
 # Text: TRL stepwise supervision, Math-Shepherd.
@@ -322,28 +289,29 @@ def parse_trl(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     labels = list_field(data, "labels", issues)
     if prompt is None or texts is None or labels is None:
         return ()
-    steps = steps_with_labels(texts, labels, issues, step_key="completions", label_key="labels")
-    if steps is None:
-        return ()
+    steps = steps_with_labels(texts, labels, step_key="completions", label_key="labels")
     source = optional_text(data, "source", issues)
     return (Rollout(question=prompt, steps=steps, images=image_field(data, issues), source=source),)
 
 
 def write_trl(rollout: Rollout, tau: float) -> dict[str, Any]:
     """Labels true where the score is strictly above tau; images are kept where there are any."""
-    record: dict[str, Any] = {
+    return {
         "prompt": rollout.question,
         "completions": [step.text for step in rollout.steps],
         "labels": [step.score > tau for step in rollout.steps],
+        **_image_entry(rollout),
     }
-    if rollout.images:
-        record["image"] = _image_value(rollout.images)
-    return record
 
 
 STEP_END = "ки"
 """Math-Shepherd's mark after each step, which the label replaces."""
 FIRST_STEP = re.compile(r"\bStep 1\s*:")
+
+
+def _is_math_shepherd(data: Data) -> bool:
+    text, label = data.get("input"), data.get("label")
+    return isinstance(text, str) and isinstance(label, str) and STEP_END in text
 
 
 def parse_math_shepherd(data: Data, issues: Issues) -> tuple[Rollout, ...]:
@@ -354,22 +322,19 @@ def parse_math_shepherd(data: Data, issues: Issues) -> tuple[Rollout, ...]:
         return ()
     *pieces, rest = text.split(STEP_END)
     if not pieces or rest.strip():
-        issues.add(
-            "labels_and_steps_differ", f'"input" does not end with {STEP_END!r}; expected the mark after every step'
-        )
-        return ()
+        problem = f'"input" does not end with {STEP_END!r}; expected the mark after every step'
+        raise BadRecord(problem, "labels_and_steps_differ")
     scores, start = [], 0
     for index, piece in enumerate(pieces):
         sign = label[start + len(piece) : start + len(piece) + 1]
         if label[start : start + len(piece)] != piece or sign not in SIGNS:
-            issues.add("labels_and_steps_differ", f'"label" leaves "input" at step {index}: {shown(label[start:])}')
-            return ()
+            problem = f'"label" leaves "input" at step {index}: {shown(label[start:])}'
+            raise BadRecord(problem, "labels_and_steps_differ")
         scores.append(SIGNS[sign])
         start += len(piece) + 1
     first = FIRST_STEP.search(pieces[0])
     if first is None:
-        issues.add("missing_field", 'no "Step 1:" parts the question from the first step')
-        return ()
+        raise BadRecord('no "Step 1:" parts the question from the first step', "missing_field")
     question, pieces[0] = pieces[0][: first.start()].strip(), pieces[0][first.start() :]
     steps = tuple(Step(piece.strip(), score) for piece, score in zip(pieces, scores, strict=True))
     return (Rollout(question=question, steps=steps, source=optional_text(data, "task", issues)),)
@@ -389,12 +354,7 @@ def is_rating(value: object) -> TypeGuard[int]:
 
 
 def leaf_paths(scores: dict[StepPath, float]) -> dict[StepPath, tuple[Step, ...]]:
-    """The rollouts of a tree that is given as the score of each path's last step.
-
-    Parameters
-    ----------
-    scores
-        Score of each path; every prefix of a path must itself be a path.
+    """The rollouts of a tree, from the score of each path's last step; every prefix of a path is itself a path.
 
     Examples
     --------
@@ -418,11 +378,10 @@ def parse_rated_steps(data: Data, issues: Issues) -> tuple[Rollout, ...]:
         return ()
     for index, rating in enumerate(ratings):
         if not is_rating(rating):
-            issues.add("wrong_type", f"step {index} has rating {shown(rating)}; expected -1, 0 or 1")
-            return ()
+            raise BadRecord(f"step {index} has rating {shown(rating)}; expected -1, 0 or 1")
     labels = [RATINGS[rating] for rating in ratings]
-    steps = steps_with_labels(texts, labels, issues, step_key="steps", label_key="ratings")
-    return () if steps is None else (Rollout(question=question, steps=steps),)
+    steps = steps_with_labels(texts, labels, step_key="steps", label_key="ratings")
+    return (Rollout(question=question, steps=steps),)
 
 
 def _is_prm800k(data: Data) -> bool:
@@ -434,8 +393,7 @@ def parse_prm800k(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     """All rollouts of the record: the path that was continued, and each rated try beside it."""
     question, label = data.get("question"), data.get("label")
     if not isinstance(question, dict) or not isinstance(label, dict):
-        issues.add("missing_field", '"question" and "label" must be objects, as in OpenAI\'s files')
-        return ()
+        raise BadRecord('"question" and "label" must be objects, as in OpenAI\'s files', "missing_field")
     problem = text_field(question, "problem", issues)
     steps = list_field(label, "steps", issues)
     if problem is None or steps is None:
@@ -446,8 +404,7 @@ def parse_prm800k(data: Data, issues: Issues) -> tuple[Rollout, ...]:
         if path is None:
             break  # nothing was chosen at the step before, so nothing follows from it
         if not isinstance(step, dict):
-            issues.add("wrong_type", f"step {index} is {shown(step)}; expected an object with completions")
-            return ()
+            raise BadRecord(f"step {index} is {shown(step)}; expected an object with completions")
         path = _next_path(index, step, path, scores, issues)
     if not scores:
         issues.add("no_steps", "no completion of the record is rated; expected at least one")
@@ -467,8 +424,8 @@ def _next_path(
         issues.add("wrong_type", f"step {index} has completions {shown(completions)}; expected a list")
         return None
     for number, completion in enumerate(completions):
-        text = completion.get("text") if isinstance(completion, dict) else None
-        rating = completion.get("rating") if isinstance(completion, dict) else None
+        entry = completion if isinstance(completion, dict) else {}
+        text, rating = entry.get("text"), entry.get("rating")
         if not isinstance(text, str) or not is_rating(rating):
             kind = "unrated_step" if isinstance(text, str) and rating is None else "wrong_type"
             issues.add(kind, f"step {index}, completion {number} has rating {shown(rating)}; expected -1, 0 or 1")
@@ -486,25 +443,24 @@ def _next_path(
 
 
 def _parse_critic_row(data: Data, issues: Issues) -> tuple[str, StepPath, float | None] | None:
-    """(question, steps with the rated one last, its score or None) of one row."""
+    """(question, steps with the rated one last, its score or None) of one row; None where fields are missing."""
     question = text_field(data, "instruction", issues)
     before = list_field(data, "responses", issues)
     text = text_field(data, "next_response", issues)
     if question is None or before is None or text is None:
         return None
     if not all(isinstance(step, str) for step in before):
-        issues.add("wrong_type", f'"responses" holds {shown(before)}; expected a list of texts')
-        return None
-    rating = data.get("rating")
-    if rating is None and data.get("is_human_response"):
-        return question, (*before, text), 1.0  # written by a labeller because every try was bad
-    if rating is None:
+        raise BadRecord(f'"responses" holds {shown(before)}; expected a list of texts')
+    rating, score = data.get("rating"), None
+    if is_rating(rating):
+        score = RATINGS[rating]
+    elif rating is not None:
+        raise BadRecord(f'"rating" is {shown(rating)}; expected -1, 0 or 1')
+    elif data.get("is_human_response"):
+        score = 1.0  # written by a labeller because every try was bad
+    else:
         issues.add("unrated_step", "next_response has no rating; the row was left out")
-        return question, (*before, text), None
-    if not is_rating(rating):
-        issues.add("wrong_type", f'"rating" is {shown(rating)}; expected -1, 0 or 1')
-        return None
-    return question, (*before, text), RATINGS[rating]
+    return question, (*before, text), score
 
 
 def parse_stepwise_critic(data: Data, issues: Issues) -> tuple[Rollout, ...]:
@@ -526,8 +482,11 @@ def regroup_stepwise_critic(rows: Iterable[tuple[int, Data]]) -> RegroupedRows:
             yield first_row[path], Rollout(question=question, steps=steps, answer=answer), Issues()
 
     for number, data in rows:
-        issues = Issues()
-        row = _parse_critic_row(data, issues)
+        issues, row = Issues(), None
+        try:
+            row = _parse_critic_row(data, issues)
+        except BadRecord as bad:
+            issues.add_bad(bad)
         if row is not None:
             if row[0] != question:
                 yield from finish()
@@ -555,8 +514,7 @@ def parse_math_aps(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     elif isinstance(search, dict):
         _read_tree(search, scores, issues)
     else:
-        issues.add("missing_field", f'"reasoning_steps" holds {shown(search)}; expected a list or a tree')
-        return ()
+        raise BadRecord(f'"reasoning_steps" holds {shown(search)}; expected a list or a tree', "missing_field")
     if not scores:
         issues.add("no_steps", "the search has no step after the question; expected at least one")
     return _rollouts_of_tree(question, scores, optional_text(data, "final_answer", issues))
@@ -567,7 +525,7 @@ def _read_prefixes(question: str, prefixes: list[Any], scores: dict[StepPath, fl
     values: dict[str, float] = {}
     for index, entry in enumerate(prefixes):
         text = entry.get("solution_prefix") if isinstance(entry, dict) else None
-        value = score_value(entry.get("mc_value"), f"prefix {index}", issues) if isinstance(entry, dict) else None
+        value = _score_field(entry, "mc_value", f"prefix {index}", issues)
         if not isinstance(text, str) or value is None or not text.startswith(question):
             issues.add(
                 "wrong_type", f"prefix {index} is {shown(entry)}; expected a text that begins with the question"
@@ -592,8 +550,7 @@ def _read_tree(root: dict[str, Any], scores: dict[StepPath, float], issues: Issu
     while stack:
         node, above = stack.pop()
         text = node.get("text") if isinstance(node, dict) else None
-        name = f"node {shown(text, 30)}"
-        value = score_value(node.get("mc_value"), name, issues) if isinstance(node, dict) else None
+        value = _score_field(node, "mc_value", f"node {shown(text, 30)}", issues)
         if not isinstance(text, str) or value is None:
             issues.add("wrong_type", f"a node is {shown(node)}; expected text, mc_value and children")
             continue
@@ -610,119 +567,79 @@ def _children(node: dict[str, Any], issues: Issues) -> list[Any]:
     return children
 
 
-ROLLOUT_FORMATS: dict[str, RolloutFormat] = {
-    fmt.name: fmt
-    for fmt in (
-        RolloutFormat(
-            name="visualprm-raw",
-            title="VisualPRM400K-v1.1-Raw",
-            labels="mc",
-            has_images=True,
-            matches=lambda data: "steps_with_score" in data and "source" not in data,
-            parse=parse_raw,
-            decode=decode_raw,
-            write=write_raw,
-            writes="mc",
-        ),
-        RolloutFormat(
-            name="vl-prm",
-            title="VL-PRM300K",
-            labels="mc",
-            has_images=True,
-            matches=lambda data: "steps_with_score" in data and "source" in data,
-            parse=parse_raw,
-            decode=decode_raw,
-        ),
-        RolloutFormat(
-            name="mm-prm",
-            title="MM-PRM",
-            labels="either",
-            has_images=True,
-            matches=_is_mm_prm,
-            parse=parse_mm_prm,
-            write=write_mm_prm,
-            forbids=PRM_TOKEN,
-        ),
-        RolloutFormat(
-            name="mm-prm-soft",
-            title="MM-PRM with soft labels",
-            labels="mc",
-            has_images=True,
-            matches=lambda _data: False,  # one record cannot tell soft from hard: "either" above decides
-            parse=parse_mm_prm,
-            write=write_mm_prm_soft,
-            writes="mc",
-            forbids=PRM_TOKEN,
-        ),
-        RolloutFormat(
-            name="visualprm",
-            title="VisualPRM400K, conversation form",
-            labels="binary",
-            has_images=True,
-            matches=_is_visualprm,
-            parse=parse_visualprm,
-            write=write_visualprm,
-            forbids=SECTION_PROCESS.strip(),
-        ),
-        RolloutFormat(
-            name="trl",
-            title="TRL stepwise supervision",
-            labels="binary",
-            has_images=False,
-            matches=lambda data: {"prompt", "completions", "labels"} <= data.keys(),
-            parse=parse_trl,
-            write=write_trl,
-        ),
-        RolloutFormat(
-            name="math-shepherd",
-            title="Math-Shepherd",
-            labels="binary",
-            has_images=False,
-            matches=lambda data: (
-                isinstance(data.get("input"), str)
-                and isinstance(data.get("label"), str)
-                and STEP_END in data["input"]
-            ),
-            parse=parse_math_shepherd,
-        ),
-        RolloutFormat(
-            name="prm800k",
-            title="PRM800K",
-            labels="binary",
-            has_images=False,
-            matches=_is_prm800k,
-            parse=parse_prm800k,
-            many=True,
-        ),
-        RolloutFormat(
-            name="stepwise-critic",
-            title="PRM800K, stepwise-critic rows",
-            labels="binary",
-            has_images=False,
-            matches=lambda data: data.keys() >= {"instruction", "responses", "next_response", "rating"},
-            parse=parse_stepwise_critic,
-            many=True,
-            regroup=regroup_stepwise_critic,
-        ),
-        RolloutFormat(
-            name="rated-steps",
-            title="PRM800K, lists of steps and ratings",
-            labels="binary",
-            has_images=False,
-            matches=lambda data: data.keys() >= {"question", "steps", "ratings"},
-            parse=parse_rated_steps,
-        ),
-        RolloutFormat(
-            name="math-aps",
-            title="MATH-APS",
-            labels="mc",
-            has_images=False,
-            matches=lambda data: "reasoning_steps" in data and "question" in data,
-            parse=parse_math_aps,
-            many=True,
-        ),
-    )
-}
-"""By name; the first whose ``matches`` holds for a file's first record is taken."""
+ROLLOUT_FORMATS: dict[str, RolloutFormat] = by_name(
+    RolloutFormat(
+        "visualprm-raw",
+        lambda data: "steps_with_score" in data and "source" not in data,
+        parse_raw,
+        write_raw,
+        title="VisualPRM400K-v1.1-Raw",
+        labels="mc",
+        decode=decode_raw,
+    ),
+    RolloutFormat(
+        "vl-prm",
+        has("steps_with_score", "source"),
+        parse_raw,
+        title="VL-PRM300K",
+        labels="mc",
+        decode=decode_raw,
+    ),
+    RolloutFormat(
+        "mm-prm", _is_mm_prm, parse_mm_prm, write_mm_prm, title="MM-PRM", labels="either", forbids=PRM_TOKEN
+    ),
+    RolloutFormat(
+        "mm-prm-soft",
+        lambda _data: False,  # one record cannot tell soft from hard: "either" above decides
+        parse_mm_prm,
+        write_mm_prm_soft,
+        title="MM-PRM with soft labels",
+        labels="mc",
+        forbids=PRM_TOKEN,
+    ),
+    RolloutFormat(
+        "visualprm",
+        _is_visualprm,
+        parse_visualprm,
+        write_visualprm,
+        title="VisualPRM400K, conversation form",
+        forbids=SECTION_PROCESS.strip(),
+    ),
+    RolloutFormat(
+        "trl",
+        has("prompt", "completions", "labels"),
+        parse_trl,
+        write_trl,
+        title="TRL stepwise supervision",
+        has_images=False,
+    ),
+    RolloutFormat("math-shepherd", _is_math_shepherd, parse_math_shepherd, title="Math-Shepherd", has_images=False),
+    RolloutFormat("prm800k", _is_prm800k, parse_prm800k, title="PRM800K", has_images=False, many=True),
+    RolloutFormat(
+        "stepwise-critic",
+        has("instruction", "responses", "next_response", "rating"),
+        parse_stepwise_critic,
+        title="PRM800K, stepwise-critic rows",
+        has_images=False,
+        many=True,
+        regroup=regroup_stepwise_critic,
+    ),
+    RolloutFormat(
+        "rated-steps",
+        has("question", "steps", "ratings"),
+        parse_rated_steps,
+        title="PRM800K, lists of steps and ratings",
+        has_images=False,
+    ),
+    RolloutFormat(
+        "math-aps",
+        has("question", "reasoning_steps"),
+        parse_math_aps,
+        title="MATH-APS",
+        labels="mc",
+        has_images=False,
+        many=True,
+    ),
+)
 WRITABLE = tuple(name for name, fmt in ROLLOUT_FORMATS.items() if fmt.write is not None)
 """Formats that mprm writes."""

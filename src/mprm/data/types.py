@@ -134,8 +134,6 @@ class CandidateSet:
                 problem=problem,
                 question=question.question,
                 steps=candidate.steps,
-                labels=(),
-                first_error=None,
                 images=question.images,
                 location=self.location,
             )
@@ -156,20 +154,23 @@ CORRECT, IGNORED, INCORRECT = 1, 0, -1
 class Solution:
     """A question, steps that answer it, and the label of each step: one item of a step benchmark."""
 
-    id: str
-    source: str
+    id: str = ""
+    source: str = ""
     """The data set or kind that per-source metrics group by."""
     problem: str
     """Key of the problem: solutions with the same key are held out, and resampled, together."""
     question: str
     steps: tuple[str, ...]
-    labels: tuple[int, ...]
+    labels: tuple[int, ...] = ()
     """1 correct, -1 incorrect, 0 ignored; one for each step."""
-    first_error: int | None
-    """Index of the first incorrect step; None for a solution without error."""
     images: tuple[str, ...] = ()
     location: str = ""
     """FILE:LINE."""
+
+    @property
+    def first_error(self) -> int | None:
+        """Index of the first incorrect step; None for a solution without error."""
+        return first_error_of(self.labels)
 
     @property
     def chain(self) -> Chain:

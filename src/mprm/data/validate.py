@@ -81,6 +81,10 @@ class Issues:
         """Add an issue; an error makes the record unusable."""
         self.entries.append((kind, text))
 
+    def add_bad(self, bad: BadRecord) -> None:
+        """Add the error that made a record unusable."""
+        self.add(bad.kind, str(bad))
+
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self.entries)
 
@@ -90,7 +94,11 @@ class Issues:
 
 
 class BadRecord(ValueError):  # noqa: N818 - never leaves mprm.data: the reader adds FILE:LINE and raises a DataError
-    """A record that cannot be used."""
+    """A record that cannot be used, and the kind of error."""
+
+    def __init__(self, text: str, kind: str = "wrong_type") -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 class StrictIssues(Issues):
@@ -99,7 +107,7 @@ class StrictIssues(Issues):
     def add(self, kind: str, text: str) -> None:
         """Add a warning, or raise `BadRecord`."""
         if kind in ERRORS or kind == "odd_field":
-            raise BadRecord(text)
+            raise BadRecord(text, kind)
         super().add(kind, text)
 
 
@@ -116,13 +124,7 @@ class ValidationOptions:
 
 
 def validate(rollout: Rollout, issues: Issues, options: ValidationOptions, *, has_images: bool) -> None:
-    """Add everything that is wrong with the rollout, errors and warnings.
-
-    Parameters
-    ----------
-    has_images
-        Whether records of its format name images, so that one without is an error unless ``text_only``.
-    """
+    """Add everything that is wrong with the rollout, errors and warnings; ``has_images``: its format names images."""
     if not rollout.question.strip():
         issues.add("empty_question", "the question is empty; expected text")
     if not rollout.steps:
@@ -131,7 +133,11 @@ def validate(rollout: Rollout, issues: Issues, options: ValidationOptions, *, ha
         if not step.text.strip():
             issues.add("empty_step", f"step {index} is {step.text!r}; expected text")
         if step.n_total is not None and step.n_correct is not None:
-            _validate_counts(index, step.score, step.n_correct, step.n_total, issues)
+            ratio = step.n_correct / step.n_total if step.n_total > 0 else 0.0
+            if step.n_correct > step.n_total or abs(ratio - step.score) > COUNT_TOLERANCE:
+                counts = f"{step.n_correct} of {step.n_total} correct"
+                text = f"step {index} has score {step.score} and {counts}; expected {ratio:.6g}"
+                issues.add("score_not_count_ratio", text)
     unsampled = [index for index, step in enumerate(rollout.steps) if step.never_sampled]
     if unsampled:
         issues.add(
@@ -149,15 +155,6 @@ def validate(rollout: Rollout, issues: Issues, options: ValidationOptions, *, ha
             issues.add("image_outside_root", f"image path {path!r} leaves the image root; expected a path below it")
         elif options.image_root is not None and not image_exists(options.image_root / path):
             issues.add("image_missing", f"image {path!r} is not under {options.image_root}")
-
-
-def _validate_counts(index: int, score: float, n_correct: int, n_total: int, issues: Issues) -> None:
-    expected = n_correct / n_total if n_total > 0 else 0.0
-    if not 0 <= n_correct <= n_total or abs(expected - score) > COUNT_TOLERANCE:
-        issues.add(
-            "score_not_count_ratio",
-            f"step {index} has score {score} and {n_correct} of {n_total} correct; expected {expected:.6g}",
-        )
 
 
 def _validate_text(where: str, text: str, issues: Issues, forbids: str | None, *, has_marks: bool) -> None:
