@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from mprm.data.tables import Table
 from mprm.errors import printable
-
-if TYPE_CHECKING:
-    from mprm.selection.stats import Column, Statistics
 
 
 def rich_table(
@@ -110,11 +107,6 @@ def _tex(text: str) -> str:
     for sign in "&%#_":
         text = text.replace(sign, "\\" + sign)
     return text
-
-
-def statistics_rows(statistics: Mapping[str, Statistics], columns: Sequence[Column]) -> list[list[str]]:
-    """One row a source."""
-    return [[name, *(column.cell(entry) for column in columns)] for name, entry in statistics.items()]
 
 
 def show(*things: Any) -> None:
