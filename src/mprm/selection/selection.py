@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mprm.config import StrategyName
 from mprm.data.convert import Target, check_labels_fit, no_mc_scores, target_for
-from mprm.data.corpus import Corpus, bytes_by_source
+from mprm.data.corpus import Corpus, arrow_batches, arrow_schema, bytes_by_source, parse_lines
 from mprm.data.engine import Engine
 from mprm.data.output import (
     DroppedRecords,
@@ -25,11 +28,12 @@ from mprm.data.output import (
     output_entry,
     write_manifest,
 )
-from mprm.data.records import Container, container_of, is_url
-from mprm.errors import ConfigError
+from mprm.data.records import Container, container_of, is_url, lines_of
+from mprm.data.types import Rollout
+from mprm.errors import ConfigError, MissingDependencyError
 from mprm.progress import Advance, Progress, silent
 from mprm.selection.label_counts import BoolArray, LabelCounts
-from mprm.selection.scan import ROLLOUT
+from mprm.selection.scan import BLANK, ROLLOUT
 from mprm.selection.select import SelectConfig
 from mprm.selection.stats import Statistics, statistics_by_source, total
 from mprm.selection.strategies import keep_top
@@ -114,6 +118,45 @@ class Selection:
 
     def __len__(self) -> int:
         return sum(total(subset.statistics).n_rollouts for subset in self.subsets)
+
+    @property
+    def indices(self) -> NDArray[np.intp]:
+        """Row numbers of the kept rollouts of the only subset, from 0, in corpus order.
+
+        Every record counts, the bad ones too, and blank lines do not: a corpus that came as a frame is cut down by
+        ``frame.iloc[selection.indices]``.
+        """
+        is_record = self.counts.rows["kind"] != BLANK
+        return np.flatnonzero(self._only_subset("indices").kept[is_record])
+
+    def to_pandas(self) -> Any:
+        """The kept rollouts of the only subset as a pandas frame, as `mprm.Corpus.to_pandas` makes one."""
+        import pyarrow as pa
+
+        rollouts = self._kept_rollouts(self._only_subset("to_pandas"))
+        table = pa.Table.from_batches(arrow_batches(rollouts), schema=arrow_schema())
+        try:
+            return table.to_pandas()
+        except ImportError as error:
+            raise MissingDependencyError("this needs pandas: pip install pandas") from error
+
+    def _only_subset(self, wanted: str) -> Subset:
+        if len(self.subsets) != 1:
+            names = ", ".join(subset.name for subset in self.subsets)
+            raise ConfigError(
+                f"{wanted} is of one subset, and there are {len(self.subsets)}: {names}; select with one strategy and"
+                " one rho, or look at selection.subsets"
+            )
+        return self.subsets[0]
+
+    def _kept_rollouts(self, subset: Subset) -> Iterator[tuple[Rollout, str]]:
+        """The kept rollouts with their sources; only their lines are parsed."""
+        for part in self.counts.parts:
+            is_kept = subset.kept[part.first_row : part.first_row + part.n_rows]
+            if is_kept.any():
+                lines = itertools.compress(lines_of(part.chunk), is_kept)
+                for parsed in parse_lines(lines, part.chunk, None):
+                    yield from ((rollout, rollout.source or part.chunk.source) for rollout in parsed.rollouts)
 
     def by_source(self, subset: Subset) -> dict[str, dict[str, Any]]:
         """For each source, how many records were read, kept, left and dropped, and why."""
