@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mprm.data.tables import Table
 from mprm.errors import printable
+
+if TYPE_CHECKING:
+    from mprm.data.tables import Table
 
 
 def rich_table(

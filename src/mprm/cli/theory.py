@@ -15,19 +15,14 @@ from mprm.errors import ConfigError, printable
 from mprm.progress import progress_bar
 from mprm.theory.fit import CorpusFit, FitConfig, SourceFit, fit_corpus
 
-HELP = """usage: mprm theory fit INPUT [INPUT ...] [options]
-
-The paper's model of Monte-Carlo labels, fitted to a corpus: priors, effective noise, pseudo-positives.
-"mprm theory fit --help" tells more; "mprm-lab theory" verifies the paper's analysis by simulation.
-
-Example:
-  mprm theory fit annotations/*.jsonl --rho 0.10
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class FitCommand(FitConfig):
-    __doc__ = FitConfig.__doc__
+    """Fit the Beta-Binomial model to a corpus, overall and per source.
+
+    Gives the priors with 95% intervals, the effective noise of each count, the expected share of pseudo-positives,
+    and how much of each strategy's subset they make up. "mprm-lab theory" simulates the paper's analysis.
+    """
 
     paths: Paths
     out: Annotated[str | None, Option("File for everything, as JSON.", "FILE", group="output")] = None
@@ -37,13 +32,11 @@ class FitCommand(FitConfig):
 
 def run(arguments: list[str]) -> int:
     """Parse, call `mprm.theory.fit_corpus`, write, print."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(HELP, end="")
-        raise SystemExit(0 if arguments else 2)
-    if arguments[0] != "fit":
-        raise ConfigError(f"unknown subcommand {arguments[0]!r}; expected fit")
+    if arguments[:1] not in (["fit"], ["-h"], ["--help"]):
+        raise ConfigError(f"expected the subcommand fit, got {arguments[0] if arguments else 'none'}")
+    words = arguments[arguments[0] == "fit" :]
     example = "mprm theory fit annotations/*.jsonl --rho 0.10"
-    options = parsed(FitCommand, arguments[1:], command="theory fit", example=example)
+    options = parsed(FitCommand, words, command="theory fit", example=example)
     if options.out is not None:
         corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
         check_not_inputs([file.path for file in corpus.files], [options.out])

@@ -26,10 +26,9 @@ from mprm.data.types import Count
 from mprm.data.validate import Issues
 from mprm.errors import DataError
 from mprm.progress import Progress, silent
-from mprm.selection.label_counts import ROW_TYPE, BoolArray, LabelCounts, gather_counts
 from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT, Counted, CountTask, count_labels, start_counting
 from mprm.selection.select import SelectConfig
-from mprm.selection.strategies import keep_top
+from mprm.selection.strategies import ROW_TYPE, BoolArray, LabelCounts, gather_counts, keep_top
 from mprm.theory.beta_binomial import (
     REMEDY,
     Z_95,
@@ -191,7 +190,7 @@ def count_corpus_steps(
     on_bad: Callable[[Dropped], Any] | None = None,
     progress: Progress = silent,
 ) -> StepCounts:
-    """Read the corpus once; see `mprm.selection.label_counts.count_corpus`."""
+    """Read the corpus once; see `mprm.selection.strategies.count_corpus`."""
     numbers: dict[Kind, int] = {}
     codes = bytearray()
 
@@ -325,11 +324,7 @@ class CorpusFit:
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig(CorpusOptions, EngineOptions):
-    """Fit the Beta-Binomial model to a corpus, overall and per source.
-
-    Gives the priors with 95% intervals, the effective noise of each count, the expected share of pseudo-positives,
-    and how much of each strategy's subset they make up.
-    """
+    """Which corpus the model is fitted to, and how."""
 
     rho: Annotated[
         float,
