@@ -71,7 +71,7 @@ class Declared:
 def declared(config: type[Config]) -> tuple[Declared, ...]:
     """The options of a config, in the order of its fields; one without an `Option` is not for the command line."""
     hints = get_type_hints(config, include_extras=True)
-    found = []
+    entries = []
     for field in fields(config):
         if get_origin(hints[field.name]) is not Annotated:
             continue
@@ -81,8 +81,8 @@ def declared(config: type[Config]) -> tuple[Declared, ...]:
         kind = kinds[0] if len(kinds) == 1 else object  # of several types: the config itself checks the value
         is_many = get_origin(kind) is tuple
         kind = get_args(kind)[0] if is_many else kind
-        found.append(Declared(field, option, kind, is_many, types.NoneType in members))
-    return tuple(found)
+        entries.append(Declared(field, option, kind, is_many, types.NoneType in members))
+    return tuple(entries)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ def test_a_table_too_wide_for_the_terminal_is_split_and_loses_nothing(
     monkeypatch.setattr(tables, "_console", lambda: Console(width=40, force_terminal=True, color_system=None))
     heads = ["metric", *(f"model {n}" for n in range(6))]
     rows = [[f"row {r}", *(f"0.{r}{n}00 to 0.9" for n in range(6))] for r in range(3)]
-    tables.show_table(Table(title="Metrics", heads=heads, rows=rows, notes=["A note.", EVIL]))
+    tables.show_tables([Table(title="Metrics", heads=heads, rows=rows, notes=["A note.", EVIL])])
     *shown_lines, note, evil_note = capsys.readouterr().out.rstrip().split("\n")
     assert (note, evil_note) == ("A note.", SAFE)
     shown = "\n".join(shown_lines)

@@ -48,15 +48,6 @@ class PolicyPlan:
     snapshots: dict[str, float] = field(default_factory=dict)
     """Weaker policies, each saved after this share of the optimizer steps."""
 
-    def __post_init__(self) -> None:
-        n_steps = self.training.n_optimizer_steps
-        at = [round(share * n_steps) for share in self.snapshots.values()]
-        if len(set(at)) < len(at) or not all(0 < step < n_steps for step in at):
-            raise ConfigError(
-                f"snapshots must be taken at different optimizer steps before the last, got {self.snapshots}"
-                f" of {n_steps:,}"
-            )
-
 
 def _policies() -> dict[str, PolicyPlan]:
     usual = Size(hidden=256, layers=5, heads=8, kv_heads=4, intermediate=768, vision_hidden=128, vision_layers=3)
@@ -117,15 +108,6 @@ class LabPlan:
     """Processes that annotate side by side on one device."""
     device: str = "auto"
 
-    def __post_init__(self) -> None:
-        made = [*self.policies, *(name for policy in self.policies.values() for name in policy.snapshots)]
-        if len(set(made)) < len(made) or any("/" in name for name in made):
-            raise ConfigError(
-                f"policies and snapshots must have different names without a slash, got {', '.join(made)}"
-            )
-        if unknown := {self.corpus_policy, self.demo_policy, *self.benchmark_policies} - set(made):
-            raise ConfigError(f"no policy {', '.join(sorted(unknown))} is made; there are {', '.join(made)}")
-
 
 def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, ...] = (), log: Log = print) -> None:
     """Make every part that is not there yet, or the parts named in ``only``, in the folder ``out``.
@@ -134,8 +116,6 @@ def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, .
     training of a policy starts over.
     """
     folder, plan = Path(out), plan or LabPlan()
-    if unknown := set(only) - PARTS.keys():
-        raise ConfigError(f"no part {', '.join(sorted(unknown))} of the lab; expected {', '.join(PARTS)}")
     need_torch()
     folder.mkdir(parents=True, exist_ok=True)
     for name, make in PARTS.items():

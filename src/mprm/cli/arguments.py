@@ -13,17 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from mprm.config import Config, Declared, declared
 
-FIRST_GROUPS = (
-    "input",
-    "selection",
-    "labels",
-    "annotation",
-    "adaptive",
-    "policy",
-    "server",
-    "training",
-    "evaluation",
-)
+FIRST_GROUPS = ("input", "selection", "labels", "annotation", "adaptive", "policy", "server", "training")
 LAST_GROUPS = ("options", "compute", "output")
 """Order of the headings in ``--help``; others are between."""
 

@@ -55,7 +55,7 @@ def run_stats(arguments: list[str]) -> int:
         by_source = {name: entry.as_dict() for name, entry in sources.items()}
         print(as_json({"sources": by_source, "all": corpus.total.as_dict(), "dropped": corpus.n_dropped}))
         return 0
-    from mprm.cli.tables import latex_table, show_fitted
+    from mprm.cli.tables import latex_table, show_table
 
     heads = ["source", *(column.head for column in STATISTICS)]
     every = {**sources, "all": corpus.total}
@@ -67,6 +67,5 @@ def run_stats(arguments: list[str]) -> int:
     elif options.style == "latex":
         print(latex_table(heads, rows))
     else:
-        spare = ["never sampled", "avg out of N", "words/step", "tied at α", "mixed"]
-        show_fitted("Statistics", heads, rows, spare=spare)
+        show_table("Statistics", heads, rows)
     return 0

@@ -52,14 +52,14 @@ def _check_summary(report: CheckReport) -> dict[str, object]:
 
 
 def _print_check(report: CheckReport, *, list_all: bool) -> None:
-    from mprm.cli.tables import rich_table, show
+    from mprm.cli.tables import show_table
 
     if report.counts:
         rows = [
             [kind, "error" if kind in ERRORS else "warning", f"{n:,}", {**ERRORS, **WARNINGS}[kind]]
             for kind, n in report.counts.items()
         ]
-        show(rich_table("Issues", ["kind", "level", "count", "meaning"], rows, left=(0, 1, 3), total_last=False))
+        show_table("Issues", ["kind", "level", "count", "meaning"], rows, left=(0, 1, 3), total_last=False)
     for kind, n in report.counts.items():
         of_kind = [issue for issue in report.issues if issue.kind == kind]
         for issue in of_kind if list_all else of_kind[:EXAMPLES]:

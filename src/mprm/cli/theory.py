@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, parsed
-from mprm.cli.tables import rich_table, show, show_fitted
+from mprm.cli.tables import show_table
 from mprm.config import Force, Json, Option, Paths
 from mprm.data.corpus import open_corpus
 from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
@@ -57,22 +57,21 @@ def run(arguments: list[str]) -> int:
 def _show(fit: CorpusFit) -> None:
     """Print priors, noise and subsets, and what they leave open."""
     heads = ["source", "steps", "N", "a", "a within", "b", "b within", "mean r", "negative", "expected"]
-    show_fitted(
+    show_table(
         "Success rates r ~ Beta(a, b), and pseudo-positives among positive steps (intervals: 95%, of the prior)",
         [*heads, "pseudo- positive", "by the prior"],
         [_source_row(source) for source in [*fit.sources, fit.total]],
-        spare=["mean r", "N", "by the prior", "b within", "a within", "expected"],
     )
     noise = [[f"{row.k}", f"{row.steps:,}", f"{row.posterior_mean:.3f}", f"{row.eta_eff:.3g}"] for row in fit.noise]
     title = f"By k of {fit.N}: Pr(r < {fit.reliable:g} | k)"
-    show(rich_table(title, ["k", "steps", "mean r", "η_eff(k)"], noise, total_last=False))
+    show_table(title, ["k", "steps", "mean r", "η_eff(k)"], noise, total_last=False)
     subsets = [
         [name, *(f"{n:,}" for n in counts), f"{of_positive:.2%}", f"{of_all:.2%}"]
         for name, *counts, of_positive, of_all in fit.subsets
     ]
     title = f"Expected pseudo-positives of each strategy's subset, ρ = {fit.rho:g}"
     heads = ["strategy", "rollouts", "steps", "positive steps", "of positive", "of all steps"]
-    show(rich_table(title, heads, subsets, total_last=False))
+    show_table(title, heads, subsets, total_last=False)
     _show_notes(fit)
 
 

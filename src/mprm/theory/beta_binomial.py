@@ -141,10 +141,7 @@ def fit_beta(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None = None) -> tup
     def loss(logs: FloatArray) -> tuple[float, FloatArray]:
         a, b = np.exp(logs)
         value = weight @ (special.betaln(a, b) - special.betaln(a + k, b + n - k))
-        both = special.digamma(a + b + n) - special.digamma(a + b)
-        slope_a = weight @ (both + special.digamma(a) - special.digamma(a + k))
-        slope_b = weight @ (both + special.digamma(b) - special.digamma(b + n - k))
-        return float(value), np.array([a * slope_a, b * slope_b])
+        return float(value), -(weight @ likelihood_slopes(k, n, a=a, b=b))
 
     ends = np.log(PRIOR_RANGE)
 

@@ -19,12 +19,12 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-def within(name: str, values: ArrayLike, low: float, high: float) -> FloatArray:
+def within(name: str, values: ArrayLike, low: float, high: float, expected: str = "") -> FloatArray:
     """The values as floats; each must lie in [low, high]."""
     array = np.asarray(values, dtype=np.float64)
     bad = ~((array >= low) & (array <= high))  # so written, nan is bad too
     if np.any(bad):
-        raise DataError(f"{name} must lie in [{low:g}, {high:g}], got {array[bad][0]:g}")
+        raise DataError(f"{name} must {expected or f'lie in [{low:g}, {high:g}]'}, got {array[bad][0]:g}")
     return array
 
 
@@ -41,11 +41,8 @@ def _squared_norms(values: ArrayLike) -> FloatArray:
 
 
 def _above_zero(name: str, values: ArrayLike) -> FloatArray:
-    array = np.asarray(values, dtype=np.float64)
-    bad = ~((array > 0) & np.isfinite(array))
-    if np.any(bad):
-        raise DataError(f"{name} must be above 0 and finite, got {array[bad][0]:g}")
-    return array
+    floats = np.finfo(np.float64)
+    return within(name, values, floats.smallest_subnormal, floats.max, "be above 0 and finite")
 
 
 def positive_probability(phi: ArrayLike, w: ArrayLike) -> FloatArray:

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mprm.data import atomic_write
-from mprm.errors import ConfigError
+from mprm.data import atomic_write, save_figure
 from mprm.progress import Progress, silent
 from mprm.theory import FloatArray
 from mprm_lab.theory import selection
@@ -85,10 +84,6 @@ def verify(*, seed: int = 0, only: Iterable[str] = (), progress: Progress = sile
     True
     """
     parts = list(only) or list(PARTS)
-    if unknown := [part for part in parts if part not in PARTS]:
-        raise ConfigError(f"unknown part {unknown[0]!r}; expected {', '.join(PARTS)}")
-    if seed < 0:
-        raise ConfigError(f"seed must be at least 0, got {seed}")
     compared: list[Comparison] = []
     verification = Verification(seed=seed, results=[])
     with progress("simulating", len(parts)) as advance:
@@ -141,18 +136,8 @@ def write_figures(verification: Verification, folder: Path) -> list[str]:
     for file in written:
         name, kind = file.split(".")
         with atomic_write(str(folder / file)) as temporary:
-            charts[name].save(str(temporary), format=kind, scale_factor=2 if kind == "png" else 1)
+            save_figure(charts[name], temporary, kind)
     return written
-
-
-def _styled(chart: Any, title: str, **size: int) -> Any:
-    return (
-        chart.properties(title=title, **size)
-        .configure_axis(labelFontSize=12, titleFontSize=13, titleFontWeight="normal", gridColor="#e5e5e5")
-        .configure_legend(labelFontSize=12, labelLimit=0, symbolStrokeWidth=2.5, symbolOpacity=1)
-        .configure_title(fontSize=14, anchor="start")
-        .configure_view(stroke=None)
-    )
 
 
 def _lines(rows: list[dict[str, Any]], colours: dict[str, str], direction: str, **axes: Any) -> Any:
@@ -190,7 +175,7 @@ def _scaling_figure(training: Training) -> Any:
     y = alt.Y("value:Q", title="excess risk, or deviation", scale=log, axis=tenths)
     chart = _lines(rows, dict(zip(curves, (BLUE, ORANGE, GREEN), strict=True)), "vertical", x=x, y=y)
     title = "T^(−1/2) and N^(−1/2) as bounded; the minimizer itself falls as 1/N"
-    return _styled(chart, title, width=440, height=280)
+    return chart.properties(title=title, width=440, height=280)
 
 
 def _strategies_figure(worlds: list[selection.StrategyResults]) -> Any:
@@ -219,10 +204,8 @@ def _strategies_figure(worlds: list[selection.StrategyResults]) -> Any:
         points = base.mark_point(filled=True, size=60, opacity=1).encode(x=f"{measure}:Q")
         return (bars + points).properties(width=250, height=240)
 
-    panels = alt.hconcat(
-        panel("f1", "macro-F1 less the teacher's"), panel("refitted_risk", "excess risk, intercept refitted")
-    )
-    return _styled(panels, "A tenth of the rollouts by each strategy, and all of them")
+    f1, risk = panel("f1", "macro-F1 less the teacher's"), panel("refitted_risk", "excess risk, intercept refitted")
+    return alt.hconcat(f1, risk).properties(title="A tenth of the rollouts by each strategy, and all of them")
 
 
 def _pseudo_positives_figure(pseudo: selection.PseudoPositiveResults) -> Any:
@@ -238,4 +221,5 @@ def _pseudo_positives_figure(pseudo: selection.PseudoPositiveResults) -> Any:
     x = alt.X("share:Q", title="pseudo-positives among positive steps (%)")
     y = alt.Y("risk:Q", title="excess risk of the student")
     chart = _lines(rows, dict(zip(curves, (ORANGE, BLUE), strict=True)), "horizontal", x=x, y=y)
-    return _styled(chart, "Pseudo-positives harm, and the more of them the more", width=440, height=260)
+    title = "Pseudo-positives harm, and the more of them the more"
+    return chart.properties(title=title, width=440, height=260)
