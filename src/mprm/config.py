@@ -4,14 +4,14 @@ The command line, the Python signature, the stored run configuration and the opt
 it: a field's annotation says what the option is for and which values it takes.
 
 >>> @dataclass(frozen=True, kw_only=True)
-... class DrawConfig(Config):
+... class KeepConfig(Config):
 ...     rho: Annotated[float, Option("Fraction that is kept.", "NUMBER", above=0, at_most=1)] = 0.1
->>> @takes(DrawConfig)
-... def draw(paths, config=None, **options):
-...     return DrawConfig.of(config, options).rho
->>> draw("a.jsonl", rho=0.25)
+>>> @takes(KeepConfig)
+... def keep(paths, config=None, **options):
+...     return KeepConfig.of(config, options).rho
+>>> keep("a.jsonl", rho=0.25)
 0.25
->>> draw("a.jsonl", rho=1.5)
+>>> keep("a.jsonl", rho=1.5)
 Traceback (most recent call last):
 mprm.errors.ConfigError: rho must be above 0 and at most 1, got 1.5
 """

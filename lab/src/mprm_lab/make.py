@@ -23,7 +23,7 @@ from mprm.errors import ConfigError, InputNotFoundError, MprmError
 from mprm.evaluation import score_benchmark, write_scores
 from mprm.models import Backbone, need_torch
 from mprm.training import TrainConfig
-from mprm_lab.folder import SCORES, Log
+from mprm_lab.folder import SCORES, Log, whole_folder
 from mprm_lab.policy.architecture import Size, new_policy, save_policy
 from mprm_lab.policy.train import PolicyTrainConfig, train_policy
 from mprm_lab.world import SOURCES, Problem, Verdict, judge_chain, problem_named, problems_of, write_images
@@ -169,11 +169,8 @@ def train_and_save(path: Path, plan: PolicyPlan, log: Log) -> None:
 
 def _save(policy: Backbone, path: Path) -> None:
     """Write a copy in bfloat16, as it is shipped, so that training starts from the same weights everywhere."""
-    partial_path = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(partial_path, ignore_errors=True)
-    save_policy(replace(policy, model=copy.deepcopy(policy.model).bfloat16()), partial_path)
-    shutil.rmtree(path, ignore_errors=True)  # without config.json it is no policy
-    partial_path.replace(path)
+    with whole_folder(path) as partial_path:
+        save_policy(replace(policy, model=copy.deepcopy(policy.model).bfloat16()), partial_path)
 
 
 def make_corpus(folder: Path, plan: LabPlan, log: Log) -> None:

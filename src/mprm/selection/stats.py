@@ -264,11 +264,9 @@ SUFFIXES = (".parquet", ".csv", ".jsonl")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreConfig(CorpusOptions, EngineOptions):
+class ScoreConfig(StatsConfig):
     """Write one row a rollout: its label counts, R, mixture and BIS."""
 
-    alpha: Alpha = 0.05
-    tau: Tau = 0.0
     force: Force = False
 
 

@@ -205,7 +205,7 @@ class Strategy:
 
     rank: Callable[..., FloatArray]
     is_random_within_rank: bool
-    """Whether the paper draws at random among rollouts of equal rank; file order is then no choice."""
+    """Whether the paper samples at random among rollouts of equal rank; file order is then no choice."""
 
 
 STRATEGIES: dict[StrategyName, Strategy] = {

@@ -79,7 +79,7 @@ def gradient_second_moment(q: ArrayLike, *, norm_sq: ArrayLike = 1.0, eta: Array
 
     ``E[||g||^2 | phi] = ((1 - 4 eta) q (1 - q) + eta) ||phi||^2``; without noise, ``q (1 - q) ||phi||^2``.
 
-    The label is drawn from the teacher, ``Y ~ Bernoulli(q)``, then flipped with probability eta whatever it
+    The label is sampled from the teacher, ``Y ~ Bernoulli(q)``, then flipped with probability eta whatever it
     and phi are. The paper asks for eta below 1/2; the equation holds up to 1. It may also be written
     ``(q (1 - q) + eta (1 - 2 q)^2) ||phi||^2``: noise never lowers it, and leaves it at 1/4 where q = 1/2.
 
@@ -210,9 +210,9 @@ def risk_bound(*, N_eff: ArrayLike, T: ArrayLike, C_data: ArrayLike, C_opt: Arra
 
     ``E[L(w_T)] - L(w*) <~ C_data N_eff^(-1/2) + C_opt T^(-1/2)``.
 
-    Assumes (appendix) bounded representations; labels drawn from a logistic teacher; a population and an
+    Assumes (appendix) bounded representations; labels sampled from a logistic teacher; a population and an
     empirical loss that are strongly convex and smooth on a bounded convex set, which holds w* and, in its
-    interior, the empirical minimizer; and projected SGD on that set, its batches drawn independently from
+    interior, the empirical minimizer; and projected SGD on that set, its batches sampled independently from
     the sample, its gradients of bounded second moment, with steps ``eta_0 / sqrt(t)``, eta_0 small.
 
     C_data and C_opt are constants of the problem; the paper shows that there are such, and gives no values.

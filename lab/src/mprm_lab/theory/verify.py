@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from mprm_lab.theory.statements import CRITERION, CheckResult, Comparison, check
 from mprm_lab.theory.steps import compare_rollouts, compare_steps, compare_success_rates
 from mprm_lab.theory.training import DATA, UPDATES, Training, compare_training, train_students
 
-PARTS = ("steps", "rollouts", "success-rates", "training", "strategies")
 N_SEEDS = 200
 """Students of each strategy in the world like the corpus; as many corpora."""
 N_SEEDS_OTHER = 60
@@ -75,6 +74,34 @@ def _curve_points(curve: dict[int, FloatArray]) -> dict[int, dict[str, float]]:
     }
 
 
+Simulated = tuple[list[Comparison], dict[str, Any]]
+"""Comparisons, and fields of a `Verification`."""
+
+
+def _training(rng: np.random.Generator) -> Simulated:
+    training = train_students(rng)
+    return compare_training(training), {"training": training}
+
+
+def _strategies(rng: np.random.Generator) -> Simulated:
+    train = selection.train_by_strategy
+    usual = train(rng, World(), N_SEEDS)
+    apart, alike = (train(rng, World(correlation=c), N_SEEDS_OTHER) for c in (APART, ALIKE))
+    pseudo = selection.train_with_pseudo_positives(rng, World(), N_SEEDS_OTHER)
+    worlds = [usual, apart, alike, train(rng, UNCERTAIN, N_SEEDS_OTHER)]
+    compared = [*selection.compare_strategies(usual, alike), *selection.compare_pseudo_positives(pseudo)]
+    return compared, {"worlds": worlds, "pseudo_positives": pseudo}
+
+
+PARTS: dict[str, Callable[[np.random.Generator], Simulated]] = {
+    "steps": lambda rng: (compare_steps(rng), {}),
+    "rollouts": lambda rng: (compare_rollouts(rng), {}),
+    "success-rates": lambda rng: (compare_success_rates(rng), {}),
+    "training": _training,
+    "strategies": _strategies,
+}
+
+
 def verify(*, seed: int = 0, only: Iterable[str] = (), progress: Progress = silent) -> Verification:
     """Simulate what the paper's statements are about, and check each statement.
 
@@ -85,33 +112,15 @@ def verify(*, seed: int = 0, only: Iterable[str] = (), progress: Progress = sile
     """
     parts = list(only) or list(PARTS)
     compared: list[Comparison] = []
-    verification = Verification(seed=seed, results=[])
+    fields: dict[str, Any] = {}
     with progress("simulating", len(parts)) as advance:
-        for number, part in enumerate(PARTS):
-            if part not in parts:
-                continue
-            rng = np.random.default_rng([seed, number])
-            if part == "training":
-                training = train_students(rng)
-                verification = replace(verification, training=training)
-                compared += compare_training(training)
-            elif part == "strategies":
-                train = selection.train_by_strategy
-                usual = train(rng, World(), N_SEEDS)
-                apart, alike = (train(rng, World(correlation=c), N_SEEDS_OTHER) for c in (APART, ALIKE))
-                pseudo = selection.train_with_pseudo_positives(rng, World(), N_SEEDS_OTHER)
-                worlds = [usual, apart, alike, train(rng, UNCERTAIN, N_SEEDS_OTHER)]
-                verification = replace(verification, worlds=worlds, pseudo_positives=pseudo)
-                compared += [*selection.compare_strategies(usual, alike), *selection.compare_pseudo_positives(pseudo)]
-            else:
-                simulate = {
-                    "steps": compare_steps,
-                    "rollouts": compare_rollouts,
-                    "success-rates": compare_success_rates,
-                }
-                compared += simulate[part](rng)
-            advance(1)
-    return replace(verification, results=check_all(compared))
+        for number, (part, simulate) in enumerate(PARTS.items()):
+            if part in parts:
+                of_part, of_fields = simulate(np.random.default_rng([seed, number]))
+                compared += of_part
+                fields |= of_fields
+                advance(1)
+    return Verification(seed=seed, results=check_all(compared), **fields)
 
 
 # Figures.
