@@ -141,7 +141,10 @@ def fit_beta(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None = None) -> tup
     def loss(logs: FloatArray) -> tuple[float, FloatArray]:
         a, b = np.exp(logs)
         value = weight @ (special.betaln(a, b) - special.betaln(a + k, b + n - k))
-        return float(value), -(weight @ likelihood_slopes(k, n, a=a, b=b))
+        both = special.digamma(a + b + n) - special.digamma(a + b)
+        slope_a = weight @ (both + special.digamma(a) - special.digamma(a + k))
+        slope_b = weight @ (both + special.digamma(b) - special.digamma(b + n - k))
+        return float(value), np.array([a * slope_a, b * slope_b])
 
     ends = np.log(PRIOR_RANGE)
 
