@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from mprm.cli.arguments import parsed as parsed
     from mprm.cli.main import Program as Program
     from mprm.cli.main import run as run
-    from mprm.cli.tables import rich_table as rich_table
-    from mprm.cli.tables import show as show
     from mprm.cli.tables import show_table as show_table
 
 __getattr__ = lazy_exports(
@@ -18,6 +16,6 @@ __getattr__ = lazy_exports(
     {
         "mprm.cli.arguments": ["as_json", "parsed"],
         "mprm.cli.main": ["Program", "run"],
-        "mprm.cli.tables": ["rich_table", "show", "show_table"],
+        "mprm.cli.tables": ["show_table"],
     },
 )

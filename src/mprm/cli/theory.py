@@ -37,11 +37,11 @@ def run(arguments: list[str]) -> int:
     words = arguments[arguments[0] == "fit" :]
     example = "mprm theory fit annotations/*.jsonl --rho 0.10"
     options = parsed(FitCommand, words, command="theory fit", example=example)
+    corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
     if options.out is not None:
-        corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
         check_not_inputs([file.path for file in corpus.files], [options.out])
         check_overwrite(options.out, force=options.force)
-    fit = fit_corpus(options.paths, options.narrowed(FitConfig), progress=progress_bar)
+    fit = fit_corpus(corpus, options.narrowed(FitConfig), progress=progress_bar)
     if options.out is not None:
         with atomic_write(options.out) as temporary:
             temporary.write_text(as_json(fit.as_dict()) + "\n", encoding="utf-8")
