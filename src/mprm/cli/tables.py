@@ -102,11 +102,6 @@ def _tex(text: str) -> str:
     return text
 
 
-def show(*things: Any) -> None:
-    """Print tables and lines."""
-    _console().print(*things, sep="\n")
-
-
 def _console() -> Any:
     """The terminal; wide enough for every column when the output is none."""
     from rich.console import Console
