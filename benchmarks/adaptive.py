@@ -35,7 +35,7 @@ from scipy.stats import t as student
 
 from mprm import open_corpus
 from mprm.annotation.adaptive import AdaptiveRule
-from mprm.cli.tables import rich_table, show
+from mprm.cli.tables import show_table
 from mprm.data.tables import markdown_table
 from mprm.selection.strategies import random_order, rank_bis
 from mprm.theory.beta_binomial import all_fail, fit_beta
@@ -344,10 +344,10 @@ def show_results(name: str, found: dict[str, Any], markdown: bool) -> None:
     if markdown:
         print(f"### {name}\n\n{markdown_table(heads, lines)}\n")
         return
-    show(rich_table(f"{name}: {found['n_steps']:,} steps", heads, lines, total_last=False))
+    show_table(f"{name}: {found['n_steps']:,} steps", heads, lines, total_last=False)
     for what in ("success_rates", "one_beta", "made_of"):
-        show(f"{what}: " + ", ".join(f"{key} {value:.4f}" for key, value in found[what].items()))
-    show("simulated: " + ", ".join(f"{key} {value[0]:.4f}" for key, value in found["simulated"].items()))
+        print(f"{what}: " + ", ".join(f"{key} {value:.4f}" for key, value in found[what].items()))
+    print("simulated: " + ", ".join(f"{key} {value[0]:.4f}" for key, value in found["simulated"].items()))
 
 
 def cell(key: str, value: list[float], with_interval: bool) -> str:

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from mprm.selection.bis import mixture as mixture
     from mprm.selection.bis import positive_fraction as positive_fraction
     from mprm.selection.bis import reliability as reliability
-    from mprm.selection.score import score as score
     from mprm.selection.select import select as select
     from mprm.selection.selection import Selection as Selection
     from mprm.selection.stats import Statistics as Statistics
+    from mprm.selection.stats import score as score
     from mprm.selection.stats import stats as stats
     from mprm.training.config import TrainConfig as TrainConfig
     from mprm.training.train import train as train
@@ -63,10 +63,9 @@ __getattr__ = lazy_exports(
         "mprm.models.prm": ["PRM"],
         "mprm.progress": ["progress_bar"],
         "mprm.selection.bis": ["bis", "mixture", "positive_fraction", "reliability"],
-        "mprm.selection.score": ["score"],
         "mprm.selection.select": ["select"],
         "mprm.selection.selection": ["Selection"],
-        "mprm.selection.stats": ["Statistics", "stats"],
+        "mprm.selection.stats": ["Statistics", "score", "stats"],
         "mprm.training.config": ["TrainConfig"],
         "mprm.training.train": ["train"],
     },

@@ -4,14 +4,14 @@ The command line, the Python signature, the stored run configuration and the opt
 it: a field's annotation says what the option is for and which values it takes.
 
 >>> @dataclass(frozen=True, kw_only=True)
-... class DrawConfig(Config):
+... class KeepConfig(Config):
 ...     rho: Annotated[float, Option("Fraction that is kept.", "NUMBER", above=0, at_most=1)] = 0.1
->>> @takes(DrawConfig)
-... def draw(paths, config=None, **options):
-...     return DrawConfig.of(config, options).rho
->>> draw("a.jsonl", rho=0.25)
+>>> @takes(KeepConfig)
+... def keep(paths, config=None, **options):
+...     return KeepConfig.of(config, options).rho
+>>> keep("a.jsonl", rho=0.25)
 0.25
->>> draw("a.jsonl", rho=1.5)
+>>> keep("a.jsonl", rho=1.5)
 Traceback (most recent call last):
 mprm.errors.ConfigError: rho must be above 0 and at most 1, got 1.5
 """
@@ -71,7 +71,7 @@ class Declared:
 def declared(config: type[Config]) -> tuple[Declared, ...]:
     """The options of a config, in the order of its fields; one without an `Option` is not for the command line."""
     hints = get_type_hints(config, include_extras=True)
-    found = []
+    entries = []
     for field in fields(config):
         if get_origin(hints[field.name]) is not Annotated:
             continue
@@ -81,8 +81,8 @@ def declared(config: type[Config]) -> tuple[Declared, ...]:
         kind = kinds[0] if len(kinds) == 1 else object  # of several types: the config itself checks the value
         is_many = get_origin(kind) is tuple
         kind = get_args(kind)[0] if is_many else kind
-        found.append(Declared(field, option, kind, is_many, types.NoneType in members))
-    return tuple(found)
+        entries.append(Declared(field, option, kind, is_many, types.NoneType in members))
+    return tuple(entries)
 
 
 @dataclass(frozen=True, kw_only=True)

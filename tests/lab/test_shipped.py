@@ -228,10 +228,19 @@ def test_all_of_it_is_small() -> None:
 
 def test_the_quick_start_corpus_of_mprm_is_an_excerpt_of_the_corpus(tmp_path: Path) -> None:
     lines = unpack(shipped_files(), "corpus.jsonl.zst").splitlines()
-    data = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(quickstart_excerpt(lines))
+    packed = quickstart_excerpt(lines)
+    assert len(packed) <= 500_000
+    data = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(packed)
     with tarfile.open(fileobj=io.BytesIO(data)) as bundle:
         bundle.extractall(tmp_path / "excerpt", filter="data")
     mprm.quickstart(tmp_path / "shipped")
+    excerpt, there = tmp_path / "excerpt", tmp_path / "shipped"
+    assert {path.relative_to(excerpt) for path in excerpt.rglob("*")} == {
+        p.relative_to(there) for p in there.rglob("*")
+    }
+    corpus = {msgspec.json.decode(line)["response"] for line in lines}
+    for path in excerpt.rglob("*.jsonl"):
+        assert {msgspec.json.decode(line)["response"] for line in path.read_bytes().splitlines()} <= corpus
     for path in (tmp_path / "excerpt").rglob("*"):
         if path.suffix == ".jsonl":
             assert path.read_bytes() == (tmp_path / "shipped" / path.relative_to(tmp_path / "excerpt")).read_bytes()

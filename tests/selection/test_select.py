@@ -324,3 +324,34 @@ def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(corpus, tmp_path: Pa
         assert "Traceback" not in done.stderr
         assert "File too large" in done.stderr
         assert list(tmp_path.glob("out*")) + list(tmp_path.glob(".out*")) == []
+
+
+def test_indices_are_the_rows_of_a_frame_that_are_kept(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    # BIS: 0.05, (1/4 + 0.05) 1 = 0.3, 0.05 1 of no positive step, (1/4 + 0.05) 1/2 = 0.15
+    frame = pd.DataFrame([raw_record(scores) for scores in ([1.0, 1.0], [1.0, 0.0], [0.0], [0.5, 0.0])])
+    selection = mprm.select(frame, rho=0.5)
+    assert selection.indices.tolist() == [1, 3]
+    kept = selection.to_pandas()
+    assert kept["image"].map(list).tolist() == [[image] for image in frame.iloc[selection.indices]["image"]]
+    assert [[step["score"] for step in steps] for steps in kept["steps_with_score"]] == [[1.0, 0.0], [0.5, 0.0]]
+
+
+def test_the_frame_of_what_is_kept_is_that_of_the_written_file(corpus, tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    folder = corpus(ai2d=[[1.0], [1.0, 0.0], [0.5, 0.0]], geos=[[1.0, 1.0], [0.25, 0.0]])
+    file = folder / "ai2d.jsonl"
+    good = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(good[0] + b"\n{}\n" + b"".join(good[1:]))  # a blank line, and a bad record
+    selection = mprm.select(folder, keep=1, skip_bad=True)
+    # records: ai2d's first, the bad one, the best of ai2d, another; then geos's first and its best
+    assert selection.indices.tolist() == [2, 5]
+    selection.write(str(tmp_path / "out.jsonl"))
+    pd.testing.assert_frame_equal(selection.to_pandas(), mprm.open_corpus(tmp_path / "out.jsonl").to_pandas())
+
+
+@pytest.mark.parametrize("view", [lambda selection: selection.indices, lambda selection: selection.to_pandas()])
+def test_several_subsets_have_no_indices_and_no_frame_of_their_own(view, corpus) -> None:
+    selection = mprm.select(corpus(a=[[1.0, 0.0], [1.0]]), rho=(0.5, 1.0))
+    with pytest.raises(ConfigError, match=r"is of one subset, and there are 2: bis-0\.5, bis-1\.0; select with one"):
+        view(selection)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-from mprm.cli import Program, as_json, parsed, run, show_fitted
+from mprm.cli import Program, as_json, parsed, run, show_table
 from mprm.config import Config, DryRun, Force, Json, Option, Seed
 from mprm.errors import ConfigError, InputNotFoundError
 from mprm.progress import progress_bar
@@ -128,7 +128,7 @@ class ReproduceCommand(Config):
 
     folder: Folder
     only: Annotated[str, Option("Runs whose names match this pattern, such as 'qwen.*-10.*'.", "PATTERN")] = "*"
-    seeds: Annotated[int, Option("Seeds of each condition.", "N", at_least=1)] = 5
+    seeds: Annotated[int, Option("Seeds of each condition.", "N", at_least=1, at_most=1000)] = 5
     jobs: Annotated[
         int | None, Option("Runs at a time; by default 3/4 of the cores on a GPU, else one.", "N", at_least=1)
     ] = None
@@ -227,12 +227,11 @@ def run_theory(arguments: list[str]) -> int:
         values = [f"{compared.predicted[0]:.4g}", f"{compared.simulated[0]:.4g}", interval]
         verdict = "holds" if result.holds else "FAILS"
         rows.append([compared.name, *STATEMENTS[compared.name], *values, str(len(compared.predicted)), verdict])
-    show_fitted(
+    show_table(
         f"The paper's statements, simulated (seed {verification.seed})",
         ["statement", "in the paper", "what it says", "", "predicted", "simulated", "95% interval", "settings", ""],
         rows,
-        spare=["what it says", "settings", "in the paper", "95% interval"],
-        texts=["in the paper", "what it says"],
+        left=(0, 1, 2),
         total_last=False,
     )
     print(CRITERION)

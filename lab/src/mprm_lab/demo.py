@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mprm.cli import rich_table, run, show
+from mprm.cli import run, show_table
 from mprm.errors import MprmError, OutputExistsError
 from mprm_lab.folder import SCORES
 from mprm_lab.make import TRAINING, LabPlan
@@ -101,12 +101,12 @@ def demo(folder: Path) -> None:
             raise KeyboardInterrupt
         if code and not (stage.words[0] == "check" and code == WARNINGS_ONLY):
             raise MprmError(f"the demo stopped: mprm {stage.words[0]} ended with exit code {code}")
-    show(_summary(folder))
+    _show_summary(folder)
     print(f"Done in {monotonic() - start:.0f} s. The page is {folder / 'report.html'}.")
 
 
-def _summary(folder: Path) -> Any:
-    """A table of all three models on the benchmark, in points; the last one was trained where the lab was made."""
+def _show_summary(folder: Path) -> None:
+    """Print all three models on the benchmark, in points; the last one was trained where the lab was made."""
     compared = msgspec.json.decode((folder / "compare" / "metrics.json").read_bytes())
     reranked = msgspec.json.decode((folder / "rerank" / "metrics.json").read_bytes())
     leads = {row["model"]: row["differences"]["all"]["overall"]["estimate"] for row in compared["comparisons"]}
@@ -123,16 +123,14 @@ def _summary(folder: Path) -> Any:
     n, accuracy = max(reranked["n"]), reranked["total"]["accuracy"]
     best_of_n = ", ".join(f"{_points(accuracy[method][str(n)])} by {words}" for method, words in METHODS.items())
     heads = ["trained on", "rollouts", "overall F1", "minus random", "pooled F1", "AUC"]
-    table = rich_table("What a tenth of the rollouts teaches", heads, rows, total_last=False)
+    show_table("What a tenth of the rollouts teaches", heads, rows, total_last=False)
     counts = compared["models"][0]["counts"]
-    table.caption = (
+    print(
         f"On {counts['n_solutions']:,} solutions, in points, with 95% intervals over problems. Overall F1 is the"
         " paper's, a mean over sources; pooled F1 is of all steps at once.\n"
         f"Accuracy of one of {n} answers to {reranked['n_questions']} questions: {best_of_n}."
         " docs/lab.md tells what to make of both."
     )
-    table.caption_justify = "left"
-    return table
 
 
 def _points(estimate: dict[str, Any], sign: str = "") -> str:

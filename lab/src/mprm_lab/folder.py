@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,7 +13,7 @@ import msgspec
 
 import mprm
 from mprm.data import atomic_write, hash_file, read_candidates
-from mprm.errors import ConfigError, DataError, InputNotFoundError
+from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
 from mprm.models import fingerprint_of
 from mprm_lab.world import write_images
 from mprm_lab.world.problems import parsed_name
@@ -47,6 +49,22 @@ def image_names(lines: Iterable[bytes], path: str) -> Iterator[str]:
         except (msgspec.DecodeError, UnicodeDecodeError, DataError) as error:
             raise DataError(f"{path}:{number}: not a record of a lab: {error}") from error
         yield from names
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A new folder to write to, which replaces ``path`` when the block ends, and only then."""
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        shutil.rmtree(path, ignore_errors=True)
+        partial.replace(path)
+    except OSError as error:
+        raise MprmError(f"{path} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def check_folders(*folders: Path) -> None:

@@ -23,7 +23,7 @@ from mprm.errors import ConfigError, InputNotFoundError, MprmError
 from mprm.evaluation import score_benchmark, write_scores
 from mprm.models import Backbone, need_torch
 from mprm.training import TrainConfig
-from mprm_lab.folder import SCORES, Log
+from mprm_lab.folder import SCORES, Log, whole_folder
 from mprm_lab.policy.architecture import Size, new_policy, save_policy
 from mprm_lab.policy.train import PolicyTrainConfig, train_policy
 from mprm_lab.world import SOURCES, Problem, Verdict, judge_chain, problem_named, problems_of, write_images
@@ -47,15 +47,6 @@ class PolicyPlan:
     training: PolicyTrainConfig = field(default_factory=PolicyTrainConfig)
     snapshots: dict[str, float] = field(default_factory=dict)
     """Weaker policies, each saved after this share of the optimizer steps."""
-
-    def __post_init__(self) -> None:
-        n_steps = self.training.n_optimizer_steps
-        at = [round(share * n_steps) for share in self.snapshots.values()]
-        if len(set(at)) < len(at) or not all(0 < step < n_steps for step in at):
-            raise ConfigError(
-                f"snapshots must be taken at different optimizer steps before the last, got {self.snapshots}"
-                f" of {n_steps:,}"
-            )
 
 
 def _policies() -> dict[str, PolicyPlan]:
@@ -117,15 +108,6 @@ class LabPlan:
     """Processes that annotate side by side on one device."""
     device: str = "auto"
 
-    def __post_init__(self) -> None:
-        made = [*self.policies, *(name for policy in self.policies.values() for name in policy.snapshots)]
-        if len(set(made)) < len(made) or any("/" in name for name in made):
-            raise ConfigError(
-                f"policies and snapshots must have different names without a slash, got {', '.join(made)}"
-            )
-        if unknown := {self.corpus_policy, self.demo_policy, *self.benchmark_policies} - set(made):
-            raise ConfigError(f"no policy {', '.join(sorted(unknown))} is made; there are {', '.join(made)}")
-
 
 def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, ...] = (), log: Log = print) -> None:
     """Make every part that is not there yet, or the parts named in ``only``, in the folder ``out``.
@@ -134,8 +116,6 @@ def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, .
     training of a policy starts over.
     """
     folder, plan = Path(out), plan or LabPlan()
-    if unknown := set(only) - PARTS.keys():
-        raise ConfigError(f"no part {', '.join(sorted(unknown))} of the lab; expected {', '.join(PARTS)}")
     need_torch()
     folder.mkdir(parents=True, exist_ok=True)
     for name, make in PARTS.items():
@@ -189,11 +169,8 @@ def train_and_save(path: Path, plan: PolicyPlan, log: Log) -> None:
 
 def _save(policy: Backbone, path: Path) -> None:
     """Write a copy in bfloat16, as it is shipped, so that training starts from the same weights everywhere."""
-    partial_path = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(partial_path, ignore_errors=True)
-    save_policy(replace(policy, model=copy.deepcopy(policy.model).bfloat16()), partial_path)
-    shutil.rmtree(path, ignore_errors=True)  # without config.json it is no policy
-    partial_path.replace(path)
+    with whole_folder(path) as partial_path:
+        save_policy(replace(policy, model=copy.deepcopy(policy.model).bfloat16()), partial_path)
 
 
 def make_corpus(folder: Path, plan: LabPlan, log: Log) -> None:

@@ -7,7 +7,6 @@ opened. The quick-start corpus of mprm is an excerpt of it, with its pictures.
 from __future__ import annotations
 
 import io
-import shutil
 import tarfile
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -20,8 +19,8 @@ import xxhash
 import zstandard
 
 from mprm.data import MANIFEST_SUFFIX, atomic_write, check_overwrite
-from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
-from mprm_lab.folder import RECORDS, SCORES, check_folders, image_names
+from mprm.errors import ConfigError, DataError, InputNotFoundError
+from mprm_lab.folder import RECORDS, SCORES, check_folders, image_names, whole_folder
 from mprm_lab.world import draw, problem_named, write_images
 from mprm_lab.world.rng import Rng
 
@@ -100,7 +99,11 @@ def open_lab(folder: str | Path, *, force: bool = False) -> list[str]:
             (target / "images" / image).unlink(missing_ok=True)
     write_images(sorted(images), target / "images")
     for name in policies:
-        _untar(unpacked[name], target / "policies" / name)
+        archive = io.BytesIO(unpacked[name])
+        with whole_folder(target / "policies" / name) as partial, tarfile.open(fileobj=archive) as bundle:
+            for member in bundle:
+                file: Any = bundle.extractfile(member)
+                (partial / Path(member.name).name).write_bytes(file.read())
     for path in records:  # last: without them there is no lab
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(str(target / path)) as temporary:
@@ -139,22 +142,6 @@ def tar(files: Mapping[str, bytes]) -> bytes:
             entry.size = len(contents)
             bundle.addfile(entry, io.BytesIO(contents))
     return out.getvalue()
-
-
-def _untar(data: bytes, folder: Path) -> None:
-    """Write a packed folder, whole or not at all."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data)) as bundle:
-            bundle.extractall(partial, filter="data")
-        shutil.rmtree(folder, ignore_errors=True)
-        (partial / folder.name).replace(folder)
-    except OSError as error:
-        raise MprmError(f"{folder} cannot be written: {error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def quickstart_excerpt(corpus: Iterable[bytes]) -> bytes:

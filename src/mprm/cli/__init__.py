@@ -9,25 +9,13 @@ if TYPE_CHECKING:
     from mprm.cli.arguments import parsed as parsed
     from mprm.cli.main import Program as Program
     from mprm.cli.main import run as run
-    from mprm.cli.tables import rich_table as rich_table
-    from mprm.cli.tables import show as show
-    from mprm.cli.tables import show_fitted as show_fitted
+    from mprm.cli.tables import show_table as show_table
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "mprm.cli.arguments": [
-            "as_json",
-            "parsed",
-        ],
-        "mprm.cli.main": [
-            "Program",
-            "run",
-        ],
-        "mprm.cli.tables": [
-            "rich_table",
-            "show",
-            "show_fitted",
-        ],
+        "mprm.cli.arguments": ["as_json", "parsed"],
+        "mprm.cli.main": ["Program", "run"],
+        "mprm.cli.tables": ["show_table"],
     },
 )

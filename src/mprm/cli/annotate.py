@@ -70,12 +70,8 @@ class AnnotateCommand(AnnotateConfig, SamplerOptions):
 
 def run(arguments: list[str]) -> int:
     """Parse, call `mprm.annotate`, print."""
-    options = parsed(
-        AnnotateCommand,
-        arguments,
-        command="annotate",
-        example="mprm annotate questions.jsonl --policy Qwen2.5-VL-7B-Instruct --image-root images --out raw.jsonl",
-    )
+    example = "mprm annotate questions.jsonl --policy Qwen2.5-VL-7B-Instruct --image-root images --out raw.jsonl"
+    options = parsed(AnnotateCommand, arguments, command="annotate", example=example)
     config = options.narrowed(AnnotateConfig)
     questions = options.questions or None
     if options.dry_run:

@@ -13,9 +13,9 @@ from typing import Any, NoReturn, TypeVar
 
 from mprm.config import Config, Declared, declared
 
-GROUPS = ("input", "selection", "labels", "annotation", "policy", "server", "training", "evaluation", "options")
-"""Order of the headings in ``--help``; others follow, and compute and output come last."""
-LAST_GROUPS = ("compute", "output")
+FIRST_GROUPS = ("input", "selection", "labels", "annotation", "adaptive", "policy", "server", "training")
+LAST_GROUPS = ("options", "compute", "output")
+"""Order of the headings in ``--help``; others are between."""
 
 C = TypeVar("C", bound=Config)
 
@@ -33,10 +33,12 @@ def parser_of(config: type[Config], *, command: str, example: str) -> argparse.A
         description=f"{inspect.cleandoc(config.__doc__ or '')}\n\nExample:\n  {example}",
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
+    parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     entries = declared(config)
     names = list(dict.fromkeys(entry.option.group for entry in entries if not entry.option.is_positional))
-    order = [*GROUPS, *(name for name in names if name not in (*GROUPS, *LAST_GROUPS)), *LAST_GROUPS]
+    order = [*FIRST_GROUPS, *(name for name in names if name not in (*FIRST_GROUPS, *LAST_GROUPS)), *LAST_GROUPS]
     groups = {name: parser.add_argument_group(name) for name in sorted(names, key=order.index)}
     for entry in entries:
         _add(parser if entry.option.is_positional else groups[entry.option.group], entry)

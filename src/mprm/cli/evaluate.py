@@ -29,20 +29,15 @@ class EvaluateCommand(EvaluateConfig):
 
 def run(arguments: list[str]) -> int:
     """Parse, call `mprm.evaluate`, print."""
-    options = parsed(
-        EvaluateCommand,
-        arguments,
-        command="evaluate",
-        example="mprm evaluate bench/test.jsonl --model runs/bis10 --image-root bench --out eval/bis10",
-    )
+    example = "mprm evaluate bench/test.jsonl --model runs/bis10 --image-root bench --out eval/bis10"
+    options = parsed(EvaluateCommand, arguments, command="evaluate", example=example)
     evaluation = evaluate(options.benchmarks or None, config=options.narrowed(EvaluateConfig), progress=progress_bar)
     if options.json:
         print(as_json(evaluation.to_json()))
         return 0
-    from mprm.cli.tables import show_table
+    from mprm.cli.tables import show_tables
 
-    for table in evaluation.tables():
-        show_table(table)
+    show_tables(evaluation.tables())
     if options.out is not None:
         print(f"Scores and metrics are in {options.out}.")
     return 0

@@ -13,11 +13,11 @@ from mprm.errors import ConfigError, MprmError
 
 COMMANDS = {
     "annotate": ("mprm.cli.annotate:run", "questions to rollouts with Monte-Carlo step scores, by a policy"),
-    "check": ("mprm.cli.corpus:run_check", "find every issue in a corpus, with file and line"),
+    "check": ("mprm.cli.data:run_check", "find every issue in a corpus, with file and line"),
     "stats": ("mprm.cli.corpus:run_stats", "the paper's statistics tables, per source and overall"),
     "score": ("mprm.cli.corpus:run_score", "one row a rollout: its label counts, R, mixture and BIS"),
     "select": ("mprm.cli.select:run", "keep the rollouts that teach the most"),
-    "convert": ("mprm.cli.corpus:run_convert", "convert a corpus to another format"),
+    "convert": ("mprm.cli.data:run_convert", "convert a corpus to another format"),
     "train": ("mprm.cli.train:run", "from rollouts to a process reward model"),
     "evaluate": ("mprm.cli.evaluate:run", "how well a model tells correct steps from incorrect ones"),
     "sample": ("mprm.cli.sample:run", "candidate solutions of questions, from a policy"),
@@ -28,7 +28,7 @@ COMMANDS = {
         "a published InternVL2.5 checkpoint for transformers",
     ),
     "theory": ("mprm.cli.theory:run", "the paper's model of Monte-Carlo labels, fitted to a corpus"),
-    "quickstart": ("mprm.cli.corpus:run_quickstart", "write a small annotated corpus, to try every stage on"),
+    "quickstart": ("mprm.cli.data:run_quickstart", "write a small annotated corpus, to try every stage on"),
 }
 """Where each command lives, and what it is for."""
 

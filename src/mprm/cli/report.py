@@ -24,12 +24,8 @@ class ReportCommand(ReportConfig):
 
 def run(arguments: list[str]) -> int:
     """Parse, call `mprm.report`, print."""
-    options = parsed(
-        ReportCommand,
-        arguments,
-        command="report",
-        example="mprm report annotations/*.jsonl --image-root images --runs runs eval --out report.html",
-    )
+    example = "mprm report annotations/*.jsonl --image-root images --runs runs eval --out report.html"
+    options = parsed(ReportCommand, arguments, command="report", example=example)
     result = report(options.paths, options.narrowed(ReportConfig), progress=progress_bar)
     if options.json:
         print(as_json(asdict(result)))

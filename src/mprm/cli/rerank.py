@@ -24,21 +24,16 @@ class RerankCommand(RerankConfig):
 
 def run(arguments: list[str]) -> int:
     """Parse, call `mprm.rerank`, print."""
-    options = parsed(
-        RerankCommand,
-        arguments,
-        command="rerank",
-        example="mprm rerank candidates.jsonl --model runs/bis10 --image-root images --out rerank/bis10",
-    )
+    example = "mprm rerank candidates.jsonl --model runs/bis10 --image-root images --out rerank/bis10"
+    options = parsed(RerankCommand, arguments, command="rerank", example=example)
     reranking = rerank(options.candidates, config=options.narrowed(RerankConfig), progress=progress_bar)
     if options.json:
         print(as_json(reranking.to_json()))
         return 0
-    from mprm.cli.tables import show_table
+    from mprm.cli.tables import show_tables
     from mprm.data.charts import can_draw
 
-    for table in reranking.tables():
-        show_table(table)
+    show_tables(reranking.tables())
     print(*reranking.notes(), sep="\n")
     if options.out is not None:
         print(f"Choices, metrics and scores in {options.out}.")

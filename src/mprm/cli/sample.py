@@ -28,12 +28,8 @@ class SampleCommand(SampleConfig, SamplerOptions):
 
 def run(arguments: list[str]) -> int:
     """Parse, call `mprm.sample`, print."""
-    options = parsed(
-        SampleCommand,
-        arguments,
-        command="sample",
-        example="mprm sample questions.jsonl --policy Qwen2.5-VL-7B-Instruct --out candidates.jsonl",
-    )
+    example = "mprm sample questions.jsonl --policy Qwen2.5-VL-7B-Instruct --out candidates.jsonl"
+    options = parsed(SampleCommand, arguments, command="sample", example=example)
     options.check_sampler(options.out)
     check_output(options.out, options.questions, force=options.force)  # before a policy is loaded
     config = options.narrowed(SampleConfig)

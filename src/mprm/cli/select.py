@@ -117,7 +117,7 @@ def _print(selection: Selection, written: list[Written]) -> None:
 
 def _print_table(selection: Selection, subset: Subset) -> None:
     """Kept of read, and the statistics of the subset beside the corpus's, by source and overall."""
-    from mprm.cli.tables import show_fitted
+    from mprm.cli.tables import show_table
     from mprm.selection.stats import STATISTICS, total
 
     shown = [column for column in STATISTICS[1:] if column.head not in ("avg out of N", "never sampled")]
@@ -133,5 +133,4 @@ def _print_table(selection: Selection, subset: Subset) -> None:
     for name, n_read, n_dropped, kept, full in every:
         counts = [f"{kept.n_rollouts:,}", f"{n_read:,}", *([f"{n_dropped:,}"] if has_dropped else [])]
         rows.append([name, *counts, *(f"{c.cell(kept)} ({c.cell(full)})" for c in shown)])
-    spare = ["words/step", "steps/rollout", "tied at α", "steps", "mixed"]
-    show_fitted(f"{subset.name}: the subset (the corpus in brackets)", heads, rows, spare=spare)
+    show_table(f"{subset.name}: the subset (the corpus in brackets)", heads, rows)

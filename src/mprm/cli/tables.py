@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mprm.data.tables import Table
 from mprm.errors import printable
 
 if TYPE_CHECKING:
-    from mprm.selection.stats import Column, Statistics
+    from mprm.data.tables import Table
 
 
 def rich_table(
@@ -46,47 +45,38 @@ def rich_table(
     return table
 
 
-def show_fitted(
+def show_table(
     title: str,
-    heads: list[str],
-    rows: list[list[str]],
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
     *,
-    spare: Sequence[str],
-    texts: Sequence[str] = (),
+    left: Sequence[int] = (0,),
     total_last: bool = True,
 ) -> None:
-    """Print a table; where the terminal is too narrow, without some of the spare columns, and say which."""
-    console = _console()
-    left_out: list[str] = []
-    while True:
-        left = [number for number, head in enumerate(heads) if number == 0 or head in texts]
-        table = rich_table(title, heads, rows, left=left, total_last=total_last)
-        if len(left_out) == len(spare) or _fits(console, table):
-            break
-        index = heads.index(spare[len(left_out)])
-        left_out.append(heads[index])
-        heads = heads[:index] + heads[index + 1 :]
-        rows = [row[:index] + row[index + 1 :] for row in rows]
-    console.print(table)
-    if left_out:
-        console.print(f"Left out, for want of room: {', '.join(left_out)}.")
-
-
-def show_table(table: Table) -> None:
-    """Print a table and its notes; on a narrow terminal as several tables that repeat the first column."""
+    """Print a table; on a narrow terminal as several tables that repeat the first column."""
     console, start = _console(), 1
-    while start < len(table.heads):
-        title = table.title if start == 1 else f"{table.title} (continued)"
-        for end in range(len(table.heads), start, -1):
-            heads = [table.heads[0], *table.heads[start:end]]
-            rows = [[row[0], *row[start:end]] for row in table.rows]
-            part = rich_table(title, heads, rows, total_last=table.has_total)
+    while start < len(heads):
+        for end in range(len(heads), start, -1):
+            columns = [0, *range(start, end)]
+            part = rich_table(
+                title if start == 1 else f"{title} (continued)",
+                [heads[column] for column in columns],
+                [[row[column] for column in columns] for row in rows],
+                left=[index for index, column in enumerate(columns) if column in left],
+                total_last=total_last,
+            )
             if _fits(console, part):
                 break
         console.print(part)
         start = end
-    if table.notes:
-        print(*map(printable, table.notes), sep="\n", end="\n\n")
+
+
+def show_tables(tables: Iterable[Table]) -> None:
+    """Print tables, each with its notes."""
+    for table in tables:
+        show_table(table.title, table.heads, table.rows, total_last=table.has_total)
+        if table.notes:
+            print(*map(printable, table.notes), sep="\n", end="\n\n")
 
 
 def _fits(console: Any, table: Any) -> bool:
@@ -110,16 +100,6 @@ def _tex(text: str) -> str:
     for sign in "&%#_":
         text = text.replace(sign, "\\" + sign)
     return text
-
-
-def statistics_rows(statistics: Mapping[str, Statistics], columns: Sequence[Column]) -> list[list[str]]:
-    """One row a source."""
-    return [[name, *(column.cell(entry) for column in columns)] for name, entry in statistics.items()]
-
-
-def show(*things: Any) -> None:
-    """Print tables and lines."""
-    _console().print(*things, sep="\n")
 
 
 def _console() -> Any:

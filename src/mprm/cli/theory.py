@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, parsed
-from mprm.cli.tables import rich_table, show, show_fitted
+from mprm.cli.tables import show_table
 from mprm.config import Force, Json, Option, Paths
 from mprm.data.corpus import open_corpus
 from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
@@ -15,19 +15,14 @@ from mprm.errors import ConfigError, printable
 from mprm.progress import progress_bar
 from mprm.theory.fit import CorpusFit, FitConfig, SourceFit, fit_corpus
 
-HELP = """usage: mprm theory fit INPUT [INPUT ...] [options]
-
-The paper's model of Monte-Carlo labels, fitted to a corpus: priors, effective noise, pseudo-positives.
-"mprm theory fit --help" tells more; "mprm-lab theory" verifies the paper's analysis by simulation.
-
-Example:
-  mprm theory fit annotations/*.jsonl --rho 0.10
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class FitCommand(FitConfig):
-    __doc__ = FitConfig.__doc__
+    """Fit the Beta-Binomial model to a corpus, overall and per source.
+
+    Gives the priors with 95% intervals, the effective noise of each count, the expected share of pseudo-positives,
+    and how much of each strategy's subset they make up. "mprm-lab theory" simulates the paper's analysis.
+    """
 
     paths: Paths
     out: Annotated[str | None, Option("File for everything, as JSON.", "FILE", group="output")] = None
@@ -37,18 +32,16 @@ class FitCommand(FitConfig):
 
 def run(arguments: list[str]) -> int:
     """Parse, call `mprm.theory.fit_corpus`, write, print."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(HELP, end="")
-        raise SystemExit(0 if arguments else 2)
-    if arguments[0] != "fit":
-        raise ConfigError(f"unknown subcommand {arguments[0]!r}; expected fit")
+    if arguments[:1] not in (["fit"], ["-h"], ["--help"]):
+        raise ConfigError(f"expected the subcommand fit, got {arguments[0] if arguments else 'none'}")
+    words = arguments[arguments[0] == "fit" :]
     example = "mprm theory fit annotations/*.jsonl --rho 0.10"
-    options = parsed(FitCommand, arguments[1:], command="theory fit", example=example)
+    options = parsed(FitCommand, words, command="theory fit", example=example)
+    corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
     if options.out is not None:
-        corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
         check_not_inputs([file.path for file in corpus.files], [options.out])
         check_overwrite(options.out, force=options.force)
-    fit = fit_corpus(options.paths, options.narrowed(FitConfig), progress=progress_bar)
+    fit = fit_corpus(corpus, options.narrowed(FitConfig), progress=progress_bar)
     if options.out is not None:
         with atomic_write(options.out) as temporary:
             temporary.write_text(as_json(fit.as_dict()) + "\n", encoding="utf-8")
@@ -64,22 +57,21 @@ def run(arguments: list[str]) -> int:
 def _show(fit: CorpusFit) -> None:
     """Print priors, noise and subsets, and what they leave open."""
     heads = ["source", "steps", "N", "a", "a within", "b", "b within", "mean r", "negative", "expected"]
-    show_fitted(
+    show_table(
         "Success rates r ~ Beta(a, b), and pseudo-positives among positive steps (intervals: 95%, of the prior)",
         [*heads, "pseudo- positive", "by the prior"],
         [_source_row(source) for source in [*fit.sources, fit.total]],
-        spare=["mean r", "N", "by the prior", "b within", "a within", "expected"],
     )
     noise = [[f"{row.k}", f"{row.steps:,}", f"{row.posterior_mean:.3f}", f"{row.eta_eff:.3g}"] for row in fit.noise]
     title = f"By k of {fit.N}: Pr(r < {fit.reliable:g} | k)"
-    show(rich_table(title, ["k", "steps", "mean r", "η_eff(k)"], noise, total_last=False))
+    show_table(title, ["k", "steps", "mean r", "η_eff(k)"], noise, total_last=False)
     subsets = [
         [name, *(f"{n:,}" for n in counts), f"{of_positive:.2%}", f"{of_all:.2%}"]
         for name, *counts, of_positive, of_all in fit.subsets
     ]
     title = f"Expected pseudo-positives of each strategy's subset, ρ = {fit.rho:g}"
     heads = ["strategy", "rollouts", "steps", "positive steps", "of positive", "of all steps"]
-    show(rich_table(title, heads, subsets, total_last=False))
+    show_table(title, heads, subsets, total_last=False)
     _show_notes(fit)
 
 

@@ -25,12 +25,8 @@ class TrainCommand(TrainConfig):
 
 def run(arguments: list[str]) -> int:
     """Parse, call `mprm.train`, print."""
-    options = parsed(
-        TrainCommand,
-        arguments,
-        command="train",
-        example="mprm train bis10.jsonl --model Qwen2.5-VL-7B-Instruct --image-root images --out runs/bis10",
-    )
+    example = "mprm train bis10.jsonl --model Qwen2.5-VL-7B-Instruct --image-root images --out runs/bis10"
+    options = parsed(TrainCommand, arguments, command="train", example=example)
     from mprm.progress import progress_bar
     from mprm.training.train import leave_process_group, train
 

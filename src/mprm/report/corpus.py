@@ -27,11 +27,10 @@ from mprm.data.validate import Issues
 from mprm.errors import DataError
 from mprm.progress import Progress, silent
 from mprm.report.report import ReportConfig
-from mprm.selection.label_counts import LabelCounts, R_of, Rows, count_corpus, p_pos_of
 from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT
 from mprm.selection.select import SelectConfig
 from mprm.selection.stats import Statistics, statistics_by_source
-from mprm.selection.strategies import STRATEGIES, rank_bis, tie_order
+from mprm.selection.strategies import STRATEGIES, LabelCounts, R_of, Rows, count_corpus, p_pos_of, rank_bis, tie_order
 
 IntArray = NDArray[np.int64]
 HIGH_MC, LOW_MC = 0.90, 0.70

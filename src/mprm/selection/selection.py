@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mprm.config import StrategyName
-from mprm.data.convert import Target, check_labels_fit, no_mc_scores, target_for
-from mprm.data.corpus import Corpus, bytes_by_source
+from mprm.data.convert import (
+    Converted,
+    ConvertTask,
+    Target,
+    check_labels_fit,
+    check_still_good,
+    convert_lines,
+    no_mc_scores,
+    open_sink,
+    target_for,
+    unpack_spans,
+)
+from mprm.data.corpus import Corpus, arrow_batches, arrow_schema, bytes_by_source, parse_lines
 from mprm.data.engine import Engine
 from mprm.data.output import (
     DroppedRecords,
@@ -25,15 +41,14 @@ from mprm.data.output import (
     output_entry,
     write_manifest,
 )
-from mprm.data.records import Container, container_of, is_url
-from mprm.errors import ConfigError
+from mprm.data.records import Chunk, Container, container_of, is_url, lines_of, mapped
+from mprm.data.types import Rollout
+from mprm.errors import ConfigError, DataError, MissingDependencyError
 from mprm.progress import Advance, Progress, silent
-from mprm.selection.label_counts import BoolArray, LabelCounts
-from mprm.selection.scan import ROLLOUT
+from mprm.selection.scan import BLANK, ROLLOUT
 from mprm.selection.select import SelectConfig
 from mprm.selection.stats import Statistics, statistics_by_source, total
-from mprm.selection.strategies import keep_top
-from mprm.selection.write import Pieces, write_pieces
+from mprm.selection.strategies import BoolArray, LabelCounts, Part, Rows, keep_top
 
 STORED_OPTIONS = ("strategy", "rho", "keep", "source_rho", "alpha", "tau", "seed", "ties", "pool", "to", "skip_bad")
 """Options that a subset depends on, and its manifest holds."""
@@ -114,6 +129,45 @@ class Selection:
 
     def __len__(self) -> int:
         return sum(total(subset.statistics).n_rollouts for subset in self.subsets)
+
+    @property
+    def indices(self) -> NDArray[np.intp]:
+        """Row numbers of the kept rollouts of the only subset, from 0, in corpus order.
+
+        Every record counts, the bad ones too, and blank lines do not: a corpus that came as a frame is cut down by
+        ``frame.iloc[selection.indices]``.
+        """
+        is_record = self.counts.rows["kind"] != BLANK
+        return np.flatnonzero(self._only_subset("indices").kept[is_record])
+
+    def to_pandas(self) -> Any:
+        """The kept rollouts of the only subset as a pandas frame, as `mprm.Corpus.to_pandas` makes one."""
+        import pyarrow as pa
+
+        rollouts = self._kept_rollouts(self._only_subset("to_pandas"))
+        table = pa.Table.from_batches(arrow_batches(rollouts), schema=arrow_schema())
+        try:
+            return table.to_pandas()
+        except ImportError as error:
+            raise MissingDependencyError("this needs pandas: pip install pandas") from error
+
+    def _only_subset(self, wanted: str) -> Subset:
+        if len(self.subsets) != 1:
+            names = ", ".join(subset.name for subset in self.subsets)
+            raise ConfigError(
+                f"{wanted} is of one subset, and there are {len(self.subsets)}: {names}; select with one strategy and"
+                " one rho, or look at selection.subsets"
+            )
+        return self.subsets[0]
+
+    def _kept_rollouts(self, subset: Subset) -> Iterator[tuple[Rollout, str]]:
+        """The kept rollouts with their sources; only their lines are parsed."""
+        for part in self.counts.parts:
+            is_kept = subset.kept[part.first_row : part.first_row + part.n_rows]
+            if is_kept.any():
+                lines = itertools.compress(lines_of(part.chunk), is_kept)
+                for parsed in parse_lines(lines, part.chunk, None):
+                    yield from ((rollout, rollout.source or part.chunk.source) for rollout in parsed.rollouts)
 
     def by_source(self, subset: Subset) -> dict[str, dict[str, Any]]:
         """For each source, how many records were read, kept, left and dropped, and why."""
@@ -244,3 +298,173 @@ def _file_name(source: str) -> str:
     if name == "dropped":  # the folder's file of bad records
         return "%64ropped"
     return name.replace(".", "%2E", 1) if name.startswith(".") else name
+
+
+# Writing: the kept lines, in canonical order, whole or not at all.
+
+RUNS_AT_ONCE = 64
+"""Runs handed to the system in one call; it takes 1,024."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """What to copy where."""
+
+    chunk: Chunk
+    spans: bytes
+    """The runs of lines, as `unpack_spans` reads them."""
+    out: str
+    offset: int
+    """Position in ``out`` of the first run; the others follow it."""
+
+
+def copy_spans(task: CopyTask) -> None:
+    """Copy the runs; doing it twice changes nothing.
+
+    A last line without a line end gets none here: the writer leaves room for one.
+    """
+    with mapped(task.chunk) as data, io.FileIO(task.out, "r+") as out:
+        out.seek(task.offset)
+        runs = unpack_spans(task.spans)
+        with memoryview(data) as view:
+            while views := [view[start:end] for start, end in itertools.islice(runs, RUNS_AT_ONCE)]:
+                try:
+                    _write_all(out, views)
+                finally:
+                    for run in views:
+                        run.release()  # a full disk must not be hidden by a view that is still held
+
+
+def _write_all(out: io.FileIO, views: list[memoryview]) -> None:
+    """Write all of the views, straight from the mapped file where the system can."""
+    n_bytes = sum(map(len, views))
+    n_written = os.writev(out.fileno(), views) if hasattr(os, "writev") else 0
+    if n_written < n_bytes:
+        rest = memoryview(b"".join(views))[n_written:]
+        while rest:
+            rest = rest[out.write(rest) or 0 :]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The kept lines of one chunk; which they are is worked out when they are written."""
+
+    part: Part
+    source: str
+    file_offset: int
+    """Bytes of the file before the chunk's first line."""
+    n_bytes: int
+    n_kept: int
+    needs_line_end: bool
+    """Whether the last kept line is the file's last and has no line end."""
+
+
+class Pieces:
+    """The kept lines of each chunk that has any; of one source, or of all."""
+
+    def __init__(self, counts: LabelCounts, kept: BoolArray, source: str | None = None) -> None:
+        self._counts, self._kept = counts, kept
+        self._source = None if source is None else counts.sources.index(source)
+        self._pieces = list(self._make())
+
+    def __iter__(self) -> Iterator[Piece]:
+        return iter(self._pieces)
+
+    @property
+    def are_ranges(self) -> bool:
+        """Whether every piece can be copied without reading lines."""
+        return all(piece.part.chunk.is_range for piece in self)
+
+    def _rows(self, part: Part) -> tuple[Rows, BoolArray]:
+        where = slice(part.first_row, part.first_row + part.n_rows)
+        rows, mask = self._counts.rows[where], self._kept[where]
+        return rows, mask if self._source is None else mask & (rows["source"] == self._source)
+
+    def _make(self) -> Iterator[Piece]:
+        path, offset = "", 0
+        for part in self._counts.parts:
+            if part.chunk.path != path:
+                path, offset = part.chunk.path, 0
+            rows, mask = self._rows(part)
+            n_bytes = int(rows["n_bytes"].sum())
+            if mask.any():
+                has_last = part.chunk.is_range and bool(mask[-1])
+                needs_line_end = has_last and offset + n_bytes == Path(path).stat().st_size and not _ends_line(path)
+                n_kept_bytes = int(rows["n_bytes"][mask].sum()) + needs_line_end
+                name = part.chunk.source if self._source is None else self._counts.sources[self._source]
+                yield Piece(part, name, offset, n_kept_bytes, int(mask.sum()), needs_line_end)
+            offset += n_bytes
+
+    def spans(self, piece: Piece) -> bytes:
+        """The runs of bytes to copy from a plain local file: neighbouring lines are one run."""
+        rows, mask = self._rows(piece.part)
+        ends = piece.file_offset + np.cumsum(rows["n_bytes"], dtype=np.int64)
+        starts = (ends - rows["n_bytes"].astype(np.int64))[mask]
+        ends = ends[mask]
+        breaks = np.flatnonzero(starts[1:] != ends[:-1])
+        runs = np.empty((len(breaks) + 1, 2), np.int64)
+        runs[:, 0] = starts[np.concatenate([[0], breaks + 1])]
+        runs[:, 1] = ends[np.concatenate([breaks, [len(ends) - 1]])]
+        return runs.tobytes()
+
+    def task(self, piece: Piece, target: Target) -> ConvertTask:
+        """What to make of the piece's lines."""
+        if piece.part.chunk.is_range:
+            return ConvertTask(piece.part.chunk, target, None, spans=self.spans(piece))
+        return ConvertTask(piece.part.chunk, target, None, is_kept=self._rows(piece.part)[1].tobytes())
+
+
+def _ends_line(path: str) -> bool:
+    with open(path, "rb") as handle:  # noqa: PTH123
+        handle.seek(-1, os.SEEK_END)
+        return handle.read(1) == b"\n"
+
+
+def write_pieces(
+    pieces: Pieces, temporary: Path, target: Target, engine: Engine, advance: Advance, *, in_place: bool
+) -> list[int]:
+    """Write the kept lines to a file; returns how many bytes of lines each piece became.
+
+    Parameters
+    ----------
+    in_place
+        Workers can write to the file themselves: they are on this machine.
+    """
+    if target.keeps_lines and target.container == "plain" and in_place and pieces.are_ranges:
+        _copy_in_place(pieces, temporary, engine, advance)
+        return [piece.n_bytes for piece in pieces]
+    n_bytes = []
+    with open_sink(temporary, target.container) as sink:
+        tasks = (pieces.task(piece, target) for piece in pieces)
+        for piece, converted in zip(pieces, engine.map(convert_lines, tasks), strict=True):
+            _check_unchanged(piece, converted)
+            sink.write(converted.data)
+            n_bytes.append(len(converted.data))
+            advance(piece.part.chunk.n_bytes)
+    return n_bytes
+
+
+def _copy_in_place(pieces: Pieces, temporary: Path, engine: Engine, advance: Advance) -> None:
+    offsets, end = [], 0
+    with temporary.open("wb") as out:
+        for piece in pieces:
+            offsets.append(end)
+            end += piece.n_bytes
+            if piece.needs_line_end:
+                out.seek(end - 1)
+                out.write(b"\n")
+        out.truncate(end)
+    tasks = (
+        CopyTask(piece.part.chunk, pieces.spans(piece), str(temporary), offset)
+        for piece, offset in zip(pieces, offsets, strict=True)
+    )
+    for piece, _ in zip(pieces, engine.map(copy_spans, tasks), strict=True):
+        advance(piece.part.chunk.n_bytes)
+
+
+def _check_unchanged(piece: Piece, converted: Converted) -> None:
+    """Stop when a kept record, which was good, is not what it was."""
+    path = piece.part.chunk.path
+    check_still_good(path, ((kind, text) for _, kind, text in converted.issues))
+    if converted.n_rollouts != piece.n_kept:
+        raise DataError(f"{path}: the file changed while it was read; run again")

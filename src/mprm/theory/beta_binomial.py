@@ -93,7 +93,7 @@ def pseudo_positive_share(n: ArrayLike, *, tau: float, a: float, b: float) -> Fl
 
 
 def checked_counts(k: ArrayLike, n: ArrayLike) -> tuple[IntArray, IntArray]:
-    """Both as arrays; refuses counts that cannot be."""
+    """Both as arrays, once it is checked that they can be counts."""
     part, whole = np.asarray(k), np.asarray(n)
     for array in (part, whole):
         if array.size and not np.issubdtype(array.dtype, np.integer):
@@ -167,7 +167,7 @@ def fit_beta(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None = None) -> tup
 
 
 def _histogram(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None) -> tuple[IntArray, IntArray, FloatArray]:
-    """Distinct pairs and the share of steps that each stands for; refuses counts that tell of no prior."""
+    """Distinct pairs and the share of steps that each stands for; stops where counts tell of no prior."""
     k, n = np.broadcast_arrays(*checked_counts(k, n))
     times = np.broadcast_to(np.asarray(1.0 if counts is None else counts, np.float64), k.shape)
     if np.any(times < 0) or not np.all(np.isfinite(times)):

@@ -19,12 +19,12 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-def within(name: str, values: ArrayLike, low: float, high: float) -> FloatArray:
+def within(name: str, values: ArrayLike, low: float, high: float, expected: str = "") -> FloatArray:
     """The values as floats; each must lie in [low, high]."""
     array = np.asarray(values, dtype=np.float64)
     bad = ~((array >= low) & (array <= high))  # so written, nan is bad too
     if np.any(bad):
-        raise DataError(f"{name} must lie in [{low:g}, {high:g}], got {array[bad][0]:g}")
+        raise DataError(f"{name} must {expected or f'lie in [{low:g}, {high:g}]'}, got {array[bad][0]:g}")
     return array
 
 
@@ -41,11 +41,8 @@ def _squared_norms(values: ArrayLike) -> FloatArray:
 
 
 def _above_zero(name: str, values: ArrayLike) -> FloatArray:
-    array = np.asarray(values, dtype=np.float64)
-    bad = ~((array > 0) & np.isfinite(array))
-    if np.any(bad):
-        raise DataError(f"{name} must be above 0 and finite, got {array[bad][0]:g}")
-    return array
+    floats = np.finfo(np.float64)
+    return within(name, values, floats.smallest_subnormal, floats.max, "be above 0 and finite")
 
 
 def positive_probability(phi: ArrayLike, w: ArrayLike) -> FloatArray:
@@ -82,7 +79,7 @@ def gradient_second_moment(q: ArrayLike, *, norm_sq: ArrayLike = 1.0, eta: Array
 
     ``E[||g||^2 | phi] = ((1 - 4 eta) q (1 - q) + eta) ||phi||^2``; without noise, ``q (1 - q) ||phi||^2``.
 
-    The label is drawn from the teacher, ``Y ~ Bernoulli(q)``, then flipped with probability eta whatever it
+    The label is sampled from the teacher, ``Y ~ Bernoulli(q)``, then flipped with probability eta whatever it
     and phi are. The paper asks for eta below 1/2; the equation holds up to 1. It may also be written
     ``(q (1 - q) + eta (1 - 2 q)^2) ||phi||^2``: noise never lowers it, and leaves it at 1/4 where q = 1/2.
 
@@ -213,9 +210,9 @@ def risk_bound(*, N_eff: ArrayLike, T: ArrayLike, C_data: ArrayLike, C_opt: Arra
 
     ``E[L(w_T)] - L(w*) <~ C_data N_eff^(-1/2) + C_opt T^(-1/2)``.
 
-    Assumes (appendix) bounded representations; labels drawn from a logistic teacher; a population and an
+    Assumes (appendix) bounded representations; labels sampled from a logistic teacher; a population and an
     empirical loss that are strongly convex and smooth on a bounded convex set, which holds w* and, in its
-    interior, the empirical minimizer; and projected SGD on that set, its batches drawn independently from
+    interior, the empirical minimizer; and projected SGD on that set, its batches sampled independently from
     the sample, its gradients of bounded second moment, with steps ``eta_0 / sqrt(t)``, eta_0 small.
 
     C_data and C_opt are constants of the problem; the paper shows that there are such, and gives no values.

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, NamedTuple, get_args
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,14 +21,12 @@ from mprm.data.engine import Engine, make_engine
 from mprm.data.output import Dropped, DroppedRecords
 from mprm.data.records import lines_of
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
-from mprm.data.types import Count
 from mprm.data.validate import Issues
 from mprm.errors import DataError
 from mprm.progress import Progress, silent
-from mprm.selection.label_counts import ROW_TYPE, BoolArray, LabelCounts, gather_counts
-from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT, Counted, CountTask, count_labels, start_counting
+from mprm.selection.scan import ROLLOUT, Counted, CountTask, count_labels, start_counting
 from mprm.selection.select import SelectConfig
-from mprm.selection.strategies import keep_top
+from mprm.selection.strategies import ROW_TYPE, BoolArray, LabelCounts, gather_counts, keep_top
 from mprm.theory.beta_binomial import (
     REMEDY,
     Z_95,
@@ -110,39 +107,17 @@ Kind = tuple[float, int | None]
 MAX_KINDS = 1 << 20
 
 
-class _Step(msgspec.Struct, gc=False):
-    score: float
-    num_mc_total: Count | None = None
-
-
-class _Record(msgspec.Struct, gc=False):
-    steps_with_score: list[_Step]
-
-
-_decode = msgspec.json.Decoder(_Record).decode
-
-
 def count_steps(task: CountTask) -> tuple[Counted, list[Kind], bytes]:
     """Label counts of the chunk's rollouts, the kinds of their steps, and each step's kind by number, as uint32."""
-    counted = count_labels(task)
+    counted, fmt = count_labels(task), ROLLOUT_FORMATS[task.chunk.format]
     numbers: dict[Kind, int] = {}
     codes = array("I")
     # a row a line; a count that stopped at a bad record has fewer, and its error is raised soon
     for kind, line in zip(np.frombuffer(counted.rows, ROW_TYPE)["kind"].tolist(), lines_of(task.chunk), strict=False):
         if kind == ROLLOUT:
-            codes.extend([numbers.setdefault(step, len(numbers)) for step in _steps(line, task)])
+            (rollout,) = parse_line(line, fmt, None, Issues())  # validated when it was counted
+            codes.extend([numbers.setdefault((s.score, s.n_total), len(numbers)) for s in rollout.steps])
     return counted, list(numbers), codes.tobytes()
-
-
-def _steps(line: bytes, task: CountTask) -> list[Kind]:
-    """The kind of each step of a usable record."""
-    if task.chunk.format in COMPILED_FORMATS:
-        try:
-            return [(step.score, step.num_mc_total) for step in _decode(line).steps_with_score]
-        except msgspec.MsgspecError:
-            pass  # usable all the same, such as one with a count that is no number
-    (rollout,) = parse_line(line, ROLLOUT_FORMATS[task.chunk.format], task.options, Issues())
-    return [(step.score, step.n_total) for step in rollout.steps]
 
 
 @dataclass(frozen=True)
@@ -191,7 +166,7 @@ def count_corpus_steps(
     on_bad: Callable[[Dropped], Any] | None = None,
     progress: Progress = silent,
 ) -> StepCounts:
-    """Read the corpus once; see `mprm.selection.label_counts.count_corpus`."""
+    """Read the corpus once; see `mprm.selection.strategies.count_corpus`."""
     numbers: dict[Kind, int] = {}
     codes = bytearray()
 
@@ -325,11 +300,7 @@ class CorpusFit:
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig(CorpusOptions, EngineOptions):
-    """Fit the Beta-Binomial model to a corpus, overall and per source.
-
-    Gives the priors with 95% intervals, the effective noise of each count, the expected share of pseudo-positives,
-    and how much of each strategy's subset they make up.
-    """
+    """Which corpus the model is fitted to, and how."""
 
     rho: Annotated[
         float,

@@ -10,7 +10,6 @@ import pytest
 from scipy import special
 
 from mprm import theory
-from mprm.errors import ConfigError
 from mprm.selection.strategies import Strategy, rank_low_mc, rank_random
 from mprm.theory import FloatArray, RiskBound, beta_binomial, equations
 from mprm_lab.theory import selection, steps, training
@@ -245,13 +244,6 @@ def test_pseudo_positives_harm_and_statements_fail_where_they_do_not() -> None:
     assert np.all(np.diff(found.share) > 0)
     harmless = PseudoPositiveResults(share=found.share, annotated=found.corrected, corrected=found.corrected[::-1])
     assert failing(selection.compare_pseudo_positives(harmless)) == {"pseudo-positives harm", "… the more the worse"}
-
-
-def test_unknown_parts_and_negative_seeds_are_refused() -> None:
-    with pytest.raises(ConfigError, match="seed must be at least 0, got -1"):
-        verify(seed=-1)
-    with pytest.raises(ConfigError, match="unknown part 'lemmas'; expected steps, rollouts"):
-        verify(only=["lemmas"])
 
 
 def test_a_part_draws_the_same_with_and_without_the_others() -> None:

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from mprm_lab.reproduce.measure import SeedMean, seed_mean
+from mprm_lab.reproduce.measure import SeedMean
 from mprm_lab.reproduce.results import METRICS, Record, Runs, best_of_n_value
 
 BACKBONES = {"internvl": "InternVL2.5-8B", "qwen": "Qwen2.5-VL-7B"}
@@ -55,15 +55,12 @@ class Claim:
 
     def difference(self, runs: Runs, backbone: str) -> SeedMean | None:
         """In points, seed by seed, over the seeds that have all of the numbers."""
-        terms = [(*term, 1) for term in self.plus] + [(*term, -1) for term in self.minus]
-        records = [runs.records(backbone, condition) for condition, _, _ in terms]
-        differences = []
-        for seed in sorted(set.intersection(*map(set, records))):
-            values = [VALUES[value](by_seed[seed]) for (_, value, _), by_seed in zip(terms, records, strict=True)]
-            if None not in values:
-                signed = zip(values, terms, strict=True)
-                differences.append(100 * sum(sign * value for value, (_, _, sign) in signed))
-        return seed_mean(differences) if differences else None
+        terms = [
+            (condition, VALUES[value], sign)
+            for side, sign in ((self.plus, 100), (self.minus, -100))
+            for condition, value in side
+        ]
+        return runs.combined(backbone, terms)
 
     def outcome(self, difference: SeedMean | None) -> Outcome:
         """By where the interval lies; open without one."""

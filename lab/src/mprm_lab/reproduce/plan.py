@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mprm.config import StrategyName
-from mprm.errors import ConfigError
 from mprm_lab.make import TRAINING
 
 ALPHA = 0.05
@@ -33,12 +32,6 @@ class Run:
     """Of the selection, and of the order in training."""
     learning_rate: float | None = None
     """A rate to be tried, on the validation split; None for the one that was chosen."""
-
-    def __post_init__(self) -> None:
-        if (self.rho is None) != (self.subset in ("base", "full")):
-            raise ConfigError(f"rho goes with a strategy, got {self.subset} and {self.rho}")
-        if self.labels == "soft" and self.tau_count:
-            raise ConfigError("soft labels have no threshold")
 
     @property
     def condition(self) -> str:
@@ -101,10 +94,6 @@ class ReproducePlan:
     keep: tuple[str, ...] = ("full.seed0", "bis-10.seed0", "random-10.seed0")
     """Reward models that stay in ``runs/``, of every backbone."""
     device: Literal["auto", "cpu"] = "auto"
-
-    def __post_init__(self) -> None:
-        if self.seeds < 1 or self.seeds > self.choice_seed:
-            raise ConfigError(f"seeds must be from 1 to {self.choice_seed}, got {self.seeds}")
 
     def learning_rate_runs(self) -> list[Run]:
         """Runs that choose the learning rate."""

@@ -72,8 +72,6 @@ def reproduce(
     folder = LabFolder.read(path, backbones)
     jobs = jobs if jobs is not None else default_jobs(plan.device)
     check_folders(*(path / name for name in ("results", "images", "logs", "runs")))
-    if learning_rates is not None and (unknown := set(backbones) - learning_rates.keys()):
-        raise ConfigError(f"learning_rates has none for {', '.join(sorted(unknown))}")
     with _exclusive(path / WORK), worker_pool(jobs, path / "logs") as pool:
         session = _Session(folder, plan, pool, do_run or Runner(folder, plan), progress)
         missing = session.missing(wanted)

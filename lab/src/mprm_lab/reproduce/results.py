@@ -21,7 +21,8 @@ from mprm_lab.reproduce.plan import ReproducePlan, Run
 from mprm_lab.reproduce.run import RunStore
 
 Record = dict[str, Any]
-METRICS: dict[str, Callable[[Record], Any]] = {
+Metric = Callable[[Record], Any]
+METRICS: dict[str, Metric] = {
     "overall": lambda record: record["metrics"]["held_out"]["overall"],
     "overall_test_threshold": lambda record: record["metrics"]["test_threshold"]["overall"],
     "macro_f1": lambda record: record["metrics"]["held_out"]["macro_f1"],
@@ -148,31 +149,37 @@ class Runs:
         """By seed; empty where there is none."""
         return self._records.get((backbone, condition), {})
 
-    def mean(self, backbone: str, condition: str, metric: Callable[[Record], Any]) -> SeedMean | None:
+    def mean(self, backbone: str, condition: str, metric: Metric) -> SeedMean | None:
         """Mean over the seeds that have the number; None where none has."""
-        records = self.records(backbone, condition).values()
-        values = [value for record in records if (value := metric(record)) is not None]
-        return seed_mean(values) if values else None
+        return self.combined(backbone, [(condition, metric, 1)])
 
     def difference(
-        self, backbone: str, condition: str, other: str, metric: Callable[[Record], Any] = METRICS["overall"]
+        self, backbone: str, condition: str, other: str, metric: Metric = METRICS["overall"]
     ) -> SeedMean | None:
-        """Condition minus other, seed by seed, over the seeds that both have; None where there is none.
+        """Condition minus other, seed by seed; None where no seed has both."""
+        return self.combined(backbone, [(condition, metric, 1), (other, metric, -1)])
+
+    def combined(self, backbone: str, terms: Sequence[tuple[str, Metric, float]]) -> SeedMean | None:
+        """Sum of a condition's number times a factor, seed by seed, over the seeds that have all of the numbers.
 
         Runs of one seed have the order of their data, and what is sampled, in common.
         """
-        records, others = self.records(backbone, condition), self.records(backbone, other)
-        pairs = [(metric(records[seed]), metric(others[seed])) for seed in records if seed in others]
-        values = [first - second for first, second in pairs if first is not None and second is not None]
-        return seed_mean(values) if values else None
+        records = [self.records(backbone, condition) for condition, _, _ in terms]
+        sums = []
+        for seed in records[0]:
+            if all(seed in by_seed for by_seed in records):
+                values = [metric(each[seed]) for (_, metric, _), each in zip(terms, records, strict=True)]
+                if None not in values:
+                    sums.append(sum(factor * value for (*_, factor), value in zip(terms, values, strict=True)))
+        return seed_mean(sums) if sums else None
 
 
-def best_of_n_value(method: str, n: int) -> Callable[[Record], Any]:
+def best_of_n_value(method: str, n: int) -> Metric:
     """The accuracy of a way to choose among n candidates."""
     return lambda record: record.get("best_of_n", {}).get("accuracy", {}).get(method, {}).get(str(n))
 
 
-def _of_source(source: str) -> Callable[[Record], Any]:
+def _of_source(source: str) -> Metric:
     return lambda record: record["metrics"]["held_out"]["sources"].get(source)
 
 

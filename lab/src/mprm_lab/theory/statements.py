@@ -102,7 +102,7 @@ N_KNOWN = 1_000_000
 CRITERION = (
     "A line holds when it does in all its settings. =, ≤ and ≥: no setting contradicts it beyond chance; < and >:"
     " every setting shows it beyond chance. Chance is granted so much (Bonferroni, Student's t) that a run in which"
-    f" all statements are true refuses any of them with a probability of at most {FAMILY_ERROR:.0%}."
+    f" all statements are true rejects any of them with a probability of at most {FAMILY_ERROR:.0%}."
 )
 
 

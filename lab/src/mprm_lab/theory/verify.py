@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mprm.data import atomic_write
-from mprm.errors import ConfigError
+from mprm.data import atomic_write, save_figure
 from mprm.progress import Progress, silent
 from mprm.theory import FloatArray
 from mprm_lab.theory import selection
@@ -19,7 +18,6 @@ from mprm_lab.theory.statements import CRITERION, CheckResult, Comparison, check
 from mprm_lab.theory.steps import compare_rollouts, compare_steps, compare_success_rates
 from mprm_lab.theory.training import DATA, UPDATES, Training, compare_training, train_students
 
-PARTS = ("steps", "rollouts", "success-rates", "training", "strategies")
 N_SEEDS = 200
 """Students of each strategy in the world like the corpus; as many corpora."""
 N_SEEDS_OTHER = 60
@@ -76,6 +74,34 @@ def _curve_points(curve: dict[int, FloatArray]) -> dict[int, dict[str, float]]:
     }
 
 
+Simulated = tuple[list[Comparison], dict[str, Any]]
+"""Comparisons, and fields of a `Verification`."""
+
+
+def _training(rng: np.random.Generator) -> Simulated:
+    training = train_students(rng)
+    return compare_training(training), {"training": training}
+
+
+def _strategies(rng: np.random.Generator) -> Simulated:
+    train = selection.train_by_strategy
+    usual = train(rng, World(), N_SEEDS)
+    apart, alike = (train(rng, World(correlation=c), N_SEEDS_OTHER) for c in (APART, ALIKE))
+    pseudo = selection.train_with_pseudo_positives(rng, World(), N_SEEDS_OTHER)
+    worlds = [usual, apart, alike, train(rng, UNCERTAIN, N_SEEDS_OTHER)]
+    compared = [*selection.compare_strategies(usual, alike), *selection.compare_pseudo_positives(pseudo)]
+    return compared, {"worlds": worlds, "pseudo_positives": pseudo}
+
+
+PARTS: dict[str, Callable[[np.random.Generator], Simulated]] = {
+    "steps": lambda rng: (compare_steps(rng), {}),
+    "rollouts": lambda rng: (compare_rollouts(rng), {}),
+    "success-rates": lambda rng: (compare_success_rates(rng), {}),
+    "training": _training,
+    "strategies": _strategies,
+}
+
+
 def verify(*, seed: int = 0, only: Iterable[str] = (), progress: Progress = silent) -> Verification:
     """Simulate what the paper's statements are about, and check each statement.
 
@@ -85,38 +111,16 @@ def verify(*, seed: int = 0, only: Iterable[str] = (), progress: Progress = sile
     True
     """
     parts = list(only) or list(PARTS)
-    if unknown := [part for part in parts if part not in PARTS]:
-        raise ConfigError(f"unknown part {unknown[0]!r}; expected {', '.join(PARTS)}")
-    if seed < 0:
-        raise ConfigError(f"seed must be at least 0, got {seed}")
     compared: list[Comparison] = []
-    verification = Verification(seed=seed, results=[])
+    fields: dict[str, Any] = {}
     with progress("simulating", len(parts)) as advance:
-        for number, part in enumerate(PARTS):
-            if part not in parts:
-                continue
-            rng = np.random.default_rng([seed, number])
-            if part == "training":
-                training = train_students(rng)
-                verification = replace(verification, training=training)
-                compared += compare_training(training)
-            elif part == "strategies":
-                train = selection.train_by_strategy
-                usual = train(rng, World(), N_SEEDS)
-                apart, alike = (train(rng, World(correlation=c), N_SEEDS_OTHER) for c in (APART, ALIKE))
-                pseudo = selection.train_with_pseudo_positives(rng, World(), N_SEEDS_OTHER)
-                worlds = [usual, apart, alike, train(rng, UNCERTAIN, N_SEEDS_OTHER)]
-                verification = replace(verification, worlds=worlds, pseudo_positives=pseudo)
-                compared += [*selection.compare_strategies(usual, alike), *selection.compare_pseudo_positives(pseudo)]
-            else:
-                simulate = {
-                    "steps": compare_steps,
-                    "rollouts": compare_rollouts,
-                    "success-rates": compare_success_rates,
-                }
-                compared += simulate[part](rng)
-            advance(1)
-    return replace(verification, results=check_all(compared))
+        for number, (part, simulate) in enumerate(PARTS.items()):
+            if part in parts:
+                of_part, of_fields = simulate(np.random.default_rng([seed, number]))
+                compared += of_part
+                fields |= of_fields
+                advance(1)
+    return Verification(seed=seed, results=check_all(compared), **fields)
 
 
 # Figures.
@@ -141,18 +145,8 @@ def write_figures(verification: Verification, folder: Path) -> list[str]:
     for file in written:
         name, kind = file.split(".")
         with atomic_write(str(folder / file)) as temporary:
-            charts[name].save(str(temporary), format=kind, scale_factor=2 if kind == "png" else 1)
+            save_figure(charts[name], temporary, kind)
     return written
-
-
-def _styled(chart: Any, title: str, **size: int) -> Any:
-    return (
-        chart.properties(title=title, **size)
-        .configure_axis(labelFontSize=12, titleFontSize=13, titleFontWeight="normal", gridColor="#e5e5e5")
-        .configure_legend(labelFontSize=12, labelLimit=0, symbolStrokeWidth=2.5, symbolOpacity=1)
-        .configure_title(fontSize=14, anchor="start")
-        .configure_view(stroke=None)
-    )
 
 
 def _lines(rows: list[dict[str, Any]], colours: dict[str, str], direction: str, **axes: Any) -> Any:
@@ -190,7 +184,7 @@ def _scaling_figure(training: Training) -> Any:
     y = alt.Y("value:Q", title="excess risk, or deviation", scale=log, axis=tenths)
     chart = _lines(rows, dict(zip(curves, (BLUE, ORANGE, GREEN), strict=True)), "vertical", x=x, y=y)
     title = "T^(−1/2) and N^(−1/2) as bounded; the minimizer itself falls as 1/N"
-    return _styled(chart, title, width=440, height=280)
+    return chart.properties(title=title, width=440, height=280)
 
 
 def _strategies_figure(worlds: list[selection.StrategyResults]) -> Any:
@@ -219,10 +213,8 @@ def _strategies_figure(worlds: list[selection.StrategyResults]) -> Any:
         points = base.mark_point(filled=True, size=60, opacity=1).encode(x=f"{measure}:Q")
         return (bars + points).properties(width=250, height=240)
 
-    panels = alt.hconcat(
-        panel("f1", "macro-F1 less the teacher's"), panel("refitted_risk", "excess risk, intercept refitted")
-    )
-    return _styled(panels, "A tenth of the rollouts by each strategy, and all of them")
+    f1, risk = panel("f1", "macro-F1 less the teacher's"), panel("refitted_risk", "excess risk, intercept refitted")
+    return alt.hconcat(f1, risk).properties(title="A tenth of the rollouts by each strategy, and all of them")
 
 
 def _pseudo_positives_figure(pseudo: selection.PseudoPositiveResults) -> Any:
@@ -238,4 +230,5 @@ def _pseudo_positives_figure(pseudo: selection.PseudoPositiveResults) -> Any:
     x = alt.X("share:Q", title="pseudo-positives among positive steps (%)")
     y = alt.Y("risk:Q", title="excess risk of the student")
     chart = _lines(rows, dict(zip(curves, (ORANGE, BLUE), strict=True)), "horizontal", x=x, y=y)
-    return _styled(chart, "Pseudo-positives harm, and the more of them the more", width=440, height=260)
+    title = "Pseudo-positives harm, and the more of them the more"
+    return chart.properties(title=title, width=440, height=260)
