@@ -265,6 +265,12 @@ def _model_of_manifest(path: str | Path) -> str | None:
         return None
 
 
+def without_scores(benchmark: Benchmark) -> ScoredSolutions:
+    """The benchmark as a model would leave it that scores no step, to compare saved scores with."""
+    lines = (with_scores(solution, "", [math.nan] * len(solution.steps)) for solution in benchmark.solutions)
+    return ScoredSolutions(model="the benchmark", solutions=tuple(lines))
+
+
 def check_same_steps(first: ScoredSolutions, other: ScoredSolutions) -> None:
     """Stop when the two do not hold the same solutions with the same labels, in the same order."""
     remedy = "models are compared on the same benchmark, so score it again with both"
