@@ -109,16 +109,11 @@ class UnitCounts:
     rankings: tuple[tuple[str | None, RankedSteps, IntArray], ...]
     """(source, its steps by score, the unit of each of them), and so for all sources together."""
 
-    @property
-    def slices(self) -> list[slice]:
-        """The units of each source."""
-        bounds = np.searchsorted(self.source, np.arange(len(self.sources) + 1))
-        return [slice(start, stop) for start, stop in pairwise(bounds)]
-
     def by_source(self, counts_U_4: FloatArray, weights_D_P: FloatArray) -> FloatArray:
         """Sums of counts over the units of each source in each draw, shape (D, K, 4)."""
         weights_D_U = weights_D_P[:, self.problem]
-        return np.stack([weights_D_U[:, units] @ counts_U_4[units] for units in self.slices], axis=1)
+        bounds = np.searchsorted(self.source, np.arange(len(self.sources) + 1))
+        return np.stack([weights_D_U[:, a:b] @ counts_U_4[a:b] for a, b in pairwise(bounds)], axis=1)
 
 
 def count_units(table: StepTable, thresholds: Thresholds) -> UnitCounts:
@@ -347,5 +342,5 @@ def permutation_test(
 def _swapped_difference(model: UnitCounts, baseline: UnitCounts, is_swapped_D_P: FloatArray) -> FloatArray:
     """Difference of the overall values after swapping the two models on some problems."""
     moved = model.by_source(baseline.steps - model.steps, is_swapped_D_P)
-    own, other = (np.stack([c.steps[units].sum(0) for units in c.slices]) for c in (model, baseline))
+    own, other = (c.by_source(c.steps, np.ones((1, c.n_problems))) for c in (model, baseline))
     return metrics.overall_f1(own + moved) - metrics.overall_f1(other - moved)

@@ -29,7 +29,6 @@ from mprm.progress import Progress, silent
 from mprm.report.report import ReportConfig
 from mprm.selection.label_counts import LabelCounts, R_of, Rows, count_corpus, p_pos_of
 from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT
-from mprm.selection.select import SelectConfig
 from mprm.selection.stats import Statistics, statistics_by_source
 from mprm.selection.strategies import STRATEGIES, rank_bis, tie_order
 
@@ -320,7 +319,7 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
     unique = tuple(unique_counts(counts, number, seed=config.seed) for number in present)
     kept, cases = [], []
     for source in unique:
-        n_keep = SelectConfig().n_keep(config.rho, None, len(source.inverse))
+        n_keep = max(1, int(len(source.inverse) * config.rho))  # as `mprm select` does
         kept.append(source.n_kept("bis", alpha=config.alpha, n_keep=n_keep))
         cases += choose_cases(source, alpha=config.alpha, n_keep=n_keep, n_each=config.cases)
     step_scores, read_cases = read_scores_and_cases(counts, engine, cases, progress=progress)
