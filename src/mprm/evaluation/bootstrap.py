@@ -102,8 +102,9 @@ class UnitCounts:
     problem: IntArray
     """Shape (U,): problem of each unit."""
     steps: FloatArray
+    """Shape (U, 4): `metrics.hit_counts` of the unit's steps."""
     solutions: FloatArray
-    """Shape (U, 4): see `metrics.hit_counts`."""
+    """Shape (U, 4): `metrics.hit_counts` of its solutions, for first errors."""
     bins: FloatArray
     """Shape (U, 3 * BINS): see `metrics.expected_calibration_error`."""
     rankings: tuple[tuple[str | None, RankedSteps, IntArray], ...]

@@ -137,7 +137,7 @@ def f1_by_class(counts: FloatArray) -> tuple[FloatArray, FloatArray]:
     Parameters
     ----------
     counts : shape (..., 4)
-        See `hit_counts`.
+        Incorrect steps, those predicted so; correct steps, those predicted so. See `hit_counts`.
     """
     n_error, n_true_error, n_correct, n_true_correct = np.moveaxis(counts, -1, 0)
     n_wrong = n_error - n_true_error + n_correct - n_true_correct
@@ -298,7 +298,11 @@ def first_error_ranges(table: StepTable) -> HitRanges:
 
 
 def hit_counts(ranges: HitRanges, sources: IntArray, thresholds_C: FloatArray) -> FloatArray:
-    """Shape (C, K, 4): with an error and predicted right among them; without one and predicted right among them."""
+    """Counts of each source at each threshold, shape (C, K, 4).
+
+    The last axis: how many have an error, how many of these are predicted right; how many have none, how many of
+    these are predicted right.
+    """
     names = np.unique(sources)
     counts_C_K_4 = np.empty((len(thresholds_C), len(names), 4))
     for k, name in enumerate(names):

@@ -155,10 +155,10 @@ class RerankingMetrics(Struct):
     model: str
     total: _BestOfN
 
-    @property
-    def title(self) -> str:
-        """Of its chart."""
-        return f"Best of N: {self.model}, {self.total.n_questions:,} questions"
+    def chart(self, name: str) -> Chart:
+        """Accuracy against N."""
+        title = f"Best of N: {self.model}, {self.total.n_questions:,} questions"
+        return best_of_n_chart(name, title, self.total.accuracy)
 
 
 # Reading
@@ -332,10 +332,7 @@ def view_runs(runs: Runs) -> RunsView:
         *_curve_charts(measured, groups),
         *_scaling_charts("scaling_curves", "Overall F1 against ρ, at the end of training", trained),
         *_scaling_charts("scaling_evaluations", "Overall F1 against ρ, as evaluated", evaluated),
-        *(
-            best_of_n_chart(f"best_of_n_{k}", run.title, run.total.accuracy)
-            for k, run in enumerate(runs.rerankings, 1)
-        ),
+        *(metrics.chart(f"best_of_n_{number}") for number, metrics in enumerate(runs.rerankings, 1)),
         *_calibration_charts(runs.evaluations),
     ]
     tables = [
