@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mprm.evaluation.rerank import rerank as rerank
     from mprm.models.prm import PRM as PRM
     from mprm.progress import progress_bar as progress_bar
+    from mprm.report.report import report as report
     from mprm.selection.bis import bis as bis
     from mprm.selection.bis import mixture as mixture
     from mprm.selection.bis import positive_fraction as positive_fraction
@@ -62,6 +63,7 @@ __getattr__ = lazy_exports(
         "mprm.evaluation.rerank": ["RerankConfig", "rerank"],
         "mprm.models.prm": ["PRM"],
         "mprm.progress": ["progress_bar"],
+        "mprm.report": ["report"],
         "mprm.selection.bis": ["bis", "mixture", "positive_fraction", "reliability"],
         "mprm.selection.select": ["select"],
         "mprm.selection.selection": ["Selection"],

@@ -17,7 +17,8 @@ def lazy_exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[
     package
         The package's ``__name__``; its ``__all__`` is set to the names.
     names
-        Module to the names it defines.
+        Module to the names it defines; a subpackage that is exported itself, as the callable ``mprm.report``, is
+        given as its own name.
     """
     home = {name: module for module, of_module in names.items() for name in of_module}
     sys.modules[package].__dict__.setdefault("__all__", sorted(home))
@@ -26,7 +27,8 @@ def lazy_exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[
         """A module that exports `train` from its submodule `train`, whoever imported that before."""
 
         def __setattr__(self, name: str, value: Any) -> None:
-            if name not in home or not isinstance(value, ModuleType):  # the import system binds submodules
+            is_submodule = isinstance(value, ModuleType) and value.__name__ != home.get(name)
+            if name not in home or not is_submodule:  # the import system binds submodules
                 super().__setattr__(name, value)
 
     sys.modules[package].__class__ = Package
@@ -34,7 +36,8 @@ def lazy_exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(home[name]), name)
+        module = importlib.import_module(home[name])
+        value = module if home[name] == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -344,17 +344,6 @@ def test_drawn_votes_are_near_the_mean_over_all_subsets() -> None:
     assert drawn == pytest.approx(exact, abs=0.08)
 
 
-@pytest.mark.parametrize("ns", [[0], [3], [], [1, 5]])
-def test_an_n_without_candidates_is_refused(ns: list[int]) -> None:
-    with pytest.raises(ConfigError, match="N must be from 1 to 2"):
-        best_of_n([scored_question([1, 0], [0.1, 0.2])], ns=ns)
-
-
-def test_no_questions_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no questions"):
-        best_of_n([], ns=[1])
-
-
 def test_the_bootstrap_interval_of_a_share_is_as_wide_as_theory_says() -> None:
     column = np.array([1.0] * 30 + [0.0] * 70)[:, None]
     share = estimate(0.3, bootstrap_means(column, draws=4000, seed=0)[:, 0])

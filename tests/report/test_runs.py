@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from mprm.data.tables import Table
 from mprm.errors import DataError
 from mprm.report import report
 from mprm.report.page import Best
-from mprm.report.runs import RunsView, TrainedOn, best_marked, read_runs, view_runs
+from mprm.report.runs import NOT_COMPARED, OLD_NAMES, RunsView, TrainedOn, best_marked, read_runs, view_runs
 from tests.conftest import write_jsonl
 
 
@@ -276,6 +277,24 @@ def test_a_run_without_a_curve_is_named(tmp_path: Path) -> None:
     view = viewed(tmp_path)
     assert names(view, "After training") == ["all data"]
     assert str(tmp_path / "bare") in view.tables[0].notes[-1]
+
+
+def test_options_that_are_not_compared_are_options_of_training() -> None:
+    options = {field.name for field in fields(pytest.importorskip("mprm.training.config").TrainConfig)}
+    written_by_training = {"rollouts_xxh3_128", "base_fingerprint"}
+    assert NOT_COMPARED - written_by_training <= options
+    assert set(OLD_NAMES.values()) <= options
+    assert not OLD_NAMES.keys() & options
+
+
+def test_runs_of_earlier_versions_compare_with_new_ones(tmp_path: Path) -> None:
+    images = {"min_pixels": None, "max_pixels": 784, "max_patches": None}
+    train(tmp_path / "old", 0.2, keep=1, workers=0, max_updates=None, image_settings={"max_pixels": 784})
+    train(tmp_path / "new", 0.4, seed=1, save_total_limit=2, dataloader_workers=4, max_optimizer_steps=None, **images)
+    assert names(viewed(tmp_path), "After training") == ["all data (2 seeds)"]
+    train(tmp_path / "other", 0.4, seed=2, image_settings={"max_pixels": 999})
+    shown = ["all data, max_pixels 784 (2 seeds)", "all data, max_pixels 999"]
+    assert names(viewed(tmp_path), "After training") == shown
 
 
 ESTIMATE = {"value": 0.5}

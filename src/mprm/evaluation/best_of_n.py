@@ -7,7 +7,7 @@ over all of these subsets, in closed form where there is one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import combinations
@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mprm.data.charts import Chart, Point, Series
 from mprm.errors import ConfigError
 from mprm.evaluation.bootstrap import Estimate, bootstrap_means, estimate
 from mprm.evaluation.metrics import BoolArray, FloatArray
@@ -196,11 +197,6 @@ def best_of_n(
     draws, seed
         Bootstrap draws over questions, maximum of subsets for votes; seed of both.
     """
-    if not questions:
-        raise ConfigError("there are no questions to choose answers for")
-    fewest = min(len(question.is_correct_M) for question in questions)
-    if not ns or not all(1 <= n <= fewest for n in ns):
-        raise ConfigError(f"N must be from 1 to {fewest}, the fewest candidates of a question; got {list(ns)}")
     can_vote = any((question.answers_M >= 0).any() for question in questions)
     methods = [name for name in METHODS if name != "prm" and (can_vote or not name.endswith("_vote"))]
     columns = [(name, n) for name in [*AGGREGATES, *methods] for n in ns]
@@ -236,6 +232,17 @@ def best_of_n(
         total=summary(lower, upper),
         sources={name: summary(lower[mask], upper[mask]) for name, mask in masks_by_source.items()},
     )
+
+
+def best_of_n_chart(name: str, title: str, accuracy: Mapping[str, Mapping[int, Estimate]]) -> Chart:
+    """Accuracy against N, a line and its 95% band for each method."""
+    series = []
+    for method, by_n in accuracy.items():
+        defined = [(n, by_n[n], value) for n in sorted(by_n) if (value := by_n[n].value) is not None]
+        points = tuple(Point(x=n, y=value, low=entry.low, high=entry.high) for n, entry, value in defined)
+        series.append(Series(name=METHODS.get(method, method), points=points))
+    x = "candidates a question (N)"
+    return Chart(name=name, title=title, x=x, y="accuracy", series=tuple(series), is_log=True)
 
 
 def _summary(

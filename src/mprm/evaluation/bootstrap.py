@@ -13,7 +13,16 @@ from itertools import pairwise
 import numpy as np
 
 from mprm.evaluation import metrics
-from mprm.evaluation.metrics import BINS, BoolArray, FloatArray, IntArray, RankedSteps, StepTable, Thresholds
+from mprm.evaluation.metrics import (
+    BINS,
+    BoolArray,
+    FloatArray,
+    HitRanges,
+    IntArray,
+    RankedSteps,
+    StepTable,
+    Thresholds,
+)
 from mprm.evaluation.scores import ScoredSolution
 
 Key = tuple[str | None, str]
@@ -92,42 +101,38 @@ class UnitCounts:
     """Shape (U,): source of each unit, non-decreasing."""
     problem: IntArray
     """Shape (U,): problem of each unit."""
-    confusion: FloatArray
-    """Shape (U, 4): see `metrics.f1_by_class`."""
+    steps: FloatArray
+    """Shape (U, 4): `metrics.hit_counts` of the unit's steps."""
     solutions: FloatArray
-    """Shape (U, 4): see `metrics.processbench_f1`."""
+    """Shape (U, 4): `metrics.hit_counts` of its solutions, for first errors."""
     bins: FloatArray
     """Shape (U, 3 * BINS): see `metrics.expected_calibration_error`."""
     rankings: tuple[tuple[str | None, RankedSteps, IntArray], ...]
     """(source, its steps by score, the unit of each of them), and so for all sources together."""
 
-    @property
-    def slices(self) -> list[slice]:
-        """The units of each source."""
-        bounds = np.searchsorted(self.source, np.arange(len(self.sources) + 1))
-        return [slice(start, stop) for start, stop in pairwise(bounds)]
-
     def by_source(self, counts_U_4: FloatArray, weights_D_P: FloatArray) -> FloatArray:
         """Sums of counts over the units of each source in each draw, shape (D, K, 4)."""
         weights_D_U = weights_D_P[:, self.problem]
-        return np.stack([weights_D_U[:, units] @ counts_U_4[units] for units in self.slices], axis=1)
+        bounds = np.searchsorted(self.source, np.arange(len(self.sources) + 1))
+        return np.stack([weights_D_U[:, a:b] @ counts_U_4[a:b] for a, b in pairwise(bounds)], axis=1)
 
 
 def count_units(table: StepTable, thresholds: Thresholds) -> UnitCounts:
     """The counts of each unit, with the predictions that the thresholds make."""
     units, unit_of_solution = np.unique(np.stack([table.source, table.problem], 1), axis=0, return_inverse=True)
     n_units, unit_of_solution = len(units), unit_of_solution.reshape(-1)
-    of_steps, of_solutions = (np.array(cuts)[thresholds.fold] for cuts in (thresholds.steps, thresholds.solutions))
-    counted = np.flatnonzero(table.is_counted)
-    scores, is_correct, solution = table.scores[counted], table.labels[counted] == 1, table.solution[counted]
-    source, unit, ones = table.source[solution], unit_of_solution[solution], np.ones(len(counted))
-    is_predicted = scores >= of_steps[table.problem[solution]]
-    cell = np.where(is_correct, np.where(is_predicted, 0, 2), np.where(is_predicted, 1, 3))
-    index_of_bin = metrics.calibration_bin(scores)
-    ranges = metrics.first_error_ranges(table)
-    cuts = of_solutions[table.problem[ranges.solution]]
-    is_hit = (ranges.above < cuts) & (cuts <= ranges.up_to)
-    kind, unit_of_range = np.where(ranges.is_erroneous, 0, 2), unit_of_solution[ranges.solution]
+
+    def hits(ranges: HitRanges, thresholds_of_folds: tuple[float, ...]) -> FloatArray:
+        t = np.array(thresholds_of_folds)[thresholds.fold][table.problem[ranges.solution]]
+        is_hit = (ranges.above < t) & (t <= ranges.up_to)
+        unit, column = unit_of_solution[ranges.solution], np.where(ranges.is_error, 0, 2)
+        shape = (n_units, 4)
+        return _summed(unit, column, np.ones(len(t)), shape) + _summed(unit, column + 1, is_hit, shape)
+
+    scores, is_correct = table.scores[table.is_counted], table.labels[table.is_counted] == 1
+    solution = table.solution[table.is_counted]
+    source, unit, bins = table.source[solution], unit_of_solution[solution], metrics.calibration_bin(scores)
+    amounts = (np.ones(len(scores)), scores, is_correct)
     rankings = []
     for k, name in enumerate([*table.sources, None]):
         here = np.arange(len(scores)) if name is None else np.flatnonzero(source == k)
@@ -138,10 +143,9 @@ def count_units(table: StepTable, thresholds: Thresholds) -> UnitCounts:
         n_problems=len(table.problems),
         source=units[:, 0],
         problem=units[:, 1],
-        confusion=_summed(unit, cell, ones, (n_units, 4)),
-        solutions=_summed(unit_of_range, kind, np.ones(len(kind)), (n_units, 4))
-        + _summed(unit_of_range, kind + 1, is_hit, (n_units, 4)),
-        bins=np.concatenate([_summed(unit, index_of_bin, a, (n_units, BINS)) for a in (ones, scores, is_correct)], 1),
+        steps=hits(metrics.step_ranges(table), thresholds.steps),
+        solutions=hits(metrics.first_error_ranges(table), thresholds.solutions),
+        bins=np.concatenate([_summed(unit, bins, amount, (n_units, BINS)) for amount in amounts], 1),
         rankings=tuple(rankings),
     )
 
@@ -161,29 +165,25 @@ def compute_metrics(counts: UnitCounts, weights_D_P: FloatArray) -> dict[Key, Fl
         How often each draw holds each problem; ones for the metrics themselves.
     """
     weights_D_U = weights_D_P[:, counts.problem]
-    confusion_D_K = counts.by_source(counts.confusion, weights_D_P)
+    steps_D_K = counts.by_source(counts.steps, weights_D_P)
     solutions_D_K = counts.by_source(counts.solutions, weights_D_P)
-    values: dict[Key, FloatArray] = {(None, "overall"): metrics.overall_f1(confusion_D_K)}
-    for name, confusion, solutions in [
-        *((name, confusion_D_K[:, k], solutions_D_K[:, k]) for k, name in enumerate(counts.sources)),
-        (None, confusion_D_K.sum(1), solutions_D_K.sum(1)),
+    values: dict[Key, FloatArray] = {(None, "overall"): metrics.overall_f1(steps_D_K)}
+    for name, steps, solutions in [
+        *((name, steps_D_K[:, k], solutions_D_K[:, k]) for k, name in enumerate(counts.sources)),
+        (None, steps_D_K.sum(1), solutions_D_K.sum(1)),
     ]:
-        n_hits, n_solutions = solutions[:, 1] + solutions[:, 3], solutions[:, 0] + solutions[:, 2]
-        values[name, "macro_f1"] = metrics.macro_f1(confusion)
-        values[name, "f1_correct"], values[name, "f1_error"] = metrics.f1_by_class(confusion)
-        values[name, "accuracy"] = metrics.defined_ratio(confusion[:, 0] + confusion[:, 3], confusion.sum(1))
-        values[name, "first_error_accuracy"] = metrics.defined_ratio(n_hits, n_solutions)
+        values[name, "macro_f1"] = metrics.macro_f1(steps)
+        values[name, "f1_correct"], values[name, "f1_error"] = metrics.f1_by_class(steps)
+        values[name, "accuracy"] = metrics.accuracy(steps)
+        values[name, "first_error_accuracy"] = metrics.accuracy(solutions)
         values[name, "erroneous_accuracy"] = metrics.defined_ratio(solutions[:, 1], solutions[:, 0])
         values[name, "correct_accuracy"] = metrics.defined_ratio(solutions[:, 3], solutions[:, 2])
         values[name, "processbench_f1"] = metrics.processbench_f1(solutions)
-    f1_D_K = metrics.processbench_f1(solutions_D_K)
-    is_defined = ~np.isnan(f1_D_K)  # the mean over the sources that have both kinds of solutions
-    n_defined = is_defined.sum(1).astype(np.float64)
-    values[None, "processbench_f1"] = metrics.defined_ratio(np.where(is_defined, f1_D_K, 0).sum(1), n_defined)
+    values[None, "processbench_f1"] = metrics.mean_processbench_f1(solutions_D_K)
     bins = (weights_D_U @ counts.bins).reshape(len(weights_D_P), 3, BINS)
     values[None, "ece"] = metrics.expected_calibration_error(bins)
-    for name, steps, units in counts.rankings:
-        for metric, of_draws in metrics.ranking_metrics(steps, weights_D_U[:, units]).items():
+    for name, ranked, units in counts.rankings:
+        for metric, of_draws in metrics.ranking_metrics(ranked, weights_D_U[:, units]).items():
             values[name, metric] = of_draws
     return values
 
@@ -243,8 +243,8 @@ def bootstrap_metrics(
 def bootstrap_overall(counts: UnitCounts, *, draws: int, seed: int) -> FloatArray:
     """The overall value and that of each draw, shape (1 + draws,): those of `bootstrap_metrics`, in less time."""
     weights = resampled_weights(counts.n_problems, draws=draws, seed=seed)
-    confusions = (counts.by_source(counts.confusion, w) for w in (np.ones((1, counts.n_problems)), *weights))
-    return np.concatenate([metrics.overall_f1(confusion_D_K) for confusion_D_K in confusions])
+    parts = (counts.by_source(counts.steps, w) for w in (np.ones((1, counts.n_problems)), *weights))
+    return np.concatenate([metrics.overall_f1(steps_D_K) for steps_D_K in parts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,6 +342,6 @@ def permutation_test(
 
 def _swapped_difference(model: UnitCounts, baseline: UnitCounts, is_swapped_D_P: FloatArray) -> FloatArray:
     """Difference of the overall values after swapping the two models on some problems."""
-    moved = model.by_source(baseline.confusion - model.confusion, is_swapped_D_P)
-    own, other = (np.stack([c.confusion[units].sum(0) for units in c.slices]) for c in (model, baseline))
+    moved = model.by_source(baseline.steps - model.steps, is_swapped_D_P)
+    own, other = (c.by_source(c.steps, np.ones((1, c.n_problems))) for c in (model, baseline))
     return metrics.overall_f1(own + moved) - metrics.overall_f1(other - moved)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ from mprm.evaluation.scores import (
     check_same_steps,
     read_scores,
     score_benchmark,
-    with_scores,
+    without_scores,
     write_scores,
 )
 from mprm.progress import Progress, silent
@@ -184,12 +184,25 @@ def evaluate(
         config.check_outputs([], [*config.scores, *(file.path for file in files)])
     scored = [read_scores(path) for path in config.scores]
     if scored:
-        first = scored[0] if benchmark is None else _unscored(benchmark)
+        expected = scored[0] if benchmark is None else without_scores(benchmark)
         for saved in scored:
-            check_same_steps(first, saved)
+            check_same_steps(expected, saved)
     if benchmark is not None and config.model is not None:
         scored.append(_score(benchmark, config, progress))
-    evaluation = _evaluate(scored, benchmark, config)
+    models = []
+    for index, saved in enumerate(scored):
+        n_before = [other.model for other in scored[:index]].count(saved.model)
+        name = f"{saved.model} ({n_before + 1})" if n_before else saved.model
+        choice = {"folds": config.folds, "draws": config.draws, "seed": config.seed}
+        models.append(model_result(saved.solutions, config.threshold, name=name, **choice))
+    evaluation = Evaluation(
+        config=config,
+        files=files,
+        # notes on scores files say nothing new beside the benchmark that they are the scores of
+        notes=benchmark.notes if benchmark else tuple(note for saved in scored for note in saved.notes),
+        models=tuple(models),
+        comparisons=tuple(compare(model, models[0], draws=config.draws, seed=config.seed) for model in models[1:]),
+    )
     if config.out is not None:
         numbers = evaluation.to_json()
         config.write_results(
@@ -201,12 +214,6 @@ def evaluate(
             sources=numbers["models"][0]["source_counts"],
         )
     return evaluation
-
-
-def _unscored(benchmark: Benchmark) -> ScoredSolutions:
-    """The benchmark without scores, to compare saved ones with."""
-    lines = (with_scores(solution, "", [math.nan] * len(solution.steps)) for solution in benchmark.solutions)
-    return ScoredSolutions(model="the benchmark", solutions=tuple(lines))
 
 
 def _score(benchmark: Benchmark, config: EvaluateConfig, progress: Progress) -> ScoredSolutions:
@@ -235,23 +242,6 @@ def _model_info(config: EvaluateConfig) -> dict[str, Any]:
     path = next((path for path in paths if path.is_file()), None)
     content = None if path is None else msgspec.json.decode(path.read_bytes())  # the model was loaded with it
     return {"model_info": {"path": config.model, "prm_config.json": content}}
-
-
-def _evaluate(scored: Sequence[ScoredSolutions], benchmark: Benchmark | None, config: EvaluateConfig) -> Evaluation:
-    names, results = [saved.model for saved in scored], []
-    for index, saved in enumerate(scored):
-        n_before = names[:index].count(saved.model)
-        name = f"{saved.model} ({n_before + 1})" if n_before else saved.model
-        options = {"folds": config.folds, "draws": config.draws, "seed": config.seed}
-        results.append(model_result(saved.solutions, config.threshold, name=name, **options))
-    return Evaluation(
-        config=config,
-        files=benchmark.files if benchmark else (),
-        # notes on scores files say nothing new beside the benchmark that they are the scores of
-        notes=benchmark.notes if benchmark else tuple(note for saved in scored for note in saved.notes),
-        models=tuple(results),
-        comparisons=tuple(compare(model, results[0], draws=config.draws, seed=config.seed) for model in results[1:]),
-    )
 
 
 def _source_table(model: ModelResult, threshold: str) -> Table:

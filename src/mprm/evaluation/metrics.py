@@ -6,9 +6,9 @@ computed for any number of bootstrap draws at once. A threshold is chosen on oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import xxhash
@@ -131,39 +131,58 @@ def defined_ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
     return ratio
 
 
-def f1_by_class(confusion: FloatArray) -> tuple[FloatArray, FloatArray]:
+def f1_by_class(counts: FloatArray) -> tuple[FloatArray, FloatArray]:
     """F1 of the correct and of the incorrect class; 0 where nothing is in a class and nothing is predicted to be.
 
     Parameters
     ----------
-    confusion : shape (..., 4)
-        True positives, false positives, false negatives, true negatives; positive is correct.
+    counts : shape (..., 4)
+        Incorrect steps, those predicted so; correct steps, those predicted so. See `hit_counts`.
     """
-    tp, fp, fn, tn = np.moveaxis(confusion, -1, 0)
-    totals = (2 * tp + fp + fn, 2 * tn + fp + fn)
+    n_error, n_true_error, n_correct, n_true_correct = np.moveaxis(counts, -1, 0)
+    n_wrong = n_error - n_true_error + n_correct - n_true_correct
     correct, error = (
-        np.divide(2 * hits, total, out=np.zeros(np.shape(total)), where=total > 0)
-        for hits, total in zip((tp, tn), totals, strict=True)
+        np.divide(2 * hits, 2 * hits + n_wrong, out=np.zeros(np.shape(hits)), where=hits + n_wrong > 0)
+        for hits in (n_true_correct, n_true_error)
     )
     return correct, error
 
 
-def macro_f1(confusion: FloatArray) -> FloatArray:
+def macro_f1(counts: FloatArray) -> FloatArray:
     """Mean of the F1 of both classes, even where one is absent.
 
     Examples
     --------
-    >>> float(macro_f1(np.array([3.0, 1.0, 1.0, 0.0])))  # of 2 * 3 / (2 * 3 + 1 + 1) and 0
+    >>> float(macro_f1(np.array([1.0, 0.0, 4.0, 3.0])))  # of 2 * 3 / (2 * 3 + 1 + 1) and 0
     0.375
     """
-    correct, error = f1_by_class(confusion)
+    correct, error = f1_by_class(counts)
     return (correct + error) / 2
 
 
-def overall_f1(confusion_K: FloatArray) -> FloatArray:
+def overall_f1(counts_K: FloatArray) -> FloatArray:
     """The paper's overall value: macro-F1 of each source, axis -2, weighted by its number of steps."""
-    n_steps = confusion_K.sum(-1)
-    return defined_ratio((macro_f1(confusion_K) * n_steps).sum(-1), n_steps.sum(-1))
+    n_steps = counts_K[..., 0] + counts_K[..., 2]
+    return defined_ratio((macro_f1(counts_K) * n_steps).sum(-1), n_steps.sum(-1))
+
+
+def accuracy(counts: FloatArray) -> FloatArray:
+    """Share of right predictions; nan where there are none."""
+    return defined_ratio(counts[..., 1] + counts[..., 3], counts[..., 0] + counts[..., 2])
+
+
+def processbench_f1(counts: FloatArray) -> FloatArray:
+    """Harmonic mean of the accuracy on erroneous and on correct solutions; nan where either kind is absent."""
+    erroneous, correct = (defined_ratio(counts[..., k + 1], counts[..., k]) for k in (0, 2))
+    total = erroneous + correct
+    return np.divide(2 * erroneous * correct, total, out=np.array(total), where=total > 0)
+
+
+def mean_processbench_f1(counts_K: FloatArray) -> FloatArray:
+    """ProcessBench F1, mean over the sources, axis -2, that have both kinds of solutions; nan where none has."""
+    f1_K = processbench_f1(counts_K)
+    is_defined = ~np.isnan(f1_K)
+    return defined_ratio(np.where(is_defined, f1_K, 0).sum(-1), is_defined.sum(-1).astype(np.float64))
 
 
 def calibration_bin(scores: FloatArray) -> IntArray:
@@ -243,52 +262,60 @@ def _per_run(weights: FloatArray, starts: IntArray) -> FloatArray:
     return weights if len(starts) == weights.shape[1] else np.add.reduceat(weights, starts, axis=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FirstErrorRanges:
-    """For each solution, the thresholds at which its first error is predicted.
+class HitRanges(NamedTuple):
+    """For each of M steps or solutions, the thresholds t at which it is predicted right: ``above < t <= up_to``."""
+
+    solution: IntArray
+    """Shape (M,): index of the solution."""
+    is_error: BoolArray
+    """Shape (M,): whether the step is incorrect, or the solution has an error."""
+    above: FloatArray
+    up_to: FloatArray
+
+
+def step_ranges(table: StepTable) -> HitRanges:
+    """The ranges of the steps that count: a step is predicted correct when its score is at least the threshold."""
+    scores, is_error = table.scores[table.is_counted], table.labels[table.is_counted] == -1
+    above, up_to = np.where(is_error, scores, -np.inf), np.where(is_error, np.inf, scores)
+    return HitRanges(table.solution[table.is_counted], is_error, above, up_to)
+
+
+def first_error_ranges(table: StepTable) -> HitRanges:
+    """The ranges of the solutions whose steps all have scores.
 
     The first step below the threshold t is the predicted first error. It is the true one, e, exactly when
     ``score[e] < t`` and every score before it is at least t; a solution without error is predicted as such when its
-    lowest score is at least t. Either way: when ``above < t <= up_to``.
+    lowest score is at least t.
     """
-
-    solution: IntArray
-    """Shape (M,): index of the solution; those with unscored steps are left out."""
-    above: FloatArray
-    """Shape (M,): score of the first error; -inf for a solution without one."""
-    up_to: FloatArray
-    """Shape (M,): lowest score before it, inf when it is the first step; of all steps when there is none."""
-    is_erroneous: BoolArray
-
-
-def first_error_ranges(table: StepTable, is_used: BoolArray | None = None) -> FirstErrorRanges:
-    """The ranges of every solution whose steps all have scores; of the problems in ``is_used``, shape (P,), alone."""
-    solutions = np.flatnonzero(table.is_scored if is_used is None else table.is_scored & is_used[table.problem])
     starts = np.searchsorted(table.solution, np.arange(len(table.source)))
-    first_error = table.first_error[solutions]
-    is_erroneous = first_error >= 0
+    is_error = table.first_error >= 0
+    above = np.where(is_error, table.scores[starts + np.maximum(table.first_error, 0)], -np.inf)
     index = np.arange(len(table.scores)) - starts[table.solution]
-    limit = np.where(table.first_error >= 0, table.first_error, np.iinfo(np.int64).max)
-    before = np.where(index < limit[table.solution], table.scores, np.inf)
-    return FirstErrorRanges(
-        solution=solutions,
-        above=np.where(is_erroneous, table.scores[starts[solutions] + np.maximum(first_error, 0)], -np.inf),
-        up_to=np.minimum.reduceat(before, starts)[solutions],
-        is_erroneous=is_erroneous,
-    )
+    is_before = (index < table.first_error[table.solution]) | ~is_error[table.solution]
+    up_to = np.minimum.reduceat(np.where(is_before, table.scores, np.inf), starts)
+    kept = np.flatnonzero(table.is_scored)
+    return HitRanges(kept, is_error[kept], above[kept], up_to[kept])
 
 
-def processbench_f1(counts: FloatArray) -> FloatArray:
-    """Harmonic mean of the accuracy on erroneous and on correct solutions; nan where either kind is absent.
+def hit_counts(ranges: HitRanges, sources: IntArray, thresholds_C: FloatArray) -> FloatArray:
+    """Counts of each source at each threshold, shape (C, K, 4).
 
-    Parameters
-    ----------
-    counts : shape (..., 4)
-        Erroneous solutions, those of them with the first error predicted; correct ones, those predicted as such.
+    The last axis: how many have an error, how many of these are predicted right; how many have none, how many of
+    these are predicted right.
     """
-    erroneous, correct = (defined_ratio(counts[..., k + 1], counts[..., k]) for k in (0, 2))
-    total = erroneous + correct
-    return np.divide(2 * erroneous * correct, total, out=np.array(total), where=total > 0)
+    names = np.unique(sources)
+    counts_C_K_4 = np.empty((len(thresholds_C), len(names), 4))
+    for k, name in enumerate(names):
+        for column, is_kind in ((0, ranges.is_error), (2, ~ranges.is_error)):
+            is_here = (sources == name) & is_kind
+            is_possible = is_here & (ranges.above < ranges.up_to)
+            # sorted once; how many ranges begin and end below each threshold is then a search, not a pass over all
+            n_begun, n_ended = (
+                np.searchsorted(np.sort(ends[is_possible]), thresholds_C) for ends in (ranges.above, ranges.up_to)
+            )
+            counts_C_K_4[:, k, column] = is_here.sum()
+            counts_C_K_4[:, k, column + 1] = n_begun - n_ended
+    return counts_C_K_4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -312,43 +339,13 @@ def candidate_thresholds(scores: FloatArray) -> FloatArray:
     return distinct[np.linspace(0, len(distinct) - 1, MAX_CANDIDATES).round().astype(np.int64)]
 
 
-def best_step_threshold(scores: FloatArray, labels: IntArray, sources: IntArray) -> float:
-    """The candidate with the best overall value on these steps, which all count; the lowest of equally good ones."""
-    candidates = candidate_thresholds(scores)
-    names = np.unique(sources)
-    confusion_C_K_4 = np.empty((len(candidates), len(names), 4))
-    for k, name in enumerate(names):
-        is_here = sources == name
-        # sorted once; how many scores lie below each candidate is then a search, not a pass over all steps
-        correct, wrong = (np.sort(scores[is_here & (labels == label)]) for label in (1, -1))
-        fn, tn = np.searchsorted(correct, candidates), np.searchsorted(wrong, candidates)
-        confusion_C_K_4[:, k] = np.stack([len(correct) - fn, len(wrong) - tn, fn, tn], axis=-1)
-    return _first_best(candidates, overall_f1(confusion_C_K_4))
-
-
-def best_solution_threshold(ranges: FirstErrorRanges, sources: IntArray) -> float | None:
-    """The candidate with the best ProcessBench F1, averaged over sources; None where no source has one."""
+def best_threshold(ranges: HitRanges, sources: IntArray, metric: Callable[[FloatArray], FloatArray]) -> float | None:
+    """The lowest candidate with the best metric of its `hit_counts`, up to rounding; None where it is undefined."""
     bounds = np.concatenate([ranges.above, ranges.up_to])
     candidates = candidate_thresholds(bounds[np.isfinite(bounds)])
-    names = np.unique(sources)
-    counts_C_K_4 = np.empty((len(candidates), len(names), 4))
-    for k, name in enumerate(names):
-        for column, is_kind in ((0, ranges.is_erroneous), (2, ~ranges.is_erroneous)):
-            is_here = (sources == name) & is_kind
-            is_possible = is_here & (ranges.above < ranges.up_to)
-            n_started = np.searchsorted(np.sort(ranges.above[is_possible]), candidates, side="left")
-            n_ended = np.searchsorted(np.sort(ranges.up_to[is_possible]), candidates, side="left")
-            counts_C_K_4[:, k, column] = is_here.sum()
-            counts_C_K_4[:, k, column + 1] = n_started - n_ended
-    f1_C_K = processbench_f1(counts_C_K_4)
-    has_both = ~np.isnan(f1_C_K).all(axis=0)
-    if not has_both.any():
+    values = metric(hit_counts(ranges, sources, candidates))
+    if np.isnan(values).all():
         return None
-    return _first_best(candidates, f1_C_K[:, has_both].mean(axis=1))
-
-
-def _first_best(candidates: FloatArray, values: FloatArray) -> float:
-    """The lowest candidate whose value is the best, up to rounding."""
     return float(candidates[np.argmax(values >= values.max() - TOLERANCE)])
 
 
@@ -373,28 +370,25 @@ def choose_thresholds(table: StepTable, threshold: Threshold, *, folds: int, see
     every problem is reported once and none helps to choose its own threshold. ``test``: one threshold, chosen on
     all that it is reported on. A number: that one.
     """
-    n_problems = len(table.problems)
+    fold = np.zeros(len(table.problems), np.int64)
     if not isinstance(threshold, str):
         single = (float(threshold),)
-        return Thresholds(scheme="fixed", steps=single, solutions=single, fold=np.zeros(n_problems, np.int64))
+        return Thresholds(scheme="fixed", steps=single, solutions=single, fold=fold)
+    masks = [fold == 0]
     if threshold == "held-out":
         fold = folds_of(table.problems, folds=folds, seed=seed)
-        pairs = [_choose(table, fold != number) for number in range(folds)]
-    else:
-        fold = np.zeros(n_problems, np.int64)
-        pairs = [_choose(table, np.ones(n_problems, np.bool_))]
-    steps, solutions = zip(*pairs, strict=True)
-    return Thresholds(scheme=threshold, steps=steps, solutions=solutions, fold=fold)
+        masks = [fold != number for number in range(folds)]
 
+    def best(ranges: HitRanges, metric: Callable[[FloatArray], FloatArray]) -> list[float | None]:
+        parts = (HitRanges(*(column[mask[table.problem[ranges.solution]]] for column in ranges)) for mask in masks)
+        return [best_threshold(part, table.source[part.solution], metric) for part in parts]
 
-def _choose(table: StepTable, is_used: BoolArray) -> tuple[float, float]:
-    """The best thresholds for the problems in ``is_used``: for steps, and for first errors."""
-    steps = table.is_counted & is_used[table.problem][table.solution]
-    if not steps.any():
+    steps = [t for t in best(step_ranges(table), overall_f1) if t is not None]
+    if len(steps) < len(masks):
         raise ConfigError(
             "some fold holds every labelled step; take fewer folds, or a fixed threshold (--threshold 0.5)"
         )
-    best = best_step_threshold(table.scores[steps], table.labels[steps], table.source[table.solution[steps]])
-    ranges = first_error_ranges(table, is_used)
-    best_solution = best_solution_threshold(ranges, table.source[ranges.solution])
-    return best, best if best_solution is None else best_solution
+    solutions = best(first_error_ranges(table), mean_processbench_f1)
+    # without solutions of both kinds, those of steps
+    filled = tuple(t if own is None else own for t, own in zip(steps, solutions, strict=True))
+    return Thresholds(scheme=threshold, steps=tuple(steps), solutions=filled, fold=fold)

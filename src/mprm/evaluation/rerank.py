@@ -7,22 +7,21 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from mprm.annotation.checker import AnswerChecker
 from mprm.annotation.journal import SUFFIX, Journal
 from mprm.annotation.samplers.sampler import derived_seed
 from mprm.answers.compare import read_answer
 from mprm.answers.extract import final_answer
-from mprm.answers.grade import Grade, GradedAnswer
+from mprm.answers.grade import GradedAnswer
 from mprm.config import Option, takes
 from mprm.data.candidates import read_candidates
-from mprm.data.charts import Chart, Point, Series, can_draw, line_figure, save_figure
+from mprm.data.charts import Chart, can_draw, line_figure, save_figure
 from mprm.data.images import image_files
 from mprm.data.output import atomic_write, check_not_inputs, hash_file
 from mprm.data.records import find_files, is_url
@@ -40,6 +39,7 @@ from mprm.evaluation.best_of_n import (
     Subsets,
     aggregate,
     best_of_n,
+    best_of_n_chart,
 )
 from mprm.evaluation.scores import (
     SCORES,
@@ -104,7 +104,7 @@ class ChosenCandidate:
     candidate: int
     score: float | None
     n_tied: int
-    verdict: Grade
+    verdict: Literal["correct", "wrong", "failed"]
     answer: str | None
     text: str
     by_aggregate: dict[str, Choice]
@@ -192,12 +192,7 @@ class Reranking:
 
     def chart(self) -> Chart:
         """Accuracy against N, a line and its 95% band for each method."""
-        series = []
-        for name, row in self.best_of_n.total.accuracy.items():
-            points = tuple(Point(x=n, y=point.value, low=point.low, high=point.high) for n, point in row.items())
-            series.append(Series(name=METHODS[name], points=points))
-        x, title = "candidates a question (N)", f"Best of N: {self.model}"
-        return Chart(name="best_of_n", title=title, x=x, y="accuracy", series=tuple(series), is_log=True)
+        return best_of_n_chart("best_of_n", f"Best of N: {self.model}", self.best_of_n.total.accuracy)
 
 
 def _percent(estimate: AccuracyEstimate) -> str:
@@ -309,7 +304,12 @@ def _step_scores(
         model = config.load_model()
         scored = score_candidates(sets, model, out=out, force=config.force, inputs=inputs, progress=progress)
     else:
-        scored = given_scores(sets)
+        pairs = [pair for entry in sets for pair in zip(entry.solutions, entry.candidates, strict=True)]
+        if any(candidate.step_scores is None for _, candidate in pairs):
+            raise ConfigError("name the reward model with --model DIR, or saved scores with --scores FILE")
+        name = "scores of the candidate files"
+        lines = (with_scores(solution, name, candidate.step_scores or ()) for solution, candidate in pairs)
+        scored = ScoredSolutions(model=name, solutions=tuple(lines))
     if not any(score is not None for line in scored.solutions for score in line.scores):
         raise DataError(
             f"{printable(scored.model)}: no step of the {len(scored.solutions):,} candidates has a score. Truncation"
@@ -394,16 +394,6 @@ def read_candidate_scores(path: str | Path, sets: Sequence[CandidateSet]) -> Sco
     return ScoredSolutions(model=lines[0].model, solutions=tuple(lines))
 
 
-def given_scores(sets: Sequence[CandidateSet]) -> ScoredSolutions:
-    """The scores that the candidate files hold themselves; stops unless they hold all."""
-    model = "scores of the candidate files"
-    pairs = [pair for entry in sets for pair in zip(entry.solutions, entry.candidates, strict=True)]
-    if any(candidate.step_scores is None for _, candidate in pairs):
-        raise ConfigError("name the reward model with --model DIR, or saved scores with --scores FILE")
-    lines = [with_scores(solution, model, candidate.step_scores or ()) for solution, candidate in pairs]
-    return ScoredSolutions(model=model, solutions=tuple(lines))
-
-
 def candidate_verdicts(
     sets: Sequence[CandidateSet], *, timeout_s: float = 5.0, processes: int | None = None, progress: Progress = silent
 ) -> list[list[GradedAnswer]]:
@@ -429,28 +419,17 @@ def _by_label(candidate: Candidate) -> GradedAnswer | None:
     return GradedAnswer("correct" if candidate.is_correct else "incorrect", key)
 
 
-def answer_numbers(verdicts: Sequence[GradedAnswer]) -> NDArray[np.intp]:
-    """Equal numbers, from 0, for equal answers; -1 for candidates that state none.
-
-    Examples
-    --------
-    >>> four = GradedAnswer("correct", "4")
-    >>> answer_numbers([four, GradedAnswer("incorrect", None), four]).tolist()
-    [0, -1, 0]
-    """
-    numbers: dict[str, int] = {}
-    answers = (verdict.answer for verdict in verdicts)
-    return np.array([-1 if text is None else numbers.setdefault(text, len(numbers)) for text in answers], np.intp)
-
-
 def _question(
     entry: CandidateSet, verdicts: Sequence[GradedAnswer], lines: Sequence[ScoredSolution]
 ) -> ScoredQuestion:
+    numbers = {
+        answer: n for n, answer in enumerate(dict.fromkeys(v.answer for v in verdicts if v.answer is not None))
+    }
     return ScoredQuestion(
         source=entry.question.source,
         is_correct_M=np.array([verdict.grade == "correct" for verdict in verdicts]),
         is_failed_M=np.array([verdict.grade == "failed" for verdict in verdicts]),
-        answers_M=answer_numbers(verdicts),
+        answers_M=np.array([-1 if v.answer is None else numbers[v.answer] for v in verdicts], np.intp),
         scores_M={how: np.array([aggregate(line.scores, how) for line in lines]) for how in AGGREGATES},
     )
 
@@ -468,11 +447,12 @@ def _chosen(
         score = None if np.isnan(scores[index]) else float(scores[index])
         choices[how] = Choice(candidate=index, score=score, n_tied=len(tied))
     best = choices[config.aggregate]
+    grade = verdicts[best.candidate].grade
     return ChosenCandidate(
         id=entry.question.id,
         source=entry.question.source,
         **asdict(best),
-        verdict=verdicts[best.candidate].grade,
+        verdict="wrong" if grade == "incorrect" else grade,
         answer=verdicts[best.candidate].answer,
         text=entry.candidates[best.candidate].text,
         by_aggregate=choices,

@@ -12,17 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import xxhash
 
 from mprm.config import Force, ModelOptions, Option, Seed
-from mprm.data.benchmarks import Benchmark
 from mprm.data.output import MANIFEST_SUFFIX, atomic_write, check_outputs, write_with_manifest
 from mprm.data.types import Chain, Solution, StepScorer, first_error_of
 from mprm.errors import DataError, InputNotFoundError
 from mprm.progress import Advance, Progress, silent
+
+if TYPE_CHECKING:
+    from mprm.data.benchmarks import Benchmark
 
 SCORES = "scores.jsonl"
 RESULTS = ("metrics.json", "metrics.json" + MANIFEST_SUFFIX, "metrics.md")
@@ -263,6 +265,12 @@ def _model_of_manifest(path: str | Path) -> str | None:
         return str(msgspec.json.decode(Path(f"{path}{MANIFEST_SUFFIX}").expanduser().read_bytes())["config"]["model"])
     except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError):
         return None
+
+
+def without_scores(benchmark: Benchmark) -> ScoredSolutions:
+    """The benchmark as a model would leave it that scores no step, to compare saved scores with."""
+    lines = (with_scores(solution, "", [math.nan] * len(solution.steps)) for solution in benchmark.solutions)
+    return ScoredSolutions(model="the benchmark", solutions=tuple(lines))
 
 
 def check_same_steps(first: ScoredSolutions, other: ScoredSolutions) -> None:

@@ -10,7 +10,7 @@ import base64
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -28,7 +28,6 @@ from mprm.errors import DataError
 from mprm.progress import Progress, silent
 from mprm.report.report import ReportConfig
 from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT
-from mprm.selection.select import SelectConfig
 from mprm.selection.stats import Statistics, statistics_by_source
 from mprm.selection.strategies import STRATEGIES, LabelCounts, R_of, Rows, count_corpus, p_pos_of, rank_bis, tie_order
 
@@ -43,7 +42,6 @@ N_BINS = 30
 """Of a histogram over rollouts."""
 N_SCORE_BINS = 17
 """Of step scores: 0, and sixteenths above it. With 16 continuations a step, a bin is one number of successes."""
-NO_SOURCE = 0xFFFFFFFF
 
 
 def mc_level(mean_mc: float) -> Literal["high", "medium", "low"]:
@@ -212,16 +210,6 @@ def choose_cases(source: UniqueCounts, *, alpha: float, n_keep: int, n_each: int
     ]
 
 
-class ReadTask(NamedTuple):
-    """What to read of a chunk."""
-
-    chunk: Chunk
-    sources: bytes
-    """Source number of each line as uint32; `NO_SOURCE` for lines without a rollout."""
-    lines: frozenset[int]
-    """Lines to return, from 0."""
-
-
 def read_scores_and_cases(
     counts: LabelCounts, engine: Engine, cases: Sequence[Case], *, progress: Progress = silent
 ) -> tuple[IntArray, tuple[Case, ...]]:
@@ -229,20 +217,18 @@ def read_scores_and_cases(
 
     Label counts hold sums of scores and no text. The bins are the score 0, then (0, 1/16], (1/16, 2/16] and so on.
     """
-    rows = {case.row for case in cases}
     tasks = []
     for part in counts.parts:
-        labels = counts.rows[part.first_row : part.first_row + part.n_rows]
-        sources = np.where(labels["kind"] == ROLLOUT, labels["source"], NO_SOURCE).astype(np.uint32).tobytes()
-        lines = frozenset(row - part.first_row for row in rows if 0 <= row - part.first_row < part.n_rows)
-        tasks.append(ReadTask(part.chunk, sources, lines))
+        rows = counts.rows[part.first_row : part.first_row + part.n_rows]
+        lines = {row - part.first_row for case in cases if 0 <= (row := case.row) - part.first_row < part.n_rows}
+        tasks.append((part.chunk, np.where(rows["kind"] == ROLLOUT, rows["source"].astype(np.int32), -1), lines))
     n_steps = np.zeros((len(counts.sources), N_SCORE_BINS), np.int64)
     rollouts: dict[int, dict[str, Any]] = {}
     n_bytes = sum(part.chunk.n_bytes for part in counts.parts)
     with progress("reading step scores", n_bytes, "bytes") as advance:
         for part, (counted, lines_read) in zip(counts.parts, engine.map(_read, tasks), strict=True):
             for source, of_source in counted.items():
-                n_steps[source] += np.frombuffer(of_source, np.int64)
+                n_steps[source] += of_source
             for number, line in lines_read.items():
                 (rollout,) = parse_line(line, ROLLOUT_FORMATS[part.chunk.format], None, Issues())
                 position = {"file": part.chunk.path, "line": part.first_line + number}
@@ -251,21 +237,24 @@ def read_scores_and_cases(
     return n_steps, tuple(replace(case, **rollouts[case.row]) for case in cases)
 
 
-def _read(task: ReadTask) -> tuple[dict[int, bytes], dict[int, bytes]]:
-    """(numbers of steps by source and score bin, lines by number)."""
+def _read(task: tuple[Chunk, NDArray[np.int32], set[int]]) -> tuple[dict[int, IntArray], dict[int, bytes]]:
+    """(numbers of steps by source and score bin, lines by number) of a chunk.
+
+    The task holds the source of each of its lines, -1 for those without a rollout, and the lines to return, from 0.
+    """
+    chunk, sources, wanted = task
     scores: dict[int, list[float]] = {}
     lines: dict[int, bytes] = {}
-    fmt = ROLLOUT_FORMATS[task.chunk.format]
-    sources = np.frombuffer(task.sources, np.uint32).tolist()
+    fmt = ROLLOUT_FORMATS[chunk.format]
     try:
-        for number, (source, line) in enumerate(zip(sources, lines_of(task.chunk), strict=True)):
-            if source != NO_SOURCE:
+        for number, (source, line) in enumerate(zip(sources.tolist(), lines_of(chunk), strict=True)):
+            if source >= 0:
                 scores.setdefault(source, []).extend(_scores(line, fmt))
-            if number in task.lines:
+            if number in wanted:
                 lines[number] = line
     except ValueError as error:
-        raise DataError(f"{task.chunk.path}: the file changed while it was read; run again") from error
-    return {source: _binned(values).tobytes() for source, values in scores.items()}, lines
+        raise DataError(f"{chunk.path}: the file changed while it was read; run again") from error
+    return {source: _binned(values) for source, values in scores.items()}, lines
 
 
 def _binned(scores: list[float]) -> IntArray:
@@ -329,7 +318,7 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
     unique = tuple(unique_counts(counts, number, seed=config.seed) for number in present)
     kept, cases = [], []
     for source in unique:
-        n_keep = SelectConfig().n_keep(config.rho, None, len(source.inverse))
+        n_keep = max(1, int(len(source.inverse) * config.rho))  # as `mprm select` does
         kept.append(source.n_kept("bis", alpha=config.alpha, n_keep=n_keep))
         cases += choose_cases(source, alpha=config.alpha, n_keep=n_keep, n_each=config.cases)
     step_scores, read_cases = read_scores_and_cases(counts, engine, cases, progress=progress)

@@ -62,6 +62,7 @@ def page_markup(corpus: CorpusView | None, runs: RunsView | None, config: Report
         style=Markup(_part("page.css")),
         code=Markup("\n".join(map(_part, SCRIPTS))),
         limits=LIMITS,
+        config=config,
         version=__version__,
         **context,
     )
@@ -147,11 +148,7 @@ def _corpus_context(corpus: CorpusView, config: ReportConfig) -> dict[str, Any]:
     return {
         "tiles": tiles,
         "statistics": _statistics_table(corpus.statistics),
-        "high_mc": HIGH_MC,
-        "low_mc": LOW_MC,
-        "alpha": config.alpha,
-        "rho": config.rho,
-        "tau": config.tau,
+        "mc_levels": (LOW_MC, HIGH_MC),
         "folds": {source: list(cases) for source, cases in groupby(corpus.cases, key=lambda case: case.source)},
         "thumbnail": _thumbnails(image_folder(config.image_root)),
         "bis_computation": bis_computation,

@@ -17,8 +17,8 @@ from mprm.data.charts import Chart, Point, Series
 from mprm.data.output import MANIFEST_SUFFIX
 from mprm.data.tables import Table
 from mprm.errors import DataError, InputNotFoundError
-from mprm.evaluation.best_of_n import METHODS
-from mprm.evaluation.bootstrap import METRICS, Estimate
+from mprm.evaluation.best_of_n import best_of_n_chart
+from mprm.evaluation.bootstrap import METRICS, Difference, Estimate
 from mprm.evaluation.metrics import BINS, StepTable, calibration_bin
 from mprm.evaluation.scores import read_scores
 from mprm.report.page import Best
@@ -29,12 +29,19 @@ ALL_DATA = "all"
 """The strategy of a run that was given no subset."""
 NOT_COMPARED = frozenset(
     (
-        *("out", "seed", "select", "strategy", "rho", "select_seed", "rollouts_xxh3_128", "base_fingerprint"),
-        *("benchmark", "benchmark_root", "image_root", "format", "per_device", "workers", "dataloader_workers"),
-        *("keep", "save_total_limit", "save_every", "eval_every", "report_to", "device"),
+        *("out", "seed", "strategy", "rho", "select_seed", "rollouts_xxh3_128", "base_fingerprint"),
+        *("benchmark", "benchmark_root", "image_root", "format", "per_device", "dataloader_workers"),
+        *("save_total_limit", "save_every", "eval_every", "report_to", "device"),
     )
 )
 """Training options that do not make two runs different: seeds, training data, paths, and what changes no result."""
+OLD_NAMES = {
+    "select": "strategy",
+    "keep": "save_total_limit",
+    "workers": "dataloader_workers",
+    "max_updates": "max_optimizer_steps",
+}
+"""Training options that runs of earlier versions stored under other names."""
 Decoded = TypeVar("Decoded")
 
 
@@ -118,13 +125,8 @@ class ModelMetrics(Struct):
         return dict([(None, self.metrics.all.overall.value), *by_source])
 
 
-class _Difference(Struct):
-    estimate: Estimate
-    p_value: float | None = None
-
-
 class _Differences(Struct):
-    all: dict[str, _Difference]
+    all: dict[str, Difference]
 
 
 class _Comparison(Struct):
@@ -152,6 +154,11 @@ class RerankingMetrics(Struct):
 
     model: str
     total: _BestOfN
+
+    def chart(self, name: str) -> Chart:
+        """Accuracy against N."""
+        title = f"Best of N: {self.model}, {self.total.n_questions:,} questions"
+        return best_of_n_chart(name, title, self.total.accuracy)
 
 
 # Reading
@@ -242,6 +249,9 @@ def read_runs(folders: Iterable[str | Path]) -> Runs:
 def _read_training(folder: Path, options: dict[str, Any]) -> TrainingRun:
     if not isinstance(options.get("seed"), int) or not isinstance(options.get("model"), str):
         raise DataError(f"{folder / 'train.json'}: names no model or no seed; expected what mprm train writes")
+    image_settings = options.pop("image_settings", None)  # options of their own now
+    options |= image_settings if isinstance(image_settings, dict) else {}
+    options = {OLD_NAMES.get(name, name): value for name, value in options.items() if value is not None}
     identity = [str(options.get("base_fingerprint") or options["model"])]
     options["model"] = Path(options["model"]).name
     summary = folder / "data" / "summary.json"
@@ -322,7 +332,7 @@ def view_runs(runs: Runs) -> RunsView:
         *_curve_charts(measured, groups),
         *_scaling_charts("scaling_curves", "Overall F1 against ρ, at the end of training", trained),
         *_scaling_charts("scaling_evaluations", "Overall F1 against ρ, as evaluated", evaluated),
-        *(_best_of_n_chart(metrics, number) for number, metrics in enumerate(runs.rerankings, 1)),
+        *(metrics.chart(f"best_of_n_{number}") for number, metrics in enumerate(runs.rerankings, 1)),
         *_calibration_charts(runs.evaluations),
     ]
     tables = [
@@ -397,25 +407,6 @@ def _scaling_charts(stem: str, title: str, results: Iterable[Result]) -> Iterato
         name_of_file = stem if number == 1 else f"{stem}_{number}"
         full_title = f"{title}: {name}" if len(several) > 1 else title
         yield Chart(name=name_of_file, title=full_title, x="ρ (%)", y="F1", series=tuple(series))
-
-
-def _best_of_n_chart(metrics: RerankingMetrics, number: int) -> Chart:
-    series = []
-    for method, by_n in metrics.total.accuracy.items():
-        points = tuple(
-            Point(x=n, y=estimate.value, low=estimate.low, high=estimate.high)
-            for n, estimate in sorted(by_n.items())
-            if estimate.value is not None
-        )
-        series.append(Series(name=METHODS.get(method, method), points=points))
-    return Chart(
-        name=f"best_of_n_{number}",
-        title=f"Best of N: {metrics.model}, {metrics.total.n_questions:,} questions",
-        x="candidates a question (N)",
-        y="accuracy",
-        series=tuple(series),
-        is_log=True,
-    )
 
 
 def _calibration_charts(evaluations: Sequence[EvaluationRun]) -> list[Chart]:
