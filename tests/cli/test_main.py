@@ -1,25 +1,26 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 from mprm.cli.main import COMMANDS, run
 
 
-def best_time(arguments: list[str]) -> float:
-    """Best of five, so that a busy machine does not decide."""
+def best_cpu_time(arguments: list[str]) -> float:
+    """Seconds of processor time, the best of five: a busy machine does not decide."""
     times = []
     for _ in range(5):
-        started = time.perf_counter()
+        before = os.times()
         subprocess.run([sys.executable, "-m", "mprm.cli.main", *arguments], check=True, stdout=subprocess.DEVNULL)
-        times.append(time.perf_counter() - started)
+        after = os.times()
+        times.append(after.children_user + after.children_system - before.children_user - before.children_system)
     return min(times)
 
 
-def test_help_is_quick() -> None:
-    assert best_time(["--help"]) < 0.3
+@pytest.mark.parametrize("arguments", [["--help"], ["select", "--help"]])
+def test_help_is_quick(arguments: list[str]) -> None:
+    assert best_cpu_time(arguments) < 0.25
 
 
 @pytest.mark.parametrize("command", COMMANDS)
