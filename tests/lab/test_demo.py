@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch")
+
 from mprm.cli import run
 from mprm_lab import shipped
 from mprm_lab.cli import MPRM_LAB

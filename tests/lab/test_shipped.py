@@ -208,6 +208,7 @@ def test_no_problem_serves_two_ends() -> None:
 
 
 def test_the_policies_load_as_the_published_ones_do(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     for name in POLICIES:
         with tarfile.open(fileobj=io.BytesIO(unpack(shipped_files(), f"{name}.tar.zst"))) as bundle:
             bundle.extractall(tmp_path, filter="data")
