@@ -131,8 +131,8 @@ def test_rollouts_on_one_line_have_ids_of_their_own(tmp_path: Path) -> None:
         "question": {"problem": "q", "ground_truth_answer": "1"},
         "label": {"steps": steps, "finish_reason": "x"},
     }
-    found = read_benchmark(write_jsonl(tmp_path / "prm.jsonl", [record])).solutions
-    assert sorted(s.id for s in found) == ["prm:1", "prm:1.2"]
+    solutions = read_benchmark(write_jsonl(tmp_path / "prm.jsonl", [record])).solutions
+    assert sorted(s.id for s in solutions) == ["prm:1", "prm:1.2"]
 
 
 def test_one_problem_has_one_key_across_files_generators_and_formats(tmp_path: Path) -> None:

@@ -82,9 +82,9 @@ def test_prm800k_gives_every_way_of_the_tree() -> None:
     }
     problems = Issues()
     rollouts = ROLLOUT_FORMATS["prm800k"].parse(record, problems)
-    found = {tuple(s.text for s in r.steps): r.scores for r in rollouts}
+    scores = {tuple(s.text for s in r.steps): r.scores for r in rollouts}
     # neutral (e) counts as positive, and so does what a labeller wrote (h)
-    assert found == {("b",): (0.0,), ("a", "c"): (1.0, 0.0), ("a", "h", "e"): (1.0, 1.0, 1.0)}
+    assert scores == {("b",): (0.0,), ("a", "c"): (1.0, 0.0), ("a", "h", "e"): (1.0, 1.0, 1.0)}
     assert [kind for kind, _ in problems.entries] == ["unrated_step"]
 
 
