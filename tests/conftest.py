@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several workers with several threads each wait for each other
+settings.register_profile("mprm", deadline=None)  # a busy machine is no failure
+settings.load_profile("mprm")
 
 EXCERPTS = Path(__file__).parent / "data" / "public"
 """Excerpts of public projects' data; the SOURCE.txt of each names project, licence and cut."""
