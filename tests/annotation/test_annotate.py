@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from scipy.stats import binom, chi2
 
+pytest.importorskip("openai")
+
 import mprm
 from mprm.annotation.adaptive import AdaptiveRule
 from mprm.annotation.annotate import AnnotateConfig, annotate, estimate_cost
