@@ -11,11 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several workers with several threads each wait for each other
+settings.register_profile("mprm", deadline=None)  # a busy machine is no failure
+settings.load_profile("mprm")
 
-SHARED = Path(__file__).parents[2] / "shared"
-"""Real data from public projects, where it lies beside the checkout."""
+EXCERPTS = Path(__file__).parent / "data" / "public"
+"""Excerpts of public projects' data; the SOURCE.txt of each names project, licence and cut."""
+
+WHOLE = Path(__file__).parents[2] / "shared" / "data"
+"""The same files whole, where they lie beside the checkout."""
+
+PUBLIC = {"excerpt": EXCERPTS} | ({"whole": WHOLE} if WHOLE.is_dir() else {})
+"""Folders with public data, by how much of it they hold."""
 
 
 def raw_record(scores: list[float], *, n_mc: int = 16, number: int = 0, **fields: Any) -> dict[str, Any]:

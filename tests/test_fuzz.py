@@ -80,8 +80,8 @@ def n_records(content: bytes) -> int:
 
 @quiet
 @given(st.lists(lines, max_size=8), st.sampled_from([None, *ROLLOUT_FORMATS]), st.booleans())
-def test_nothing_is_lost_and_nothing_escapes(tmp_path: Path, found, name, ends: bool) -> None:
-    content = b"\n".join(found) + (b"\n" if ends else b"")
+def test_nothing_is_lost_and_nothing_escapes(tmp_path: Path, lines, name, ends: bool) -> None:
+    content = b"\n".join(lines) + (b"\n" if ends else b"")
     path = tmp_path / "x.jsonl"
     path.write_bytes(content)
     try:
@@ -109,9 +109,9 @@ def test_nothing_is_lost_and_nothing_escapes(tmp_path: Path, found, name, ends: 
 
 @quiet
 @given(st.lists(lines, min_size=1, max_size=6), st.sampled_from(["check", "stats", "score", "select", "convert"]))
-def test_every_command_ends_with_a_known_code(tmp_path: Path, found, command: str) -> None:
+def test_every_command_ends_with_a_known_code(tmp_path: Path, lines, command: str) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_bytes(b"\n".join(found))
+    path.write_bytes(b"\n".join(lines))
     out = {
         "score": ["--out", str(tmp_path / "s.csv"), "--force"],
         "select": ["--out", str(tmp_path / "o.jsonl"), "--force"],
@@ -127,9 +127,9 @@ def test_a_huge_line_and_a_hundred_thousand_steps_are_read(tmp_path: Path) -> No
     many = raw_record([0.0625] * 100_000, number=2)
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"\n".join([GOOD, json.dumps(long).encode(), json.dumps(many).encode(), GOOD]) + b"\n")
-    found = mprm.stats(path, processes=2).total
-    assert (found.n_rollouts, found.n_steps) == (4, 3 + 2 + 100_000 + 3)
-    assert found.n_words > 8_000_000
+    statistics = mprm.stats(path, processes=2).total
+    assert (statistics.n_rollouts, statistics.n_steps) == (4, 3 + 2 + 100_000 + 3)
+    assert statistics.n_words > 8_000_000
     mprm.select(path, rho=1.0).write(str(tmp_path / "o.jsonl"))
     assert (tmp_path / "o.jsonl").read_bytes() == path.read_bytes()
 

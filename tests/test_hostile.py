@@ -131,10 +131,19 @@ def test_bad_records_are_counted_under_the_source_they_name(tmp_path: Path) -> N
     assert {s: c["read"] for s, c in selection.by_source(selection.subsets[0]).items() if c["read"]} == {"ChartQA": 7}
 
 
-def test_soft_scores_are_seen_at_any_tau(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tau", [0.0, 0.25, 0.75])
+def test_soft_scores_are_seen_at_any_tau(tau: float, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "r.jsonl", [raw_record([0.75, 0.25]), raw_record([0.25, 0.75], number=1)])
-    mprm.convert(path, str(tmp_path / "mm.jsonl"), to="mm-prm-soft")
-    mprm.select(tmp_path / "mm.jsonl", rho=1.0, tau=0.25, to="mm-prm-soft").write(str(tmp_path / "o.jsonl"))
+    soft, hard, out = (tmp_path / f"{name}.jsonl" for name in ("soft", "hard", "o"))
+    mprm.convert(path, str(soft), to="mm-prm-soft")
+    mprm.select(soft, rho=1.0, tau=tau, to="mm-prm-soft").write(str(out))
+    assert [json.loads(line)["conversations"][1]["value"] for line in out.read_text().splitlines()] == [
+        [0.75, 0.25],
+        [0.25, 0.75],
+    ]
+    mprm.convert(path, str(hard), to="mm-prm")
+    with pytest.raises(ConfigError, match="binary labels and no MC scores"):
+        mprm.select(hard, rho=1.0, tau=tau, to="mm-prm-soft").write(str(tmp_path / "h.jsonl"))
 
 
 @pytest.mark.parametrize("options", [{"ties": "file_order"}, {"seed": "a"}, {"seed": None}, {"processes": 0}])

@@ -65,8 +65,8 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 def test_selecting_loads_neither_torch_nor_arrow() -> None:
-    found = loaded("import mprm; mprm.select([{'prompt': 'q', 'completions': ['a'], 'labels': [True]}])")
-    assert not {"torch", "pyarrow", "pandas", "ray", "fsspec"} & found
+    modules = loaded("import mprm; mprm.select([{'prompt': 'q', 'completions': ['a'], 'labels': [True]}])")
+    assert not {"torch", "pyarrow", "pandas", "ray", "fsspec"} & modules
 
 
 def test_every_public_name_is_there() -> None:

@@ -22,27 +22,27 @@ def script(name: str) -> ModuleType:
 
 
 def test_the_page_on_the_text_model_is_made_of_its_results() -> None:
-    found = json.loads((RESULTS / "text_prm.json").read_text())
-    assert (RESULTS / "text_prm.md").read_text() == script("text_prm").page(found)
+    results = json.loads((RESULTS / "text_prm.json").read_text())
+    assert (RESULTS / "text_prm.md").read_text() == script("text_prm").page(results)
 
 
 def test_the_lab_page_is_made_of_its_results() -> None:
     from mprm_lab.reproduce.page import page
     from mprm_lab.reproduce.results import read_results, summary_of
 
-    found = read_results(RESULTS / "lab.json")
-    assert found["summary"] == summary_of(found["runs"])
+    results = read_results(RESULTS / "lab.json")
+    assert results["summary"] == summary_of(results["runs"])
     text = (RESULTS / "lab.md").read_text()
-    assert text == page(found)
+    assert text == page(results)
     figures = re.findall(r"\((lab_\w+\.svg)\)", text)
     assert figures
     assert all((RESULTS / name).is_file() for name in figures)
-    told = " ".join((ROOT / "README.md").read_text().split())
+    readme = " ".join((ROOT / "README.md").read_text().split())
     for backbone in ("internvl", "qwen"):
-        summary = found["summary"][backbone]["conditions"]
+        summary = results["summary"][backbone]["conditions"]
         names = ("bis-10", "full", "random-10")
         bis, full, random = (f"{100 * summary[name]['overall']['mean']:.2f}" for name in names)
-        assert f"| {full} | **{bis}** | {random} |" in told
+        assert f"| {full} | **{bis}** | {random} |" in readme
 
 
 def test_the_page_of_the_second_run_is_made_of_both_results() -> None:
@@ -57,7 +57,7 @@ def test_the_page_of_the_second_run_is_made_of_both_results() -> None:
 def test_the_figures_on_shared_prefixes_are_those_of_the_results() -> None:
     text = (ROOT / "docs" / "shared_prefixes.md").read_text()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "×" in line]
-    tables = {len(row): {found[0]: found[1:] for found in rows if len(found) == len(row)} for row in rows}
+    tables = {len(row): {cells[0]: cells[1:] for cells in rows if len(cells) == len(row)} for row in rows}
     assert {len(table) for table in tables.values()} >= {4, 5}
     names = {"internvl": "InternVL", "qwen2_5_vl": "Qwen2.5-VL"}
     shapes = {
@@ -78,17 +78,17 @@ def test_the_figures_on_shared_prefixes_are_those_of_the_results() -> None:
 
     for name, wanted in (("scoring", ("one by one", "batched", "shared")), ("training", ("padded", "packed"))):
         cases = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["cases"]
-        found = {(case["backbone"], case["shape"], case["way"]): case for case in cases}
+        case_of = {(case["backbone"], case["shape"], case["way"]): case for case in cases}
         shown = tables[len(wanted) + 4]
-        measured = {key[:2] for key in found if key[1] != "rerank"}
+        measured = {key[:2] for key in case_of if key[1] != "rerank"}
         assert len(shown) == len(measured)
         for backbone, shape in measured:
-            ways = [found[backbone, shape, way] for way in wanted]
+            ways = [case_of[backbone, shape, way] for way in wanted]
             assert shown[names[backbone] + shapes[shape]] == expected(ways)
 
 
 def test_packed_and_plain_cells_are_compared_by_the_seeds_that_both_have() -> None:
-    found = script("packed_tables").compared({0: 58.0, 1: 60.0, 2: 59.0}, {0: 57.0, 1: 60.0, 3: 10.0})
-    assert found["packed"]["mean"] == 59.0
-    assert found["plain"]["mean"] == 58.5
-    assert (found["packed_less_plain"]["mean"], found["packed_less_plain"]["n"]) == (0.5, 2)
+    comparison = script("packed_tables").compared({0: 58.0, 1: 60.0, 2: 59.0}, {0: 57.0, 1: 60.0, 3: 10.0})
+    assert comparison["packed"]["mean"] == 59.0
+    assert comparison["plain"]["mean"] == 58.5
+    assert (comparison["packed_less_plain"]["mean"], comparison["packed_less_plain"]["n"]) == (0.5, 2)

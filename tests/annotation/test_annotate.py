@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from scipy.stats import binom, chi2
 
+pytest.importorskip("openai")
+
 import mprm
 from mprm.annotation.adaptive import AdaptiveRule
 from mprm.annotation.annotate import AnnotateConfig, annotate, estimate_cost
@@ -569,7 +571,7 @@ def test_a_server_that_dies_twenty_times_changes_nothing(tmp_path: Path, monkeyp
 
     def kill(server: ChatServer) -> None:
         nonlocal deaths
-        while len(server.asked) < 8:  # a server that has not answered yet is not waited for
+        while len(server.requests) < 8:  # a server that has not answered yet is not waited for
             time.sleep(0.005)
         while deaths < 20 and not is_done.wait(draw.uniform(0.04, 0.15)):
             server.die()

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
 import mprm
 from mprm.cli.main import run
 from tests.tiny_models import save_tiny

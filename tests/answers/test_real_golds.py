@@ -19,7 +19,7 @@ from mprm.answers.grade import Comparison, grade_by_algebra
 from mprm.answers.options import are_letters
 from mprm.data.questions import read_questions
 from mprm.data.types import Question
-from tests.conftest import SHARED
+from tests.conftest import EXCERPTS, WHOLE
 
 pytest.importorskip("math_verify")
 
@@ -29,8 +29,6 @@ def math500(path: Path) -> list[Question]:
     return [Question(id=r["unique_id"], question=r["problem"], answer=r["answer"]) for r in records]
 
 
-EXCERPTS = Path(__file__).parents[1] / "data" / "public"
-WHOLE = SHARED / "data"
 FILES = {
     "mathvision/test.jsonl": (read_questions, 3040, 145),
     "dynamath/dataset.json": (read_questions, 501, 120),

@@ -34,14 +34,16 @@ def test_fit_as_json_is_what_it_writes(corpus: Corpus, tmp_path: Path, capsys: p
     out = tmp_path / "fit.json"
     command = ["theory", "fit", str(corpus(good=GOOD)), "--out", str(out)]
     assert run([*command, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert found == json.loads(out.read_text())
-    assert found["all"]["n_steps"] == 2 * len(GOOD)
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(out.read_text())
+    assert printed["all"]["n_steps"] == 2 * len(GOOD)
     assert (
-        found["all"]["prior"]["a_interval"][0] < found["all"]["prior"]["a"] < found["all"]["prior"]["a_interval"][1]
+        printed["all"]["prior"]["a_interval"][0]
+        < printed["all"]["prior"]["a"]
+        < printed["all"]["prior"]["a_interval"][1]
     )
-    assert [entry["k"] for entry in found["eta_eff"]] == list(range(17))
-    noise = [entry["eta_eff"] for entry in found["eta_eff"]]
+    assert [entry["k"] for entry in printed["eta_eff"]] == list(range(17))
+    noise = [entry["eta_eff"] for entry in printed["eta_eff"]]
     assert noise == sorted(noise, reverse=True)
     assert run(command) == 1
     assert "exists already" in capsys.readouterr().err

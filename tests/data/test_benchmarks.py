@@ -1,4 +1,3 @@
-import glob
 import gzip
 import json
 import sys
@@ -16,7 +15,7 @@ from mprm.data.benchmarks import (
     read_benchmark,
 )
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError
-from tests.conftest import SHARED, raw_record, write_jsonl
+from tests.conftest import PUBLIC, raw_record, write_jsonl
 
 VISUAL = {
     "image": ["images/1.png", "images/2.png"],
@@ -132,8 +131,8 @@ def test_rollouts_on_one_line_have_ids_of_their_own(tmp_path: Path) -> None:
         "question": {"problem": "q", "ground_truth_answer": "1"},
         "label": {"steps": steps, "finish_reason": "x"},
     }
-    found = read_benchmark(write_jsonl(tmp_path / "prm.jsonl", [record])).solutions
-    assert sorted(s.id for s in found) == ["prm:1", "prm:1.2"]
+    solutions = read_benchmark(write_jsonl(tmp_path / "prm.jsonl", [record])).solutions
+    assert sorted(s.id for s in solutions) == ["prm:1", "prm:1.2"]
 
 
 def test_one_problem_has_one_key_across_files_generators_and_formats(tmp_path: Path) -> None:
@@ -322,45 +321,51 @@ def test_an_image_path_that_leaves_the_root_is_refused(tmp_path: Path) -> None:
         check_images_exist(benchmark, tmp_path)
 
 
-def test_processbench_is_read_whole() -> None:
-    paths = sorted(glob.glob(str(SHARED / "data/processbench/*.json")))
-    if not paths:
-        pytest.skip("the real ProcessBench is not beside the checkout")
+@pytest.mark.parametrize("size", PUBLIC)
+def test_processbench_as_published_is_read(size: str) -> None:
+    paths = sorted((PUBLIC[size] / "processbench").glob("*.json"))
     solutions = read_benchmark(paths).solutions
-    records = [record for path in paths for record in json.loads(Path(path).read_text())]
-    assert Counter(s.source for s in solutions) == {
-        "gsm8k": 400,
-        "math": 1000,
-        "olympiadbench": 1000,
-        "omnimath": 1000,
-    }
-    assert sum(len(s.steps) for s in solutions) == 25_697
+    records = [record for path in paths for record in json.loads(path.read_text())]
+    n_of_source, n_steps, n_errors = {
+        "excerpt": ({"gsm8k": 3, "math": 3, "olympiadbench": 3, "omnimath": 3}, 51, 8),
+        "whole": ({"gsm8k": 400, "math": 1000, "olympiadbench": 1000, "omnimath": 1000}, 25_697, 2221),
+    }[size]
+    assert Counter(s.source for s in solutions) == n_of_source
+    assert sum(len(s.steps) for s in solutions) == n_steps
     assert [-1 if s.first_error is None else s.first_error for s in solutions] == [r["label"] for r in records]
     # steps before the first error, and all of a correct solution
     n_right = sum(len(r["steps"]) if r["label"] < 0 else r["label"] for r in records)
     labels = Counter(label for s in solutions for label in s.labels)
-    assert labels == {1: n_right, -1: 2221, 0: 25_697 - n_right - 2221}
+    assert labels == {1: n_right, -1: n_errors, 0: n_steps - n_right - n_errors}
 
 
-def test_prmbench_is_read_whole() -> None:
-    folder = SHARED / "data/prmbench"
-    if not folder.is_dir():
-        pytest.skip("the real PRMBench is not beside the checkout")
-    benchmark = read_benchmark(folder)
+@pytest.mark.parametrize("size", PUBLIC)
+def test_prmbench_as_published_is_read(size: str) -> None:
+    folder = PUBLIC[size] / "prmbench"
+    benchmark = read_benchmark(sorted(folder.glob("*.gz")))
     n_records = sum(len(gzip.open(path).read().splitlines()) for path in folder.glob("*.gz"))
-    # each record gives two solutions, but for the 16 whose error steps all lie beyond the end
-    assert (n_records, len(benchmark.solutions)) == (6218, 2 * 6218 - 16)
-    assert Counter(label for s in benchmark.solutions for label in s.labels) == {1: 158_335, -1: 13_149}
-    assert len({s.source for s in benchmark.solutions}) == 9
-    assert len({s.problem for s in benchmark.solutions}) == 708
-    # the original solutions of 5 ids that a file has twice, and both solutions of 2 records that two files have
-    assert [note.split(" records")[0] for note in benchmark.notes] == ["84", "16", "9"]
+    # (records, records whose error steps all lie beyond the end), labels, sources, problems, records of each note
+    expected = {
+        # correct: original solutions 12 + 40 + 33 + 9 steps, modified ones 7 + 3 + 65 + 31
+        "excerpt": ((9, 1), {1: 200, -1: 16}, 3, 6, ["1", "1", "3"]),
+        "whole": ((6218, 16), {1: 158_335, -1: 13_149}, 9, 708, ["84", "16", "9"]),
+    }[size]
+    # each record gives two solutions, but for those whose error steps all lie beyond the end
+    assert (n_records, 2 * n_records - len(benchmark.solutions)) == expected[0]
+    assert Counter(label for s in benchmark.solutions for label in s.labels) == expected[1]
+    assert len({s.source for s in benchmark.solutions}) == expected[2]
+    assert len({s.problem for s in benchmark.solutions}) == expected[3]
+    # the last: the original solutions of ids that a file has twice (1 and 5), and both solutions of records that two
+    # files have (1 and 2)
+    assert [note.split(" records")[0] for note in benchmark.notes] == expected[4]
 
 
-def test_vlrmbench_is_read_whole() -> None:
-    folder = SHARED / "data/vlrmbench_part"
-    if not folder.is_dir():
-        pytest.skip("the part of VLRMBench is not beside the checkout")
-    solutions = read_benchmark(folder).solutions
-    assert Counter(s.source for s in solutions) == {"location_error": 126, "image_ref_error": 58}
-    assert Counter(label for s in solutions for label in s.labels) == {1: 2111, -1: 371}
+@pytest.mark.parametrize("size", PUBLIC)
+def test_vlrmbench_as_published_is_read(size: str) -> None:
+    solutions = read_benchmark(sorted((PUBLIC[size] / "vlrmbench_part").glob("*.jsonl"))).solutions
+    n_of_source, n_of_label = {
+        "excerpt": ({"location_error": 3, "image_ref_error": 2}, {1: 34, -1: 11}),
+        "whole": ({"location_error": 126, "image_ref_error": 58}, {1: 2111, -1: 371}),
+    }[size]
+    assert Counter(s.source for s in solutions) == n_of_source
+    assert Counter(label for s in solutions for label in s.labels) == n_of_label

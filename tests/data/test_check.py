@@ -130,8 +130,8 @@ def test_missing_images_are_found(tmp_path: Path) -> None:
 def test_the_exit_code_tells_errors_from_warnings(record, code: int, tmp_path: Path, capsys) -> None:
     path = write_jsonl(tmp_path / "x.jsonl", [record])
     assert run(["check", str(path), "--json"]) == code
-    found = json.loads(capsys.readouterr().out)
-    assert (found["errors"] > 0, found["warnings"] > 0) == (code == 1, code == 3)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["errors"] > 0, printed["warnings"] > 0) == (code == 1, code == 3)
 
 
 def test_what_check_calls_an_error_stops_select_too(tmp_path: Path) -> None:

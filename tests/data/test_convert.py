@@ -6,9 +6,7 @@ import pytest
 import mprm
 from mprm.cli.main import run
 from mprm.errors import ConfigError, DataError
-from tests.conftest import SHARED, raw_record, write_jsonl
-
-DATA = SHARED / "data"
+from tests.conftest import PUBLIC, raw_record, write_jsonl
 
 
 def read(path: Path) -> list[dict]:
@@ -93,23 +91,26 @@ def test_parquet_goes_into_a_file_of_that_name(tmp_path: Path) -> None:
     assert run(["convert", str(path), "--to", "trl", "--out", str(tmp_path / "o.parquet")]) == 2
 
 
+CRITIC_ROWS = "prm800k_phase1_parquet/phase1_test.stepwise-critic.parquet"
 SAMPLES = {
-    # file: (records, rollouts, has MC scores)
-    "openr_mc_samples/samples_math-aps.jsonl": (3, 124, True),
-    "openr_mc_samples/samples_math-aps-tree.jsonl": (3, 158, True),
-    "openr_mc_samples/samples_math-shepherd.jsonl": (7, 7, False),
-    "openr_mc_samples/samples_prm800k.jsonl": (6, 34, False),
-    "prm800k_val_decoded/prm800k_val.jsonl": (1818, 1818, False),
-    "prm800k_phase1_parquet/phase1_test.stepwise-critic.parquet": (5449, 3203, False),
+    # (excerpt or whole, file): (records, rollouts, has MC scores); a rollout is a path of distinct texts to a leaf
+    ("excerpt", "openr_mc_samples/samples_math-aps.jsonl.gz"): (1, 7, True),
+    ("excerpt", "openr_mc_samples/samples_math-aps-tree.jsonl.gz"): (1, 18, True),
+    ("excerpt", "openr_mc_samples/samples_math-shepherd.jsonl"): (7, 7, False),
+    ("excerpt", "openr_mc_samples/samples_prm800k.jsonl"): (6, 34, False),
+    ("excerpt", "prm800k_val_decoded/prm800k_val.jsonl"): (10, 10, False),
+    ("excerpt", CRITIC_ROWS): (319, 227, False),
+    ("whole", "openr_mc_samples/samples_math-aps.jsonl"): (3, 124, True),
+    ("whole", "openr_mc_samples/samples_math-aps-tree.jsonl"): (3, 158, True),
+    ("whole", "prm800k_val_decoded/prm800k_val.jsonl"): (1818, 1818, False),
+    ("whole", CRITIC_ROWS): (5449, 3203, False),
 }
 
 
-@pytest.mark.parametrize(("name", "expected"), SAMPLES.items(), ids=list(SAMPLES))
-def test_real_files_of_public_projects_read_check_and_convert(name: str, expected, tmp_path: Path) -> None:
-    path = DATA / name
-    if not path.exists():
-        pytest.skip("the public data does not lie beside this checkout")
-    n_records, n_rollouts, has_mc = expected
+@pytest.mark.parametrize(("size", "name"), [key for key in SAMPLES if key[0] in PUBLIC])
+def test_real_files_of_public_projects_read_check_and_convert(size: str, name: str, tmp_path: Path) -> None:
+    path = PUBLIC[size] / name
+    n_records, n_rollouts, has_mc = SAMPLES[size, name]
     report = mprm.check(path)
     assert (report.n_records, report.n_errors) == (n_records, 0)
     summary = mprm.convert(path, str(tmp_path / "trl.jsonl"), to="trl")
@@ -123,10 +124,9 @@ def test_real_files_of_public_projects_read_check_and_convert(name: str, expecte
             mprm.convert(path, str(tmp_path / "raw.jsonl"), to="visualprm-raw")
 
 
-def test_the_ratings_of_the_parquet_rows_are_all_there(tmp_path: Path) -> None:
-    path = DATA / "prm800k_phase1_parquet" / "phase1_test.stepwise-critic.parquet"
-    if not path.exists():
-        pytest.skip("the public data does not lie beside this checkout")
+@pytest.mark.parametrize("size", PUBLIC)
+def test_the_ratings_of_the_parquet_rows_are_all_there(size: str) -> None:
+    path = PUBLIC[size] / CRITIC_ROWS
     import pyarrow.parquet as pq
 
     rows = pq.read_table(path).to_pylist()
@@ -135,11 +135,11 @@ def test_the_ratings_of_the_parquet_rows_are_all_there(tmp_path: Path) -> None:
         if row["rating"] is not None or row["is_human_response"]:
             key = (row["instruction"], *row["responses"], row["next_response"])
             expected.setdefault(key, 0.0 if row["rating"] == -1 else 1.0)
-    found: dict[tuple, float] = {}
+    scores: dict[tuple, float] = {}
     for rollout in mprm.open_corpus(path):
         for j in range(len(rollout.steps)):
-            found[(rollout.question, *(s.text for s in rollout.steps[: j + 1]))] = rollout.steps[j].score
-    assert found == expected
+            scores[(rollout.question, *(s.text for s in rollout.steps[: j + 1]))] = rollout.steps[j].score
+    assert scores == expected
 
 
 def test_formats_with_many_rollouts_a_record_are_refused_with_the_remedy(tmp_path: Path) -> None:

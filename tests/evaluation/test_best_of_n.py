@@ -142,9 +142,9 @@ def test_one_candidate_is_a_random_one_and_all_hold_every_oracle(
 
 def test_ties_are_split_evenly_whatever_their_order() -> None:
     # three tie at the top, one of them correct: a third, wherever it stands
-    for place in range(3):
+    for index in range(3):
         correct = np.zeros(4)
-        correct[place] = 1
+        correct[index] = 1
         assert expected_best(np.array([0.9, 0.9, 0.9, 0.1]), correct, 4) == pytest.approx(1 / 3)
 
 

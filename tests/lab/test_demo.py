@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch")
+
 from mprm.cli import run
 from mprm_lab import shipped
 from mprm_lab.cli import MPRM_LAB
@@ -26,10 +28,10 @@ def test_the_demo_runs_on_a_packed_lab_to_its_last_table(
     monkeypatch.setattr(shipped, "shipped_files", lambda: tmp_path / "packed")
     folder = tmp_path / "a demo"
     assert run(["demo", str(folder)], MPRM_LAB) == 0
-    told = capsys.readouterr().out
-    assert "[1 of 11] unpack the corpus, draw its pictures: about 14 s" in told
+    printed = capsys.readouterr().out
+    assert "[1 of 11] unpack the corpus, draw its pictures: about 14 s" in printed
     assert (folder / "report.html").is_file()
-    last = " ".join(told.split("[11 of 11]")[1].split())
+    last = " ".join(printed.split("[11 of 11]")[1].split())
     for name in ("a tenth at random", "a tenth by BIS", "all of them (shipped)", "majority vote"):
         assert name in last
     assert (folder / "compare" / "metrics.md").is_file()

@@ -18,13 +18,13 @@ MODULES = ("config", "errors", "progress")
 
 def imports(path: Path) -> list[tuple[str, list[str]]]:
     """Modules of mprm that a file imports, with the names it takes from them."""
-    found = []
+    imported = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found += [(alias.name, []) for alias in node.names]
+            imported += [(alias.name, []) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.append((node.module, [alias.name for alias in node.names]))
-    return [(module, names) for module, names in found if module.split(".")[0] == "mprm"]
+            imported.append((node.module, [alias.name for alias in node.names]))
+    return [(module, names) for module, names in imported if module.split(".")[0] == "mprm"]
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))

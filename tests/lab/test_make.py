@@ -195,23 +195,25 @@ def test_a_policy_that_was_made_otherwise_or_stands_without_its_snapshots_is_ref
 def test_a_file_of_questions_asks_what_the_world_asks(tmp_path: Path) -> None:
     problems = problems_of("corpus", 2 * len(SOURCES))
     path = write_questions(tmp_path, tuple(SOURCES), "corpus", 2 * len(SOURCES))
-    found = mprm.read_questions(str(path), image_root=tmp_path / "images")
-    assert [prompt_of(question) for question in found] == [prompt_of(one.as_question()) for one in problems]
-    assert found == [one.as_question() for one in problems]
-    assert {question.source for question in found} == set(SOURCES)
+    questions = mprm.read_questions(str(path), image_root=tmp_path / "images")
+    assert [prompt_of(question) for question in questions] == [
+        prompt_of(example.as_question()) for example in problems
+    ]
+    assert questions == [example.as_question() for example in problems]
+    assert {question.source for question in questions} == set(SOURCES)
     assert problems_of("corpus", 3, first=20) == problems[20:23]
 
 
 def test_a_source_that_comes_up_more_often_has_more_problems_and_none_twice() -> None:
     sources = ("grid-sum", "grid-max", "grid-max", "bars-total")
-    found = problems_of("corpus", 10, sources=sources)
-    assert [one.source for one in found] == [*sources, *sources, "grid-sum", "grid-max"]
-    assert len({one.id for one in found}) == 10
+    problems = problems_of("corpus", 10, sources=sources)
+    assert [example.source for example in problems] == [*sources, *sources, "grid-sum", "grid-max"]
+    assert len({example.id for example in problems}) == 10
     for source in sources:  # the first ones of each, as if it were alone
-        assert [one for one in found if one.source == source] == problems_of(
-            "corpus", sum(one.source == source for one in found), sources=(source,)
+        assert [example for example in problems if example.source == source] == problems_of(
+            "corpus", sum(example.source == source for example in problems), sources=(source,)
         )
-    assert problems_of("corpus", 5, first=3, sources=sources) == found[3:8]
+    assert problems_of("corpus", 5, first=3, sources=sources) == problems[3:8]
 
 
 def test_solutions_become_a_benchmark_with_the_truth_of_each_step(tmp_path: Path) -> None:
@@ -238,8 +240,8 @@ def test_solutions_become_a_benchmark_with_the_truth_of_each_step(tmp_path: Path
     assert [len(chain.steps) for chain in benchmark.chains] == [len(steps), len(steps) + 1, 1]
 
 
-def _question(one: Problem) -> dict[str, object]:
-    question = one.as_question()
+def _question(example: Problem) -> dict[str, object]:
+    question = example.as_question()
     return {
         "id": question.id,
         "source": question.source,

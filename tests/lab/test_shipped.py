@@ -162,14 +162,14 @@ def test_the_corpus_has_the_statistics_that_it_promises(corpus: Path) -> None:
     results = ROOT / "docs" / "results" / "lab.json"
     measured_on = msgspec.json.decode(results.read_bytes())["corpus"]
     assert (measured_on["steps"], measured_on["mean_mc"]) == (total.n_steps, pytest.approx(total.mean_mc, abs=1e-6))
-    told = (ROOT / "docs" / "lab.md").read_text()
+    page = (ROOT / "docs" / "lab.md").read_text()
     for number in (f"{total.n_steps:,} steps", f"{100 * total.error_step_ratio:.2f}%", f"{total.mean_mc:.3f}"):
-        assert number in told
+        assert number in page
 
 
 def test_nothing_is_wrong_with_the_corpus(corpus: Path) -> None:
-    found = mprm.check(str(corpus))
-    assert (found.n_records, found.n_errors, found.n_warnings) == (40_000, 0, 0)
+    report = mprm.check(str(corpus))
+    assert (report.n_records, report.n_errors, report.n_warnings) == (40_000, 0, 0)
 
 
 def test_every_question_is_this_versions_own() -> None:
@@ -180,21 +180,21 @@ def test_every_question_is_this_versions_own() -> None:
             images[image if isinstance(image, str) else image[0]] = record
         assert len(images) >= 600
         for image, record in images.items():
-            one = problem_named(image)
-            asked = record.get("question_orig", record["question"])
-            assert (asked, record["answer"]) == (one.question, one.answer)
+            example = problem_named(image)
+            question = record.get("question_orig", record["question"])
+            assert (question, record["answer"]) == (example.question, example.answer)
 
 
 def test_the_benchmarks_labels_are_the_worlds() -> None:
-    found = records("benchmark")
-    assert len(found) >= 2_000
-    assert {record["policy_model"] for record in found} == set(LabPlan().benchmark_policies)
+    solutions = records("benchmark")
+    assert len(solutions) >= 2_000
+    assert {record["policy_model"] for record in solutions} == set(LabPlan().benchmark_policies)
     counts = Counter[int]()
-    for record in found:
-        told = record["response"]["process_correctness"]
+    for record in solutions:
+        labels = record["response"]["process_correctness"]
         judged = judge_chain(problem_named(record["image"][0]), record["response"]["steps"])
-        assert told == [LABELS[one] for one in judged]
-        counts.update(told)
+        assert labels == [LABELS[verdict] for verdict in judged]
+        counts.update(labels)
     assert counts[-1] / counts.total() == pytest.approx(0.30, abs=0.02)
     assert counts[0] / counts.total() == pytest.approx(0.10, abs=0.02)
 
@@ -208,6 +208,7 @@ def test_no_problem_serves_two_ends() -> None:
 
 
 def test_the_policies_load_as_the_published_ones_do(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     for name in POLICIES:
         with tarfile.open(fileobj=io.BytesIO(unpack(shipped_files(), f"{name}.tar.zst"))) as bundle:
             bundle.extractall(tmp_path, filter="data")

@@ -651,9 +651,9 @@ def test_files_are_no_larger_than_the_given_size(published: Path, tmp_path: Path
             tensors = [file.get_tensor(tensor) for tensor in file.keys()]
         # the embeddings alone are larger than a file
         assert sum(tensor.nbytes for tensor in tensors) <= 20_000 or len(tensors) == 1
-    one, many = state_of(tmp_path / "one"), state_of(tmp_path / "many")
-    assert one.keys() == many.keys()
-    assert all(torch.equal(one[name], many[name]) for name in one)
+    single, many = state_of(tmp_path / "one"), state_of(tmp_path / "many")
+    assert single.keys() == many.keys()
+    assert all(torch.equal(single[name], many[name]) for name in single)
 
 
 def test_a_single_weight_file_without_an_index_is_read(published: Path, tmp_path: Path) -> None:

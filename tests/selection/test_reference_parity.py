@@ -1,5 +1,6 @@
 """``--ties file-order`` keeps what the paper's released code keeps, as its behaviour is described."""
 
+import json
 import random
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mprm
-from tests.conftest import SHARED, random_scores, raw_record, write_jsonl
+from tests.conftest import random_scores, raw_record, write_jsonl
 
 PLAIN = Path(__file__).parents[2] / "benchmarks" / "plain_select.py"
 """The plain json implementation that the benchmark runs against."""
@@ -34,16 +35,28 @@ def assert_same(folder: Path, tmp_path: Path, rho: float) -> None:
 
 @pytest.fixture(scope="module")
 def papers_shape(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    generator = SHARED / "bench" / "gen_corpus.py"
-    if not generator.exists():
-        pytest.skip("the corpus generator does not lie beside this checkout")
+    """38 sources with the rollouts, steps and mean scores of the paper's table, at a hundredth of their size.
+
+    paper_scores.json has a word a rollout and a letter a step, the number of its 16 continuations that are right in
+    base 17: "gf0" is [1, 15/16, 0].
+    """
     folder = tmp_path_factory.mktemp("papers") / "corpus"
-    subprocess.run(
-        [sys.executable, str(generator), "--out", str(folder), "--scale", "0.01"],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    sources = json.loads((Path(__file__).parent / "paper_scores.json").read_text())
+    for source, rollouts in sources.items():
+        scores = [[int(letter, 17) / 16 for letter in word] for word in rollouts.split()]
+        records = [raw_record(s, number=i, question_orig=QUESTIONS[i % 3]) for i, s in enumerate(scores)]
+        write_jsonl(folder / f"{source}.jsonl", records)
     return folder
+
+
+QUESTIONS = ("What is ∠ABC, 90° or \\(\\frac{1}{2}π\\)?", 'Which is "A"?\n- 12\n- 3.14', "Is 5 ≈ 3 × 1.7?")
+
+
+def test_the_corpus_has_the_papers_shape(papers_shape: Path) -> None:
+    stats = mprm.stats(papers_shape)
+    # the paper's table, whose rows sum to 565,149 rollouts and 3,174,492 steps of mean score 0.8599
+    assert (len(stats.sources), stats.total.n_rollouts, stats.total.n_steps) == (38, 5651, 31_752)
+    assert stats.total.mean_mc == pytest.approx(0.8599, abs=0.005)
 
 
 @pytest.mark.parametrize("rho", [0.05, 0.1, 0.25, 0.33])
@@ -73,8 +86,6 @@ def test_on_sources_of_one_rollout_and_of_one_label(corpus, tmp_path: Path) -> N
 
 
 def test_the_training_text_is_the_references(random_corpus: Path, tmp_path: Path) -> None:
-    import json
-
     expected = reference(random_corpus, tmp_path / "reference.jsonl", 0.25, "mm-prm")
     mprm.select(random_corpus, rho=0.25, ties="file-order", to="mm-prm").write(str(tmp_path / "ours.jsonl"))
     ours = (tmp_path / "ours.jsonl").read_bytes()

@@ -78,16 +78,16 @@ def test_no_prior_nearby_is_more_likely_than_the_fitted_one(a: float, b: float, 
     n = rng.choice([4, 8, 16], 300)
     k = rng.binomial(n, rng.beta(a, b, len(n)))
     try:
-        found = fit_beta(k, n)
+        fitted = fit_beta(k, n)
     except DataError:
         return  # 300 steps may tell too little; when is tested below
 
     def likelihood(a: float, b: float) -> float:
         return float(np.sum(special.betaln(a + k, b + n - k) - special.betaln(a, b)))
 
-    best = likelihood(*found)
+    best = likelihood(*fitted)
     for factor_a, factor_b in [(1.02, 1), (0.98, 1), (1, 1.02), (1, 0.98), (1.02, 1.02), (0.98, 0.98)]:
-        assert likelihood(found[0] * factor_a, found[1] * factor_b) < best
+        assert likelihood(fitted[0] * factor_a, fitted[1] * factor_b) < best
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_information_is_the_curvature_at_the_maximum() -> None:
     aa = (total(h, 0) - 2 * total(0, 0) + total(-h, 0)) / h**2
     bb = (total(0, h) - 2 * total(0, 0) + total(0, -h)) / h**2
     ab = (total(h, h) - total(h, -h) - total(-h, h) + total(-h, -h)) / (4 * h**2)
-    found = observed_information(K, N, COUNTS, a=a, b=b)
-    assert found == pytest.approx(-np.array([[aa, ab], [ab, bb]]), rel=1e-3)
+    information = observed_information(K, N, COUNTS, a=a, b=b)
+    assert information == pytest.approx(-np.array([[aa, ab], [ab, bb]]), rel=1e-3)
 
 
 def test_covariance_of_rollouts_of_one_step_is_about_that_of_independent_steps() -> None:

@@ -29,30 +29,30 @@ def counted(paths: Any, **options: Any) -> StepCounts:
     return count_corpus_steps(open_corpus(paths), InlineEngine(), **options)
 
 
-def as_dict(found: StepCounts, source: str) -> dict[tuple[float, int | None], int]:
-    row = found.histogram()[found.labels.sources.index(source)]
-    return {kind: int(n) for kind, n in zip(found.kinds, row, strict=True) if n}
+def as_dict(counts: StepCounts, source: str) -> dict[tuple[float, int | None], int]:
+    row = counts.histogram()[counts.labels.sources.index(source)]
+    return {kind: int(n) for kind, n in zip(counts.kinds, row, strict=True) if n}
 
 
 def test_steps_are_counted_by_source_score_and_continuations(corpus: Callable[..., Path]) -> None:
-    found = counted(corpus(n_mc=4, ai2d=[[1.0, 0.5], [0.5]], vqa=[[0.25, 0.0]]))
-    assert as_dict(found, "ai2d") == {(1.0, 4): 1, (0.5, 4): 2}
-    assert as_dict(found, "vqa") == {(0.25, 4): 1, (0.0, 4): 1}
+    counts = counted(corpus(n_mc=4, ai2d=[[1.0, 0.5], [0.5]], vqa=[[0.25, 0.0]]))
+    assert as_dict(counts, "ai2d") == {(1.0, 4): 1, (0.5, 4): 2}
+    assert as_dict(counts, "vqa") == {(0.25, 4): 1, (0.0, 4): 1}
 
 
 def test_missing_counts_and_steps_never_sampled_are_told_apart(tmp_path: Path) -> None:
     record = raw_record([0.5, 0.0, 0.0], n_mc=4)
     del record["steps_with_score"][0]["num_mc_total"]
     record["steps_with_score"][2]["num_mc_total"] = 0
-    found = counted(write_jsonl(tmp_path / "a.jsonl", [record]))
-    assert as_dict(found, "a") == {(0.5, None): 1, (0.0, 4): 1, (0.0, 0): 1}
+    counts = counted(write_jsonl(tmp_path / "a.jsonl", [record]))
+    assert as_dict(counts, "a") == {(0.5, None): 1, (0.0, 4): 1, (0.0, 0): 1}
 
 
 def test_a_line_that_needs_a_closer_look_is_counted_all_the_same(tmp_path: Path) -> None:
     odd = raw_record([0.5, 1.0], n_mc=4)
     odd["steps_with_score"][1]["num_mc_total"] = "four"  # a field that is not needed: the record is good
-    found = counted(write_jsonl(tmp_path / "a.jsonl", [raw_record([0.25], n_mc=4), odd]))
-    assert as_dict(found, "a") == {(0.25, 4): 1, (0.5, 4): 1, (1.0, None): 1}
+    counts = counted(write_jsonl(tmp_path / "a.jsonl", [raw_record([0.25], n_mc=4), odd]))
+    assert as_dict(counts, "a") == {(0.25, 4): 1, (0.5, 4): 1, (1.0, None): 1}
 
 
 def test_bad_records_and_blank_lines_count_nothing(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_bad_records_and_blank_lines_count_nothing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.jsonl:3"):
         counted(path)
     dropped = DroppedRecords()
-    found = counted(path, on_bad=dropped)
-    assert as_dict(found, "a") == {(0.5, 16): 1, (1.0, 16): 1, (0.25, 16): 1}
+    counts = counted(path, on_bad=dropped)
+    assert as_dict(counts, "a") == {(0.5, 16): 1, (1.0, 16): 1, (0.25, 16): 1}
     assert len(dropped) == 1
 
 
@@ -85,26 +85,26 @@ def test_mm_prm_soft_scores_have_no_counts() -> None:
             {"from": "gpt", "value": [0.875, 0.0]},
         ],
     }
-    found = counted([record])
-    assert sorted(found.kinds) == [(0.0, None), (0.875, None)]
+    counts = counted([record])
+    assert sorted(counts.kinds) == [(0.0, None), (0.875, None)]
 
 
 def test_steps_of_kept_rollouts_are_those_that_are_written(random_corpus: Path, tmp_path: Path) -> None:
-    found = counted(random_corpus)
+    counts = counted(random_corpus)
     selection = mprm.select(random_corpus, rho=0.2)
     selection.write(str(tmp_path / "kept.jsonl"))
     lines = (tmp_path / "kept.jsonl").read_text().splitlines()
     scores = sorted(step["score"] for line in lines for step in json.loads(line)["steps_with_score"])
-    histogram = found.histogram(selection.subsets[0].kept).sum(axis=0)
-    assert sorted(np.repeat([score for score, _ in found.kinds], histogram).tolist()) == scores
+    histogram = counts.histogram(selection.subsets[0].kept).sum(axis=0)
+    assert sorted(np.repeat([score for score, _ in counts.kinds], histogram).tolist()) == scores
 
 
 def test_sums_over_a_rollout_s_steps(corpus: Callable[..., Path]) -> None:
-    found = counted(corpus(n_mc=4, a=[[1.0, 0.5], [0.25]], b=[[0.5, 0.5, 0.5]]))
-    values = np.zeros((2, len(found.kinds), 1))
-    values[0, :, 0] = values[1, :, 0] = [score for score, _ in found.kinds]
+    counts = counted(corpus(n_mc=4, a=[[1.0, 0.5], [0.25]], b=[[0.5, 0.5, 0.5]]))
+    values = np.zeros((2, len(counts.kinds), 1))
+    values[0, :, 0] = values[1, :, 0] = [score for score, _ in counts.kinds]
     values[1] *= 10
-    source, sums = found.sums(values)
+    source, sums = counts.sums(values)
     assert source.tolist() == [0, 0, 1]
     assert sums[:, 0].tolist() == [1.5, 0.25, 15.0]
 
@@ -189,15 +189,15 @@ def test_a_known_prior_is_recovered_from_files(tmp_path: Path) -> None:
     for name, a, b in [("easy", 3.0, 0.4), ("hard", 0.5, 1.5)]:
         k = correlated_counts(rng, 800, 4, a=a, b=b, n=16, correlation=0.5)
         write_counts(tmp_path / f"{name}.jsonl", k, 16)
-    found = fit_corpus(tmp_path)
-    assert [source.name for source in found.sources] == ["easy", "hard"]
-    for source, a, b in zip(found.sources, (3.0, 0.5), (0.4, 1.5), strict=True):
+    fit = fit_corpus(tmp_path)
+    assert [source.name for source in fit.sources] == ["easy", "hard"]
+    for source, a, b in zip(fit.sources, (3.0, 0.5), (0.4, 1.5), strict=True):
         assert source.prior is not None
         assert source.prior.a_interval[0] < a < source.prior.a_interval[1]
         assert source.prior.b_interval[0] < b < source.prior.b_interval[1]
         assert source.prior.a_interval[1] / source.prior.a_interval[0] < 1.6  # and the interval says something
-    assert found.N == 16
-    assert sum(row.steps for row in found.noise) == 2 * 800 * 4
+    assert fit.N == 16
+    assert sum(row.steps for row in fit.noise) == 2 * 800 * 4
 
 
 @pytest.mark.parametrize(("a", "b", "n"), [(2.0, 0.4, 16), (0.6, 0.8, 8)])
@@ -224,19 +224,19 @@ def test_the_share_of_pseudo_positives_is_that_of_the_success_rates_behind_the_c
     rng = np.random.default_rng(2)
     r = rng.beta(1.2, 0.4, (20_000, 3))
     k = rng.binomial(16, r)
-    found = fitted(k, 16).total
-    low, high = found.pseudo_positive_interval
+    fit = fitted(k, 16).total
+    low, high = fit.pseudo_positive_interval
     truth = float((r[k > 0] < 0.5).mean())
-    assert found.pseudo_positive == pytest.approx(truth, abs=0.005)
+    assert fit.pseudo_positive == pytest.approx(truth, abs=0.005)
     assert low - 0.003 < truth < high + 0.003  # the truth is a draw of 60,000 steps, and varies too
-    assert found.negative == pytest.approx(float((k == 0).mean()))
-    assert found.expected_negative == pytest.approx(found.negative, abs=0.005)
+    assert fit.negative == pytest.approx(float((k == 0).mean()))
+    assert fit.expected_negative == pytest.approx(fit.negative, abs=0.005)
 
 
 def test_subsets_are_weighed_step_by_step(random_corpus: Path, tmp_path: Path) -> None:
-    found = fit_corpus(random_corpus, rho=0.3, reliable=0.4, seed=3)
-    priors = {source.name: source.prior or found.total.prior for source in found.sources}
-    for entry in found.subsets:
+    fit = fit_corpus(random_corpus, rho=0.3, reliable=0.4, seed=3)
+    priors = {source.name: source.prior or fit.total.prior for source in fit.sources}
+    for entry in fit.subsets:
         if entry.strategy == "all":
             rollouts = list(mprm.open_corpus(random_corpus).located())
         else:
@@ -270,14 +270,14 @@ def test_scores_without_counts_are_fitted_by_their_grid() -> None:
 
 def test_a_source_without_a_prior_says_why_and_takes_that_of_all(corpus: Callable[..., Path]) -> None:
     good = [[k / 16, 1 - k / 16] for k in range(17)] * 4
-    found = fit_corpus(corpus(good=good, sure=[[1.0, 1.0]] * 5, never=[[0.0]] * 5, split=[[1.0, 0.0]] * 40))
-    by_name = {source.name: source for source in found.sources}
+    fit = fit_corpus(corpus(good=good, sure=[[1.0, 1.0]] * 5, never=[[0.0]] * 5, split=[[1.0, 0.0]] * 40))
+    by_name = {source.name: source for source in fit.sources}
     assert by_name["good"].prior is not None
     assert "every continuation succeeds" in str(by_name["sure"].why_no_prior)
     assert "every continuation fails" in str(by_name["never"].why_no_prior)
     assert "nearly all 0 or 1" in str(by_name["split"].why_no_prior)
     assert all(by_name[name].prior is None for name in ("sure", "never", "split"))
-    overall = found.total.prior
+    overall = fit.total.prior
     assert overall is not None
     expected = eta_eff(16, 16, tau=0.5, a=overall.a, b=overall.b)
     assert by_name["sure"].pseudo_positive == pytest.approx(float(expected))
@@ -358,10 +358,10 @@ def test_a_score_that_no_count_gives_is_refused(tmp_path: Path) -> None:
 
 
 def test_any_number_of_continuations_is_tabled_in_little_space(corpus: Callable[..., Path]) -> None:
-    found = fit_corpus(corpus(n_mc=2**31, a=[[0.25, 0.5, 0.75, 1.0, 0.0]] * 20))
-    assert found.N == 2**31
-    assert [row.k for row in found.noise] == [0, 2**29, 2**30, 3 * 2**29, 2**31]
-    assert [row.steps for row in found.noise] == [20] * 5
+    fit = fit_corpus(corpus(n_mc=2**31, a=[[0.25, 0.5, 0.75, 1.0, 0.0]] * 20))
+    assert fit.N == 2**31
+    assert [row.k for row in fit.noise] == [0, 2**29, 2**30, 3 * 2**29, 2**31]
+    assert [row.steps for row in fit.noise] == [20] * 5
 
 
 def rollout(counts: Sequence[int], of: int = 16, **kept: Any) -> dict[str, Any]:
@@ -398,11 +398,11 @@ def test_few_rollouts_have_intervals_that_hold_the_truth() -> None:
     for _ in range(60):
         rates = np.repeat(rng.beta(1.5, 0.5, (3, 1)), 5, axis=1)  # the steps of a rollout are all alike
         try:
-            found = fit_corpus([rollout(row.tolist()) for row in rng.binomial(16, rates)], text_only=True)
+            fit = fit_corpus([rollout(row.tolist()) for row in rng.binomial(16, rates)], text_only=True)
         except DataError:
             continue
-        assert found.total.prior is not None
-        low, high = found.total.prior.a_interval
+        assert fit.total.prior is not None
+        low, high = fit.total.prior.a_interval
         n_held, n_fitted = n_held + (low <= 1.5 <= high), n_fitted + 1
     assert n_fitted > 40
     assert n_held / n_fitted > 0.8

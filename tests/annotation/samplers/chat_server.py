@@ -63,7 +63,7 @@ class ChatServer:
         self._server = self._thread = None
 
     @property
-    def asked(self) -> list[dict[str, Any]]:
+    def requests(self) -> list[dict[str, Any]]:
         """The requests without those by which the sampler gets to know the server."""
         own = (".", "How long is the bar?")
         return [body for body in self.bodies if body["messages"][0]["content"] not in own]

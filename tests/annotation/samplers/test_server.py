@@ -88,16 +88,16 @@ def test_a_prefix_is_continued() -> None:
     with chat_server() as server:
         results = answers(sampler(server), [Request(prompt="q", prefix=f"First {i}.\n\n", n=2) for i in range(9)])
     assert [completion.text for completion in results[3]] == [f"q\n\nseed 0, answer {i}" for i in range(2)]
-    for body in server.asked:
+    for body in server.requests:
         assert body["messages"][1]["content"].endswith(".\n\n")
         assert body["continue_final_message"] is True
         assert body["add_generation_prompt"] is False
-    assert {server.prompt(body) for body in server.asked} == {
+    assert {server.prompt(body) for body in server.requests} == {
         f"<|user|>q<|end|><|assistant|>First {i}.\n\n" for i in range(9)
     }
     # open, closed, and with white space at the end: the server is probed once, by the first of them
-    assert (len(server.asked), len(server.bodies)) == (9, 12)
-    assert {body["max_tokens"] for body in server.bodies if body not in server.asked} == {1}
+    assert (len(server.requests), len(server.bodies)) == (9, 12)
+    assert {body["max_tokens"] for body in server.bodies if body not in server.requests} == {1}
 
 
 def test_a_server_that_would_open_a_new_turn_is_refused() -> None:
@@ -105,7 +105,7 @@ def test_a_server_that_would_open_a_new_turn_is_refused() -> None:
         assert answers(sampler(server), [Request(prompt="q")])[0][0].finish_reason == "stop"
         with pytest.raises(ConfigError, match=r"ignores continue_final_message.*name the checkpoint's folder"):
             answers(sampler(server), [Request(prompt="q", prefix="First,")])
-    assert len(server.asked) == 1  # nothing was continued
+    assert len(server.requests) == 1  # nothing was continued
 
 
 def test_a_server_that_does_not_count_prompt_tokens_is_refused() -> None:
@@ -183,7 +183,7 @@ def test_the_key_is_in_no_message(fault: int | str) -> None:
 def test_the_key_goes_with_health_checks() -> None:
     with chat_server(fault=lambda number, _body: 503 if number == 1 else None) as server:
         answers(sampler(server, api_key="secret", concurrency=1), [Request(prompt=f"q{i}") for i in range(3)])
-    assert len(server.bodies) - len(server.asked) == 1
+    assert len(server.bodies) - len(server.requests) == 1
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer secret"}
 
 
@@ -440,8 +440,8 @@ def test_a_server_that_dies_and_comes_back_answers_every_request_once(monkeypatc
     with chat_server(delay_s=0.02) as server:
         policy = sampler(server, concurrency=8)
         thread = collect(policy, [Request(prompt=f"q{i}", seed=i) for i in range(200)], done)
-        for n_asked in (40, 120):
-            until(lambda n=n_asked: len(server.asked) > n)
+        for n_requests in (40, 120):
+            until(lambda n=n_requests: len(server.requests) > n)
             server.die()
             time.sleep(0.2)  # what had come is read
             n_before = len(server.bodies)
@@ -453,7 +453,7 @@ def test_a_server_that_dies_and_comes_back_answers_every_request_once(monkeypatc
     for number, [completion] in done:
         assert completion.text == f"q{number}\n\nseed {number}, answer 0"
     # each of the two deaths cost at most the 8 requests in flight and those that results the door shut
-    assert 200 <= len(server.asked) <= 200 + 2 * 8
+    assert 200 <= len(server.requests) <= 200 + 2 * 8
 
 
 @pytest.mark.parametrize("fault", [503, "drop"])
@@ -476,8 +476,8 @@ def test_a_server_that_is_away_is_not_asked_by_everyone(fault: int | str, monkey
         thread.start()
         time.sleep(1.5)
         # each once at most; then one by one at 0.1–0.2 s, 0.2–0.4 s, 0.4–0.8 s, …: 5 at most in 1.5 s
-        assert 2 <= len(server.asked) <= 33
-        assert 1 <= len(server.bodies) - len(server.asked) <= 5
+        assert 2 <= len(server.requests) <= 33
+        assert 1 <= len(server.bodies) - len(server.requests) <= 5
         is_away = False
         thread.join()
     assert [completion.finish_reason for _, [completion] in done] == ["stop"] * 33

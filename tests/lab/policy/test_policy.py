@@ -46,8 +46,8 @@ def test_a_policy_has_the_size_of_the_lab_and_reads_a_picture_as_sixteen_tokens(
     tokens = step_tokens(policy.tokenizer)  # Yes and No are a token each, <prm> has room
     assert max(tokens.prm, tokens.yes, tokens.no) < policy.model.get_output_embeddings().weight.shape[0]
     for source in SOURCES:
-        one = problem(source, 7)
-        for text in (prompt_of(one.as_question()), "\n\n".join(solution(one))):
+        example = problem(source, 7)
+        for text in (prompt_of(example.as_question()), "\n\n".join(solution(example))):
             ids = policy.tokenizer.encode(text, add_special_tokens=False)
             assert policy.tokenizer.decode(ids) == text
             assert len(ids) < 1.4 * len(text.split()) + 40  # about a token a word
@@ -62,12 +62,12 @@ def test_a_policy_learns_is_saved_and_answers_in_process(kind: str, tmp_path: Pa
     losses = train_policy(policy, how)
     assert losses[-1] < 0.8 * losses[0]
     save_policy(policy, tmp_path / "policy")
-    one = problem("bars-total", 3)
-    write_images([one], tmp_path)
+    example = problem("bars-total", 3)
+    write_images([example], tmp_path)
     request = Request(
-        prompt=prompt_of(one.as_question()),
-        images=(tmp_path / one.image,),
-        prefix=solution(one)[0] + "\n\n",
+        prompt=prompt_of(example.as_question()),
+        images=(tmp_path / example.image,),
+        prefix=solution(example)[0] + "\n\n",
         n=3,
         sampling=SamplingParams(max_new_tokens=8),
     )
@@ -81,24 +81,24 @@ def test_labels_are_the_targets_tokens_and_the_patch_words(kind: str) -> None:
     data = PolicyDataset(policy, 1, batch_size=1, seed=1)
     assert len(data) == BATCHES_PER_POOL
     problems = [problem(source, 10_000_000) for source in list(SOURCES)[:BATCHES_PER_POOL]]
-    _, batches = data.collate_pool([data[place] for place in range(BATCHES_PER_POOL)])
+    _, batches = data.collate_pool([data[index] for index in range(BATCHES_PER_POOL)])
     assert len(batches) == BATCHES_PER_POOL * len(TASKS)
     assert [batch.is_solving for batch in batches] == [True] * BATCHES_PER_POOL + [False] * (
         BATCHES_PER_POOL * (len(TASKS) - 1)
     )
     for number, batch in enumerate(batches):
-        one = problems[batch.pictures[0]]
-        asked, told = TASKS[number // BATCHES_PER_POOL](one)
+        example = problems[batch.pictures[0]]
+        prompt, target = TASKS[number // BATCHES_PER_POOL](example)
         labels, ids = batch.inputs["labels"][0], batch.inputs["input_ids"][0]
-        picture = draw(one).convert("RGB")
-        before = policy.encode_chat(asked, [picture])["input_ids"][0]
+        picture = draw(example).convert("RGB")
+        before = policy.encode_chat(prompt, [picture])["input_ids"][0]
         assert ids[: len(before)].tolist() == before.tolist()
         assert (labels[len(before) :] == ids[len(before) :]).all()
-        assert policy.tokenizer.decode(ids[len(before) :]) == told + policy.tokenizer.eos_token
+        assert policy.tokenizer.decode(ids[len(before) :]) == target + policy.tokenizer.eos_token
         # before it, each token of the picture is followed by a name of what is there
         shown = before == policy.tokenizer.convert_tokens_to_ids(policy.family.image_tokens[1])
         named = [policy.tokenizer.decode([label]).strip() for label in labels[1 : len(before) + 1][shown]]
-        assert all(name in words for name, words in zip(named, one.scene.patch_words(), strict=True))
+        assert all(name in words for name, words in zip(named, example.scene.patch_words(), strict=True))
         assert (labels[: len(before)] != IGNORE_INDEX).sum() == 16
 
 
@@ -113,12 +113,12 @@ def test_a_batch_is_read_as_its_rows_are_one_by_one(kind: str) -> None:
     inputs = _inputs(pixels, batch)
     together = policy.model(**{k: v for k, v in inputs.items() if k != "labels"}).logits
     look_plainly = new_policy(kind, size=SMALL)
-    for place, number in enumerate(batch.pictures.tolist()):
+    for row, number in enumerate(batch.pictures.tolist()):
         ids = torch.tensor([rows[number]["examples"][0][0]])
         vision = {name: torch.as_tensor(array) for name, array in rows[number]["vision"].items()}
         inputs = {"input_ids": ids, **vision, **policy.family.batch_inputs(policy.tokenizer, ids)}
         alone = look_plainly.model(**inputs, attention_mask=torch.ones_like(ids)).logits[0]
-        torch.testing.assert_close(together[place, : len(alone)], alone, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(together[row, : len(alone)], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_batches_of_a_pool_hold_every_row_of_every_task_once_and_pad_little() -> None:
@@ -129,12 +129,12 @@ def test_batches_of_a_pool_hold_every_row_of_every_task_once_and_pad_little() ->
     pad = policy.tokenizer.pad_token_id
     for number in range(len(TASKS)):
         of_task = batches[number * BATCHES_PER_POOL : (number + 1) * BATCHES_PER_POOL]
-        found = {
+        ids_of = {
             int(picture): [token for token in ids.tolist() if token != pad]
             for batch in of_task
             for picture, ids in zip(batch.pictures, batch.inputs["input_ids"], strict=True)
         }
-        assert found == {place: row["examples"][number][0] for place, row in enumerate(rows)}
+        assert ids_of == {index: row["examples"][number][0] for index, row in enumerate(rows)}
         n_padded = sum(batch.inputs["input_ids"].numel() for batch in of_task)
         assert n_padded < 0.9 * len(rows) * max(len(row["examples"][number][0]) for row in rows)
 
@@ -144,10 +144,10 @@ def test_all_tasks_come_until_their_share_is_over_and_then_solutions_alone() -> 
     how = PolicyTrainConfig(
         n_optimizer_steps=60, n_pools=1, multitask=0.5, batch_size=1, dataloader_workers=0, device="cpu"
     )
-    found = list(_batches(policy, how, "cpu"))
-    texts = [policy.tokenizer.decode(batch.inputs["input_ids"][0]) for _, batch in found]
+    batches = list(_batches(policy, how, "cpu"))
+    texts = [policy.tokenizer.decode(batch.inputs["input_ids"][0]) for _, batch in batches]
     is_solution = ["answer is \\boxed" in text for text in texts]
-    assert is_solution == [batch.is_solving for _, batch in found]
+    assert is_solution == [batch.is_solving for _, batch in batches]
     assert len(texts) == 60
     n_new = BATCHES_PER_POOL * len(TASKS)
     first = texts[: (1 + REPLAYED) * n_new]
@@ -180,22 +180,22 @@ def test_what_enters_the_language_model_names_the_patches_in_their_order(kind: s
     language = policy.model.model.language_model
     with language.register_forward_pre_hook(lambda _m, _a, named: entered.update(named), with_kwargs=True):
         loss = _loss(policy, pixels, batch)
-    told = policy.model(**_inputs(pixels, batch)).loss
+    text_loss = policy.model(**_inputs(pixels, batch)).loss
     shown = batch.inputs["input_ids"] == policy.tokenizer.convert_tokens_to_ids(policy.family.image_tokens[1])
     named = policy.model.lm_head(language.norm(entered["inputs_embeds"][shown]))
     names = batch.inputs["labels"][:, 1:][shown[:, :-1]]  # those that leave it
     assert torch.equal(names, batch.patch_ids.flatten())
-    torch.testing.assert_close(loss, told + PATCH_LOSS_WEIGHT * torch.nn.functional.cross_entropy(named, names))
+    torch.testing.assert_close(loss, text_loss + PATCH_LOSS_WEIGHT * torch.nn.functional.cross_entropy(named, names))
 
 
 def test_what_is_said_of_a_picture_is_true() -> None:
     for source, n_items in (("grid-sum", 16), ("bars-total", None), ("shapes-points", 16)):
-        one = problem(source, 3)
-        values = {name[len("value ") :]: value for name, value in one.facts.items() if name.startswith("value ")}
+        example = problem(source, 3)
+        values = {name[len("value ") :]: value for name, value in example.facts.items() if name.startswith("value ")}
         assert n_items is None or len(values) == n_items
-        asked, told = grounding_task(one)
-        assert asked == GROUNDING_PROMPT
-        said = re.findall(r"(cell \d+|bar [A-Z]) ([^,]+)(?:, |\.$)", told)
+        prompt, target = grounding_task(example)
+        assert prompt == GROUNDING_PROMPT
+        said = re.findall(r"(cell \d+|bar [A-Z]) ([^,]+)(?:, |\.$)", target)
         assert len(said) == min(10, len(values))
         assert dict(said).items() <= values.items()
 

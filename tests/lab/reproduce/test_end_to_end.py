@@ -71,9 +71,9 @@ def test_the_experiments_run_from_nothing_to_the_page(tmp_path: Path) -> None:
     pytest.importorskip("altair")
     lab, out, said = tmp_path / "lab", tmp_path / "results", list[str]()
     make_lab(lab, LAB, log=said.append)
-    found = reproduce(lab, EXPERIMENTS, jobs=2, log=said.append)
+    outcome = reproduce(lab, EXPERIMENTS, jobs=2, log=said.append)
     # base, and of two seeds: full, tau, soft, random, bis, mixed, matched
-    assert (found.n_runs, found.failed) == (2 * (1 + 2 * 7), {})
+    assert (outcome.n_runs, outcome.failed) == (2 * (1 + 2 * 7), {})
     done = json.loads((lab / "results" / "qwen.bis-50.seed0.json").read_text())
     matched, single = (
         json.loads((lab / "results" / f"qwen.{name}.seed0.json").read_text())

@@ -49,9 +49,13 @@ def test_the_papers_own_difference_is_worked_out_where_it_is_known() -> None:
 def test_differences_are_in_points_and_add_up_over_several_terms() -> None:
     runs = Runs(made_results(ReproducePlan(seeds=2))["runs"])
     # 0.60 + 0.05 ρ, and 0.03 for BIS: at 10% they differ by 3 points, at any seed
-    found = ABOVE.difference(runs, "qwen")
-    assert found is not None
-    assert (found.mean, found.low, found.high) == (pytest.approx(3.0), pytest.approx(3.0), pytest.approx(3.0))
+    difference = ABOVE.difference(runs, "qwen")
+    assert difference is not None
+    assert (difference.mean, difference.low, difference.high) == (
+        pytest.approx(3.0),
+        pytest.approx(3.0),
+        pytest.approx(3.0),
+    )
     both = Claim(
         plus=(("bis-5", "overall"), ("random-50", "overall")), minus=(("random-5", "overall"), ("bis-50", "overall"))
     ).difference(runs, "qwen")
@@ -82,7 +86,7 @@ def test_every_finding_is_about_runs_of_the_plan() -> None:
 
 
 def test_verdicts_are_counted() -> None:
-    found = counts(Runs(made_results()["runs"]))["qwen"]
-    assert sum(found.values()) == len(FINDINGS)
+    n_of_verdict = counts(Runs(made_results()["runs"]))["qwen"]
+    assert sum(n_of_verdict.values()) == len(FINDINGS)
     # made up so that BIS gains alike at every share, which the paper does not find, and soft labels lose nothing
-    assert found["reproduced"] > 5
+    assert n_of_verdict["reproduced"] > 5

@@ -53,10 +53,10 @@ def test_a_single_source_comes_to_what_it_comes_to_with_one_threshold() -> None:
     rng = np.random.default_rng(0)
     table = table_of({"one": (0.0, 0.0)}, n=50)
     table = replace(table, scores=np.round(rng.random(100) + 0.4 * (table.labels == 1), 2))
-    found = own_thresholds(table)
-    assert found is not None
+    metrics = own_thresholds(table)
+    assert metrics is not None
     plain = step_metrics(table)["held_out"]
-    assert [found["overall"], found["auc"]] == pytest.approx([plain["overall"], plain["auc"]], abs=1e-6)
+    assert [metrics["overall"], metrics["auc"]] == pytest.approx([plain["overall"], plain["auc"]], abs=1e-6)
 
 
 def test_sources_count_by_their_steps() -> None:
@@ -73,9 +73,9 @@ def test_sources_count_by_their_steps() -> None:
         problem=np.arange(is_kept.sum()),
         problems=tuple(map(str, range(is_kept.sum()))),
     )
-    found = own_thresholds(table)
-    assert found is not None
-    assert found["auc"] == pytest.approx(2 / 3, abs=1e-6)
+    metrics = own_thresholds(table)
+    assert metrics is not None
+    assert metrics["auc"] == pytest.approx(2 / 3, abs=1e-6)
 
 
 def test_a_source_of_too_few_problems_leaves_no_value() -> None:
@@ -84,11 +84,11 @@ def test_a_source_of_too_few_problems_leaves_no_value() -> None:
 
 def test_the_solutions_of_a_source_keep_their_steps_and_problems() -> None:
     table = table_of({"a": (0.3, 0.1), "b": (0.9, 0.7)}, n=6)
-    one = of_source(table, 1)
-    assert one.sources == ("b",)
-    assert one.problems == tuple(f"b/{number}" for number in range(6))
-    assert one.scores.tolist() == [0.9, 0.7] * 6
-    assert one.solution.tolist() == [number for number in range(6) for _ in range(2)]
+    of_b = of_source(table, 1)
+    assert of_b.sources == ("b",)
+    assert of_b.problems == tuple(f"b/{number}" for number in range(6))
+    assert of_b.scores.tolist() == [0.9, 0.7] * 6
+    assert of_b.solution.tolist() == [number for number in range(6) for _ in range(2)]
 
 
 def table(*solutions: tuple[str, list[int], list[float]]) -> StepTable:
@@ -117,7 +117,7 @@ def test_a_model_that_knows_positions_alone_is_at_chance() -> None:
 
 
 def test_positions_count_by_their_rarer_label() -> None:
-    found = auc_at_same_position(
+    auc = auc_at_same_position(
         table(
             ("a", [1, 1], [0.9, 0.4]),
             ("a", [-1, -1], [0.1, 0.5]),
@@ -127,16 +127,16 @@ def test_positions_count_by_their_rarer_label() -> None:
         )
     )
     # position 0: all told apart, two of each; position 1: one incorrect above both correct ones
-    assert found == pytest.approx((2 * 1.0 + 1 * 0.0) / 3)
+    assert auc == pytest.approx((2 * 1.0 + 1 * 0.0) / 3)
 
 
 def test_a_score_that_reads_nothing_is_the_share_of_positive_steps_at_the_position() -> None:
     corpus = [("a", [1.0, 0.5, 0.0]), ("a", [0.25, 0.0]), ("b", [0.0])]
-    found = scored_by_position(
+    rescored = scored_by_position(
         table(("a", [1, 1, -1, 1], [0.0] * 4), ("b", [1, 1], [0.0] * 2), ("c", [1], [0.0])), corpus
     )
     # a: 2 of 2, 1 of 2, 0 of 1, then 3 of its 5; b: 0 of 1, then 0 of its 1; c: 3 of all 6
-    assert found.scores.tolist() == [1.0, 0.5, 0.0, 0.6, 0.0, 0.0, 0.5]
+    assert rescored.scores.tolist() == [1.0, 0.5, 0.0, 0.6, 0.0, 0.0, 0.5]
 
 
 def test_without_a_position_that_has_both_there_is_none() -> None:
@@ -149,18 +149,18 @@ def record(steps: list[tuple[str, int]], *, image: str = "grid-sum/3.png", of: i
 
 
 def test_steps_are_counted_by_their_successes_and_their_truth(tmp_path: Path) -> None:
-    one = problem("grid-sum", 3)
-    right = next(text for text in solution(one) if judge_step(one, text) == "correct")
+    example = problem("grid-sum", 3)
+    right = next(text for text in solution(example) if judge_step(example, text) == "correct")
     neutral, wrong = "Let us go on.", "Row 9 is on the moon."
-    assert [judge_step(one, text) for text in (neutral, wrong)] == ["neutral", "incorrect"]
+    assert [judge_step(example, text) for text in (neutral, wrong)] == ["neutral", "incorrect"]
     records = [record([(right, 4), (neutral, 4), (wrong, 1)]), record([(right, 3), (wrong, 0), (wrong, 1)])]
     path = write_jsonl(tmp_path / "corpus.jsonl", records)
-    found = corpus_truth(path)
-    assert found["N"] == 4
-    counts = [tuple(row[name] for name in ("k", "n_steps", "n_wrong", "n_neutral")) for row in found["rows"]]
+    truth = corpus_truth(path)
+    assert truth["N"] == 4
+    counts = [tuple(row[name] for name in ("k", "n_steps", "n_wrong", "n_neutral")) for row in truth["rows"]]
     assert counts == [(0, 1, 1, 0), (1, 2, 2, 0), (2, 0, 0, 0), (3, 1, 0, 0), (4, 2, 0, 1)]
     a, b = fit_beta([0, 1, 3, 4], [4] * 4, counts=[1, 2, 1, 2])
-    assert [row["eta_eff"] for row in found["rows"]] == pytest.approx(
+    assert [row["eta_eff"] for row in truth["rows"]] == pytest.approx(
         eta_eff(range(5), 4, tau=0.5, a=a, b=b).tolist()
     )
 
@@ -172,15 +172,15 @@ def test_a_prefix_that_comes_up_twice_is_predicted_from_its_first_count(tmp_path
         record([("a", 4), ("b", 2)]),  # a third "a" is not used; a second "a", "b" is
         record([("a", 0)], image="grid-sum/4.png"),  # of another problem
     ]
-    found = corpus_truth(write_jsonl(tmp_path / "corpus.jsonl", records))
+    truth = corpus_truth(write_jsonl(tmp_path / "corpus.jsonl", records))
     # "a" had 3, then 1 of 4, which is below a half; "a", "b" had 2, then 2, which is not
-    assert [(row["k"], row["n_again"], row["n_below"]) for row in found["rows"] if row["n_again"]] == [
+    assert [(row["k"], row["n_again"], row["n_below"]) for row in truth["rows"] if row["n_again"]] == [
         (2, 1, 0),
         (3, 1, 1),
     ]
     a, b = fit_beta([0, 1, 2, 3, 4], [4] * 5, counts=[2, 1, 2, 1, 1])
     expected = betabinom.cdf(1, 4, a + 3, b + 1)
-    assert found["rows"][3]["below"] == pytest.approx(expected)
+    assert truth["rows"][3]["below"] == pytest.approx(expected)
 
 
 def test_a_corpus_that_no_prior_fits_has_no_expectation(tmp_path: Path) -> None:

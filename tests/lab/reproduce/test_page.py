@@ -36,8 +36,8 @@ def test_the_page_has_the_papers_numbers_beside_the_labs() -> None:
     best = {row[0]: row for row in rows(internvl, "Best of N")}
     assert best["BIS-25%"][1:5] == ["41.00", "12.67", "40.89", "59.00"]
     assert best["no reward model"][1] == "33.13"
-    place = {row[0]: row for row in rows(internvl, "Whether, or where")}
-    assert place["BIS-10%"][2] == "58.00 [57.00, 59.00]"
+    by_position = {row[0]: row for row in rows(internvl, "Whether, or where")}
+    assert by_position["BIS-10%"][2] == "58.00 [57.00, 59.00]"
     # 8,000 of 8,500 claiming steps are wrong; 38 of 40 repeats are below
     truth = {row[0]: row[1:] for row in rows(text, "Labels against the truth")}
     assert truth["0"] == ["9,000", "500", "94.1", "99.0", "40", "95.0", "97.0"]
@@ -45,8 +45,8 @@ def test_the_page_has_the_papers_numbers_beside_the_labs() -> None:
 
 
 def test_findings_have_a_verdict_for_each_backbone() -> None:
-    found = {row[1]: row for row in rows(page(made_results()), "Findings")}
-    assert found["bis-10 − random-10 > 0"][2:] == [
+    findings = {row[1]: row for row in rows(page(made_results()), "Findings")}
+    assert findings["bis-10 − random-10 > 0"][2:] == [
         "+2.60",
         "+3.00 [+3.00, +3.00]",
         "reproduced",
@@ -55,7 +55,7 @@ def test_findings_have_a_verdict_for_each_backbone() -> None:
         "reproduced",
     ]
     # the made-up soft labels are as good as hard ones, to the last digit
-    assert found["full − full-soft > 0"][4] == "open"
+    assert findings["full − full-soft > 0"][4] == "open"
 
 
 def test_every_table_is_rectangular_and_every_figure_is_drawn() -> None:
@@ -70,15 +70,15 @@ def test_every_table_is_rectangular_and_every_figure_is_drawn() -> None:
 
 
 def test_a_chosen_rate_with_nothing_tried_beyond_it_is_told_of() -> None:
-    found = made_results()
-    assert "it is the largest of them" in page(found)
-    rates = sorted(found["plan"]["learning_rates"])
-    for choice in found["learning_rates"].values():
+    results = made_results()
+    assert "it is the largest of them" in page(results)
+    rates = sorted(results["plan"]["learning_rates"])
+    for choice in results["learning_rates"].values():
         choice["learning_rate"] = rates[0]
-    assert "it is the smallest of them" in page(found)
-    for choice in found["learning_rates"].values():
+    assert "it is the smallest of them" in page(results)
+    for choice in results["learning_rates"].values():
         choice["learning_rate"] = rates[1]
-    assert "of them." not in page(found)[-900:]
+    assert "of them." not in page(results)[-900:]
 
 
 def test_leads_are_shown_with_one_threshold_and_with_one_for_each_source() -> None:
@@ -89,9 +89,9 @@ def test_leads_are_shown_with_one_threshold_and_with_one_for_each_source() -> No
 
 
 def test_a_page_of_few_runs_leaves_out_what_they_cannot_show() -> None:
-    found = made_results(TINY)
-    found["n_planned"] += 3
-    text = page(found)
+    results = made_results(TINY)
+    results["n_planned"] += 3
+    text = page(results)
     assert "3 planned runs are not done yet." in " ".join(text.split())
     assert "### Best of N" not in text
     assert "lab_curves" not in text
@@ -99,12 +99,12 @@ def test_a_page_of_few_runs_leaves_out_what_they_cannot_show() -> None:
 
 
 def test_the_results_file_comes_back_as_it_was_with_a_line_for_each_run(tmp_path: Path) -> None:
-    found = made_results(TINY)
-    write_results(found, tmp_path / "lab.json")
-    assert read_results(tmp_path / "lab.json") == found
+    results = made_results(TINY)
+    write_results(results, tmp_path / "lab.json")
+    assert read_results(tmp_path / "lab.json") == results
     lines = (tmp_path / "lab.json").read_text().splitlines()
-    assert sum(line.startswith('{"name"') for line in lines) == len(found["runs"])
-    assert page(read_results(tmp_path / "lab.json")) == page(found)
+    assert sum(line.startswith('{"name"') for line in lines) == len(results["runs"])
+    assert page(read_results(tmp_path / "lab.json")) == page(results)
 
 
 def test_figures_are_svg(tmp_path: Path) -> None:

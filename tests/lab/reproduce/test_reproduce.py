@@ -54,9 +54,9 @@ def test_every_run_is_done_once_with_the_rate_that_was_chosen(tmp_path: Path) ->
         yield advance
         assert left == 0, "the costs of all runs"
 
-    found = done(tmp_path, jobs=2, progress=progress)
+    outcome = done(tmp_path, jobs=2, progress=progress)
     runs = ["internvl.base.seed0", *(f"internvl.{name}.seed{seed}" for seed in (0, 1) for name in CONDITIONS)]
-    assert (found.n_runs, found.n_kept, found.failed) == (9, 0, {})
+    assert (outcome.n_runs, outcome.n_kept, outcome.failed) == (9, 0, {})
     assert sorted(ran(tmp_path)) == sorted([*runs, *(f"internvl.choose-lr-{r}.seed1000" for r in (0.1, 0.2))])
     # of 0.1 and 0.2 the latter came to 0.7, the better value
     rates = {line.split()[1] for line in (tmp_path / "ran").read_text().splitlines() if ".bis-10." in line}
@@ -71,8 +71,8 @@ def test_every_run_is_done_once_with_the_rate_that_was_chosen(tmp_path: Path) ->
 
 def test_untrained_weights_need_no_rate(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    found = done(tmp_path, only="*.base.*")
-    assert (found.n_runs, ran(tmp_path)) == (1, ["internvl.base.seed0"])
+    outcome = done(tmp_path, only="*.base.*")
+    assert (outcome.n_runs, ran(tmp_path)) == (1, ["internvl.base.seed0"])
 
 
 def test_a_rate_that_was_chosen_before_is_not_chosen_again(tmp_path: Path) -> None:
@@ -86,11 +86,11 @@ def test_a_rate_that_was_chosen_before_is_not_chosen_again(tmp_path: Path) -> No
 def test_a_failing_run_is_reported_and_tried_again_by_the_next_command(tmp_path: Path) -> None:
     make_folder(tmp_path)
     (tmp_path / "behaviour.json").write_text(json.dumps({"bis-10": "fail", "full-soft": "die"}))
-    found = done(tmp_path)
-    assert sorted(found.failed) == [f"internvl.{arm}.seed{s}" for arm in ("bis-10", "full-soft") for s in (0, 1)]
-    assert "nothing comes of it" in found.failed["internvl.bis-10.seed0"]
-    assert "died with status 3" in found.failed["internvl.full-soft.seed1"]
-    assert found.failed["internvl.bis-10.seed0"].startswith("Traceback")
+    outcome = done(tmp_path)
+    assert sorted(outcome.failed) == [f"internvl.{arm}.seed{s}" for arm in ("bis-10", "full-soft") for s in (0, 1)]
+    assert "nothing comes of it" in outcome.failed["internvl.bis-10.seed0"]
+    assert "died with status 3" in outcome.failed["internvl.full-soft.seed1"]
+    assert outcome.failed["internvl.bis-10.seed0"].startswith("Traceback")
     logs = [path.read_text() for path in (tmp_path / "logs").iterdir()]
     assert any("works on internvl.full.seed0" in log for log in logs)
     (tmp_path / "behaviour.json").unlink()
@@ -128,8 +128,8 @@ def test_a_killed_command_goes_on_and_repeats_nothing_that_was_finished(tmp_path
     finished = {path.stem for path in (tmp_path / "results").glob("*.json")}
     assert finished == set(before) - {before[-1]}
     (tmp_path / "behaviour.json").unlink()
-    found = done(tmp_path)
-    assert found.failed == {}
+    outcome = done(tmp_path)
+    assert outcome.failed == {}
     after = ran(tmp_path)[len(before) :]
     assert not finished & set(after)
     assert before[-1] in after
@@ -138,8 +138,8 @@ def test_a_killed_command_goes_on_and_repeats_nothing_that_was_finished(tmp_path
 
 def test_only_some_runs_can_be_asked_for(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    found = done(tmp_path, only="*.bis-*.seed1")
-    assert found.n_runs == 1
+    outcome = done(tmp_path, only="*.bis-*.seed1")
+    assert outcome.n_runs == 1
     assert [name for name in ran(tmp_path) if "choose" not in name] == ["internvl.bis-10.seed1"]
     with pytest.raises(ConfigError, match="no run is called 'llama"):
         reproduce(tmp_path, TINY, only="llama*")

@@ -25,9 +25,9 @@ SEEDS: dict[str, Any] = json.loads(
 
 def table_after(text: str, document: str = PAGE) -> list[list[str]]:
     """The cells of the first table after the text, without heads and rule."""
-    found = re.search(r"(?:^\|.*\n)+", document[document.index(text) :], re.MULTILINE)
-    assert found is not None
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in found[0].splitlines()][2:]
+    table = re.search(r"(?:^\|.*\n)+", document[document.index(text) :], re.MULTILINE)
+    assert table is not None
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table[0].splitlines()][2:]
 
 
 def line_cells(line: dict[str, Any]) -> list[str]:
@@ -48,24 +48,24 @@ def line_cells(line: dict[str, Any]) -> list[str]:
 def strategy_rows() -> list[list[str]]:
     rows = []
     for world in RESULTS["strategies"]["worlds"]:
-        for name, found in world["students"].items():
+        for name, metrics in world["students"].items():
             made = f"{world['world']['correlation']:g}, {world['world']['slope']:g}"
             cells = [made, f"`{name}`" if name != "all" else "all"]
             for measure in ("f1", "refitted_risk", "risk"):
-                mean, half = found[measure]
+                mean, half = metrics[measure]
                 cells.append(f"{mean:.4f} ± {half:.4f}")
-            rows.append([*cells, f"{found['pseudo_positive']:.1%}"])
+            rows.append([*cells, f"{metrics['pseudo_positive']:.1%}"])
     return rows
 
 
 def coverage_rows() -> list[list[str]]:
     return [
         [
-            f"Beta({found['a']:g}, {found['b']:g})",
-            f"{found['correlation']:g}",
-            *(f"{share:.1%}" for share in (*found["covered"], *found["independent"])),
+            f"Beta({simulation['a']:g}, {simulation['b']:g})",
+            f"{simulation['correlation']:g}",
+            *(f"{share:.1%}" for share in (*simulation["covered"], *simulation["independent"])),
         ]
-        for found in FIT["coverage"]
+        for simulation in FIT["coverage"]
     ]
 
 
@@ -89,10 +89,10 @@ def test_the_table_of_strategies_is_the_committed_one() -> None:
 
 def test_the_table_of_coverage_is_the_committed_one_and_near_95() -> None:
     assert table_after("### Measured", DOCUMENT) == coverage_rows()
-    for found in FIT["coverage"]:
+    for simulation in FIT["coverage"]:
         # a binomial share of that many corpora, 4 standard deviations
-        assert found["covered"] == pytest.approx(
-            [0.95, 0.95], abs=4 * (0.95 * 0.05 / found["corpora"]) ** 0.5 + 0.005
+        assert simulation["covered"] == pytest.approx(
+            [0.95, 0.95], abs=4 * (0.95 * 0.05 / simulation["corpora"]) ** 0.5 + 0.005
         )
 
 
@@ -126,9 +126,9 @@ def test_the_shares_of_pseudo_positives_are_those_of_the_two_corpora(tmp_path: P
     committed = {subset["strategy"]: subset["pseudo_positive"] for subset in sample["subsets"]}
     again = {subset.strategy: subset.pseudo_positive for subset in fit_corpus(mprm.quickstart(tmp_path)).subsets}
     assert again == pytest.approx(committed, abs=1e-6)
-    told = DOCUMENT[DOCUMENT.index("### What it says of BIS") : DOCUMENT.index("### Measured")]
+    section = DOCUMENT[DOCUMENT.index("### What it says of BIS") : DOCUMENT.index("### Measured")]
     for shares in (committed, FIT["time"]["subsets"]):
         for strategy in ("bis", "random"):
-            assert f"{100 * shares[strategy]:.1f}%" in told
+            assert f"{100 * shares[strategy]:.1f}%" in section
         for strategy in ("mixed", "low-mc", "reliable"):
-            assert f"{strategy} {100 * shares[strategy]:.1f}%" in told
+            assert f"{strategy} {100 * shares[strategy]:.1f}%" in section

@@ -38,9 +38,9 @@ def simulated(part: str) -> list[Comparison]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_closed_forms_hold(seed: int) -> None:
-    found = verify(seed=seed, only=("steps", "rollouts", "success-rates"))
-    assert [result.comparison.name for result in found.results if not result.holds] == []
-    assert found.holds
+    report = verify(seed=seed, only=("steps", "rollouts", "success-rates"))
+    assert [result.comparison.name for result in report.results if not result.holds] == []
+    assert report.holds
 
 
 theta = lambda q: np.mean(q) * (1 - np.mean(q))  # noqa: E731
@@ -230,19 +230,21 @@ def test_a_bis_that_ranks_as_low_mc_is_found_out(alike: StrategyResults, monkeyp
 def test_statements_on_the_limits_of_bis_fail_where_the_limits_are_not(usual: StrategyResults) -> None:
     # as if steps much alike were those of the usual world, and BIS's probabilities those of Reliable
     calibrated = {**usual.quality, "reliable": usual.quality["bis"]}
-    found = selection.compare_strategies(StrategyResults(**{**fields(usual), "quality": calibrated}), usual)
-    assert {"… its probabilities are not calibrated", "… steps much alike (correlation 0.8)"} <= failing(found)
+    comparisons = selection.compare_strategies(StrategyResults(**{**fields(usual), "quality": calibrated}), usual)
+    assert {"… its probabilities are not calibrated", "… steps much alike (correlation 0.8)"} <= failing(comparisons)
 
 
-def fields(found: StrategyResults) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in StrategyResults.__slots__}
+def fields(results: StrategyResults) -> dict[str, Any]:
+    return {name: getattr(results, name) for name in StrategyResults.__slots__}
 
 
 def test_pseudo_positives_harm_and_statements_fail_where_they_do_not() -> None:
-    found = selection.train_with_pseudo_positives(np.random.default_rng(SEED), World(), 10)
-    assert failing(selection.compare_pseudo_positives(found)) == set()
-    assert np.all(np.diff(found.share) > 0)
-    harmless = PseudoPositiveResults(share=found.share, annotated=found.corrected, corrected=found.corrected[::-1])
+    results = selection.train_with_pseudo_positives(np.random.default_rng(SEED), World(), 10)
+    assert failing(selection.compare_pseudo_positives(results)) == set()
+    assert np.all(np.diff(results.share) > 0)
+    harmless = PseudoPositiveResults(
+        share=results.share, annotated=results.corrected, corrected=results.corrected[::-1]
+    )
     assert failing(selection.compare_pseudo_positives(harmless)) == {"pseudo-positives harm", "… the more the worse"}
 
 
@@ -257,8 +259,8 @@ def test_a_part_draws_the_same_with_and_without_the_others() -> None:
 
 @pytest.mark.slow
 def test_everything_holds() -> None:
-    found = verify()
-    assert [result.comparison.name for result in found.results if not result.holds] == []
-    assert found.as_dict()["holds"] is True
+    report = verify()
+    assert [result.comparison.name for result in report.results if not result.holds] == []
+    assert report.as_dict()["holds"] is True
     assert len(PARTS) == 5
-    assert {result.comparison.name for result in found.results} == set(STATEMENTS)
+    assert {result.comparison.name for result in report.results} == set(STATEMENTS)

@@ -16,7 +16,7 @@ HUES = {"red": 0, "yellow": 48, "green": 134, "blue": 227, "purple": 289}
 
 def _dots(rows: list[str]) -> tuple[str, ...]:
     """The rows of a bitmap without empty columns at its sides."""
-    inked = [place for place in range(len(rows[0])) if any(row[place] == "#" for row in rows)]
+    inked = [column for column in range(len(rows[0])) if any(row[column] == "#" for row in rows)]
     return tuple(row[inked[0] : inked[-1] + 1] for row in rows)
 
 
@@ -70,12 +70,12 @@ def read_bars(picture: Image.Image) -> dict[str, int]:
     columns = np.flatnonzero(below.any(axis=0))
     letters = np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1)
     heights = {}
-    for place in letters:
-        middle = (place[0] + place[-1]) // 2
+    for letter in letters:
+        middle = (letter[0] + letter[-1]) // 2
         above = mask[:base, middle][::-1]
         n_pixels = len(above) if above.all() else int(np.argmin(above))
         assert n_pixels % unit == 0
-        heights[_glyph(below[:, place[0] : place[-1] + 1])] = n_pixels // unit
+        heights[_glyph(below[:, letter[0] : letter[-1] + 1])] = n_pixels // unit
     return heights
 
 

@@ -53,15 +53,15 @@ class Seen:
     def fits(self, item: str) -> bool:
         """Whether a cell holds the thing that is asked for."""
         *colour, kind = self.thing.split()
-        _, *found = self.look(item).split()
-        return bool(found) and kind in ("shapes", f"{found[1]}s", f"{found[1]}es") and colour in ([], [found[0]])
+        _, *look = self.look(item).split()
+        return bool(look) and kind in ("shapes", f"{look[1]}s", f"{look[1]}es") and colour in ([], [look[0]])
 
 
 def by_row_and_column(text: str) -> str:
     """The text with cells by their rows and columns, both from 1, instead of their numbers."""
     return re.sub(
         r"(?i)\bcell (\d+)",
-        lambda found: f"row {(int(found[1]) + 3) // 4} column {(int(found[1]) + 3) % 4 + 1}",
+        lambda match: f"row {(int(match[1]) + 3) // 4} column {(int(match[1]) + 3) % 4 + 1}",
         text,
     )
 
@@ -87,12 +87,12 @@ def _between(first: str, last: str) -> list[str]:
 
 
 def _straight(question: str) -> list[str]:
-    found = re.search(rf"diagonal from ({CELL}) to ({CELL})", question)
-    if found:
-        return _between(found[1], found[2])
+    match = re.search(rf"diagonal from ({CELL}) to ({CELL})", question)
+    if match:
+        return _between(match[1], match[2])
     line, start = re.search(r"((?:row|column) \d) from (left|right|top|bottom)", question).groups()  # type: ignore[union-attr]
-    places = (1, 4) if start in ("left", "top") else (4, 1)
-    names = [f"{line} column {place}" if line.startswith("row") else f"row {place} {line}" for place in places]
+    ends = (1, 4) if start in ("left", "top") else (4, 1)
+    names = [f"{line} column {end}" if line.startswith("row") else f"row {end} {line}" for end in ends]
     return _between(*names)
 
 
@@ -111,8 +111,8 @@ def _grid(seen: Seen) -> None:
         seen.order = _walked(re.findall(CELL, question)[0], re.findall("right|left|down|up", question))
     elif question.startswith("Is "):
         seen.sides = _two_lines(question)
-        one, two = (sum(map(seen.value, side)) for side in seen.sides)
-        seen.result = "Yes" if one > two else "No"
+        first, second = (sum(map(seen.value, side)) for side in seen.sides)
+        seen.result = "Yes" if first > second else "No"
         return
     else:
         seen.order = _straight(question)
@@ -145,8 +145,8 @@ def _bars(seen: Seen) -> None:
     ranked = sorted(heights.values())
     if question.startswith("Is "):
         seen.sides = [named[:2], named[2:]]
-        one, two = (sum(heights[bar] for bar in side) for side in seen.sides)
-        seen.result = "Yes" if one > two else "No"
+        first, second = (sum(heights[bar] for bar in side) for side in seen.sides)
+        seen.result = "Yes" if first > second else "No"
         return
     seen.order = named
     if "how many" in question.lower():
@@ -172,8 +172,8 @@ def _shapes(seen: Seen) -> None:
     elif question.startswith(("Are there more", "Does")):
         seen.thing = re.search(r"more (.+?) (?:in|than) ", question)[1]  # type: ignore[index]
         seen.sides = _two_lines(question)
-        one, two = (sum(map(seen.fits, side)) for side in seen.sides)
-        seen.result = "Yes" if one > two else "No"
+        first, second = (sum(map(seen.fits, side)) for side in seen.sides)
+        seen.result = "Yes" if first > second else "No"
     else:
         seen.thing = re.search(r"how many (.+?) (?:are|do) ", question, re.IGNORECASE)[1]  # type: ignore[index]
         seen.order = [*chain(*_two_lines(question))] if " and " in question else _straight(question)

@@ -22,10 +22,10 @@ N_SEEDS = 200
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_solver_that_sees_only_pixels_and_words_finds_the_answer(name: str) -> None:
     for seed in range(N_SEEDS):
-        one = problem(name, seed)
-        seen = see(SOURCES[name].domain, draw(one), one.question)
-        assert seen.answer == one.answer, one.id
-        assert tuple(seen.options.values()) == one.options, one.id
+        example = problem(name, seed)
+        seen = see(SOURCES[name].domain, draw(example), example.question)
+        assert seen.answer == example.answer, example.id
+        assert tuple(seen.options.values()) == example.options, example.id
 
 
 def test_pictures_show_the_scene() -> None:
@@ -33,8 +33,8 @@ def test_pictures_show_the_scene() -> None:
         grid, bars, shapes = (problem(name, seed) for name in ("grid-max", "bars-above", "shapes-points"))
         assert read_grid(draw(grid)) == [list(row) for row in grid.scene.digits]  # type: ignore[union-attr]
         heights = dict(zip(bars.scene.letters, bars.scene.heights, strict=True))  # type: ignore[union-attr]
-        found = read_bars(draw(bars))
-        assert (list(found), found) == (list(heights), heights), "the order of the bars counts"
+        shown = read_bars(draw(bars))
+        assert (list(shown), shown) == (list(heights), heights), "the order of the bars counts"
         cells = shapes.scene.cells  # type: ignore[union-attr]
         assert read_shapes(draw(shapes)) == [[cell and (cell.shape, cell.colour) for cell in row] for row in cells]
 
@@ -51,10 +51,10 @@ def test_there_are_three_domains_and_eight_sources_or_more_with_every_form_of_an
 def test_options_differ_and_every_letter_is_right_about_as_often(name: str) -> None:
     letters = Counter[str]()
     for seed in range(400):
-        one = problem(name, seed)
-        assert len(set(one.options)) == 4
-        assert options_in(one.question) == one.options, "the question lists its options as other data sets do"
-        letters[one.answer] += 1
+        example = problem(name, seed)
+        assert len(set(example.options)) == 4
+        assert options_in(example.question) == example.options, "the question lists its options as other data sets do"
+        letters[example.answer] += 1
     # 100 of 400 each, standard deviation 8.7
     assert sorted(letters) == list("ABCD")
     assert min(letters.values()) > 65
@@ -75,7 +75,7 @@ def test_no_open_answer_can_be_guessed_most_of_the_time(name: str) -> None:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_other_seeds_give_other_problems(name: str) -> None:
-    made = {(one.question, one.scene) for one in (problem(name, seed) for seed in range(500))}
+    made = {(example.question, example.scene) for example in (problem(name, seed) for seed in range(500))}
     assert len(made) >= 499
 
 
@@ -87,22 +87,26 @@ def test_a_problem_is_the_same_every_time_and_differs_between_sources() -> None:
 def test_numbers_stay_below_one_hundred() -> None:
     for name in SOURCES:
         for seed in range(80):
-            one = problem(name, seed)
-            assert all(int(number) < 100 for number in re.findall(r"\d+", one.question))
-            assert all(0 <= int(value) < 100 for value in one.facts.values() if re.fullmatch(r"-?\d+", value))
+            example = problem(name, seed)
+            assert all(int(number) < 100 for number in re.findall(r"\d+", example.question))
+            assert all(0 <= int(value) < 100 for value in example.facts.values() if re.fullmatch(r"-?\d+", value))
 
 
 def test_a_problem_as_a_question_has_the_path_of_its_picture() -> None:
-    one = problem("bars-total", 9)
-    question = one.as_question()
+    example = problem("bars-total", 9)
+    question = example.as_question()
     assert (question.id, question.images, question.source) == ("bars-total/9", ("bars-total/9.png",), "bars-total")
-    assert (question.question, question.answer, question.options) == (one.question, one.answer, one.options)
+    assert (question.question, question.answer, question.options) == (
+        example.question,
+        example.answer,
+        example.options,
+    )
 
 
 def test_seeds_of_different_uses_never_meet() -> None:
     splits = sorted(SPLITS.values(), key=lambda seeds: seeds.start)
     assert {"train", "corpus", "benchmark", "best-of-n"} <= set(SPLITS)
-    assert all(one.stop <= two.start for one, two in pairwise(splits))
+    assert all(first.stop <= second.start for first, second in pairwise(splits))
     assert all(len(seeds) >= 10_000_000 for seeds in splits)
     for seeds in splits:
         assert problem("shapes-lines", seeds[-1]).seed == seeds.stop - 1
@@ -121,9 +125,9 @@ def test_every_word_of_prompts_and_solutions_is_in_the_vocabulary() -> None:
     words = set(vocabulary())
     for name in SOURCES:
         for seed in range(100):
-            one = problem(name, seed)
-            text = "\n\n".join([prompt_of(one.as_question()), *solution(one)])
-            assert set(words_of(text)) <= words, one.id
+            example = problem(name, seed)
+            text = "\n\n".join([prompt_of(example.as_question()), *solution(example)])
+            assert set(words_of(text)) <= words, example.id
 
 
 def test_the_vocabulary_is_small_and_nearly_all_of_it_is_used() -> None:
@@ -133,9 +137,9 @@ def test_the_vocabulary_is_small_and_nearly_all_of_it_is_used() -> None:
     used: set[str] = set()
     for name in SOURCES:
         for seed in range(150):
-            one = problem(name, seed)
-            used.update(words_of("\n\n".join([prompt_of(one.as_question()), *solution(one)])))
-            used.update(words_of(" ".join(grounding_task(one))))
+            example = problem(name, seed)
+            used.update(words_of("\n\n".join([prompt_of(example.as_question()), *solution(example)])))
+            used.update(words_of(" ".join(grounding_task(example))))
     # of the numbers, the largest are rare
     assert {word for word in words if not word.isdigit()} - used == set()
 

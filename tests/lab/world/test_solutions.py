@@ -37,22 +37,22 @@ def solutions() -> dict[str, list[list[str]]]:
 
 
 def test_solutions_have_the_stated_lengths(solutions: dict[str, list[list[str]]]) -> None:
-    means = {name: sum(map(len, found)) / N_SEEDS for name, found in solutions.items()}
+    means = {name: sum(map(len, chains)) / N_SEEDS for name, chains in solutions.items()}
     assert means == pytest.approx(MEAN_STEPS, abs=0.35)
-    lengths = {len(steps) for found in solutions.values() for steps in found}
+    lengths = {len(steps) for chains in solutions.values() for steps in chains}
     assert (min(lengths), max(lengths)) == (2, 12)
     assert sum(means.values()) / len(means) == pytest.approx(5.6, abs=0.1)
 
 
 def test_a_tenth_of_the_steps_claim_nothing(solutions: dict[str, list[list[str]]]) -> None:
-    for name, found in solutions.items():
-        steps = list(chain.from_iterable(found))
+    for name, chains in solutions.items():
+        steps = list(chain.from_iterable(chains))
         assert sum(step in NEUTRAL for step in steps) / len(steps) == pytest.approx(0.1, abs=0.03), name
 
 
 def test_the_last_step_and_no_other_gives_the_answer(solutions: dict[str, list[list[str]]]) -> None:
-    for name, found in solutions.items():
-        for seed, steps in enumerate(found):
+    for name, chains in solutions.items():
+        for seed, steps in enumerate(chains):
             assert steps[-1].endswith(rf"\boxed{{{problem(name, seed).answer}}}.")
             assert not any("boxed" in step for step in steps[:-1])
             assert split_steps(STEP_SEPARATOR.join(steps)) == tuple(steps)
@@ -62,8 +62,8 @@ def test_the_answer_checker_finds_every_solution_correct_and_other_answers_wrong
     solutions: dict[str, list[list[str]]],
 ) -> None:
     pairs, expected = [], []
-    for name, found in solutions.items():
-        for seed, steps in enumerate(found[:60]):
+    for name, chains in solutions.items():
+        for seed, steps in enumerate(chains[:60]):
             question = problem(name, seed).as_question()
             others = {"choice": "ABCD", "yes/no": ("Yes", "No"), "open": (str(int(seed)), "98")}[
                 SOURCES[name].answers
@@ -81,10 +81,10 @@ def test_the_answer_checker_finds_every_solution_correct_and_other_answers_wrong
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_problem_has_several_solutions_each_always_the_same(name: str) -> None:
-    one = problem(name, 4)
-    found = [solution(one, number) for number in range(20)]
-    assert found == [solution(one, number) for number in range(20)]
-    assert len({tuple(steps) for steps in found}) >= 10
+    example = problem(name, 4)
+    chains = [solution(example, number) for number in range(20)]
+    assert chains == [solution(example, number) for number in range(20)]
+    assert len({tuple(steps) for steps in chains}) >= 10
 
 
 def test_a_negative_number_of_a_solution_is_refused() -> None:

@@ -43,7 +43,7 @@ def _running(seen: Seen, item: str) -> int | None:
 
 def _follow(seen: Seen, names: list[str]) -> bool:
     """Whether the items follow each other in the question's order."""
-    return len(names) == 1 or any(names == order[place : place + 2] for order in _orders(seen) for place in range(9))
+    return len(names) == 1 or any(names == order[index : index + 2] for order in _orders(seen) for index in range(9))
 
 
 def _sums_up(seen: Seen) -> bool:
@@ -61,8 +61,8 @@ def _items(seen: Seen, text: str) -> list[bool]:
 
 
 def _looks(seen: Seen, text: str) -> list[bool]:
-    found = re.findall(rf"{ITEM} (?:has|we see) {LOOK}", text)
-    return [seen.domain == "shapes" and seen.look(item) == look for item, look in found]
+    claims = re.findall(rf"{ITEM} (?:has|we see) {LOOK}", text)
+    return [seen.domain == "shapes" and seen.look(item) == look for item, look in claims]
 
 
 def _last_item(text: str) -> str:
@@ -103,8 +103,12 @@ def _start(seen: Seen, text: str) -> list[bool]:
 
 def _largest(seen: Seen, text: str) -> list[bool]:
     upto = [seen.value(item) for item in _upto(seen, _last_item(text))]
-    is_asked = "largest" in seen.question or "tallest" in seen.question
-    return [is_asked, _follow(seen, re.findall(ITEM, text)), _stated(text, "so far is") == [max(upto, default=-1)]]
+    asks_for_largest = "largest" in seen.question or "tallest" in seen.question
+    return [
+        asks_for_largest,
+        _follow(seen, re.findall(ITEM, text)),
+        _stated(text, "so far is") == [max(upto, default=-1)],
+    ]
 
 
 def _count(seen: Seen, text: str) -> list[bool]:

@@ -36,9 +36,9 @@ HASHES = {
 def test_pixels_and_texts_stay_the_same_to_the_byte(name: str) -> None:
     pictures, texts = hashlib.sha256(), hashlib.sha256()
     for seed in range(20):
-        one = problem(name, seed)
-        pictures.update(draw(one).convert("RGB").tobytes())
-        texts.update("\n\n".join([one.question, one.answer, *solution(one)]).encode())
+        example = problem(name, seed)
+        pictures.update(draw(example).convert("RGB").tobytes())
+        texts.update("\n\n".join([example.question, example.answer, *solution(example)]).encode())
     assert (pictures.hexdigest()[:16], texts.hexdigest()[:16]) == HASHES[name]
 
 
@@ -100,12 +100,12 @@ def test_patch_words_are_what_the_pictures_show(seed: int) -> None:
 
 
 def test_pictures_are_drawn_from_problems_ids_and_names_alike(tmp_path: Path) -> None:
-    one = problem("grid-sum", 17)
-    for folder, given in (("a", one), ("b", "grid-sum/17"), ("c", "grid-sum/17.png")):
+    example = problem("grid-sum", 17)
+    for folder, given in (("a", example), ("b", "grid-sum/17"), ("c", "grid-sum/17.png")):
         paths = write_images([given], tmp_path / folder)
         assert paths == [tmp_path / folder / "grid-sum" / "17.png"]
         with Image.open(paths[0]) as image:
-            assert image.convert("RGB").tobytes() == draw(one).convert("RGB").tobytes()
+            assert image.convert("RGB").tobytes() == draw(example).convert("RGB").tobytes()
 
 
 def test_pictures_that_are_there_are_left_alone(tmp_path: Path) -> None:
@@ -134,5 +134,5 @@ def test_a_seed_beyond_the_last_is_refused() -> None:
 
 
 def test_the_name_of_a_picture_gives_the_problem_back() -> None:
-    one = problem("shapes-points", 300_000_001)
-    assert problem_named(one.image) == one
+    example = problem("shapes-points", 300_000_001)
+    assert problem_named(example.image) == example

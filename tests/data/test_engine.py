@@ -1,21 +1,77 @@
-"""A real Ray, started here: the same bytes as the local engine, also after a worker was killed."""
+"""Results come in order from every engine; a killed worker is said, and changes nothing on a real Ray, started here."""
 
 import os
 import random
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 import mprm
+from mprm.config import EngineOptions
 from mprm.data import records
+from mprm.data.engine import InlineEngine, ProcessEngine, make_engine
+from mprm.errors import ConfigError, MprmError
 from tests.conftest import calling, random_scores, raw_record, write_jsonl
 
-ray = pytest.importorskip("ray", reason="Ray is not installed")
+
+def square(number: int) -> int:
+    return number * number
+
+
+def sleep_then(number: int) -> int:
+    time.sleep(0.05 * (number == 0))
+    return number
+
+
+def die(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@pytest.mark.parametrize("engine", [InlineEngine(), ProcessEngine(2)])
+def test_results_come_in_order(engine) -> None:
+    assert list(engine.map(square, range(50))) == [n * n for n in range(50)]
+    assert list(engine.map(sleep_then, range(20))) == list(range(20))
+
+
+def test_a_dead_worker_is_said_and_does_not_hang() -> None:
+    with pytest.raises(MprmError, match="a worker process died"):
+        list(ProcessEngine(2).map(die, range(40)))
+
+
+def test_small_work_needs_no_processes() -> None:
+    assert isinstance(make_engine(EngineOptions(), n_bytes=1000), InlineEngine)
+    assert isinstance(make_engine(EngineOptions(processes=3), n_bytes=1 << 30), ProcessEngine)
+    with pytest.raises(ConfigError):
+        EngineOptions(engine="spark")
+
+
+def test_a_killed_worker_leaves_no_output(corpus, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(records, "CHUNK_BYTES", 2000)
+    folder = corpus(ai2d=[[1.0, 0.0]] * 4000)  # far more pieces than are under way at once
+    selection = mprm.select(folder, rho=0.9, processes=2)
+    n_killed = 0
+
+    def kill(_chunk) -> None:
+        nonlocal n_killed
+        for pid in list(selection._engine._pool._processes):
+            if not n_killed:
+                os.kill(pid, signal.SIGKILL)
+                n_killed += 1
+
+    with pytest.raises(MprmError, match="a worker process died"):
+        selection.write(str(tmp_path / "o.jsonl"), progress=calling(kill))
+    assert n_killed == 1
+    assert list(tmp_path.glob("*.jsonl*")) == []
+    assert list(tmp_path.glob(".*.tmp")) == []
 
 
 @pytest.fixture(scope="module")
 def cluster():
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
@@ -23,20 +79,21 @@ def cluster():
 
 
 @pytest.fixture(scope="module")
-def big(tmp_path_factory) -> Path:
+def annotations(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("ray") / "annotations"
     rng = random.Random(3)
     for source, n in (("ai2d", 900), ("geos", 3), ("vqav2", 500)):
-        records = [raw_record(random_scores(rng), number=i) for i in range(n)]
-        records.insert(n // 2, b"{broken")
-        write_jsonl(folder / f"{source}.jsonl", records)
+        lines = [raw_record(random_scores(rng), number=i) for i in range(n)]
+        lines.insert(n // 2, b"{broken")
+        write_jsonl(folder / f"{source}.jsonl", lines)
     return folder
 
 
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch) -> None:
-    """Files are cut into many byte ranges, so that each is worked on by several tasks."""
+@pytest.fixture
+def big(annotations: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files that are cut into many byte ranges, so that each is worked on by several tasks."""
     monkeypatch.setattr(records, "CHUNK_BYTES", 20_000)
+    return annotations
 
 
 def outputs(folder: Path) -> dict[str, bytes]:

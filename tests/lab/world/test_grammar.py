@@ -29,32 +29,32 @@ GROUPS = [
 ]
 
 
-def seen_in(one: Problem) -> Seen:
-    return see(SOURCES[one.source].domain, draw(one), one.question)
+def seen_in(example: Problem) -> Seen:
+    return see(SOURCES[example.source].domain, draw(example), example.question)
 
 
 def changed(sentence: str, draws: random.Random) -> str | None:
     """The sentence with one number or name in place of another."""
-    places = list(CHANGED.finditer(sentence))
-    if not places:
+    matches = list(CHANGED.finditer(sentence))
+    if not matches:
         return None
-    place = draws.choice(places)
-    before = sentence[: place.start()]
+    match = draws.choice(matches)
+    before = sentence[: match.start()]
     if before.endswith(("row ", "Row ", "olumn ")):
         others = list("1234")
     elif before.lower().endswith("cell "):
         others = [str(number) for number in range(1, 17)]
-    elif before.endswith(("ption ", "boxed{")) and place[0] in "ABCD":
+    elif before.endswith(("ption ", "boxed{")) and match[0] in "ABCD":
         others = list("ABCD")
-    elif place[0].isdigit():
-        number = int(place[0])
+    elif match[0].isdigit():
+        number = int(match[0])
         others = [str(n) for n in (number - 1, number + 1, number + 10, draws.randrange(10)) if 0 <= n <= 99]
-    elif place[0] in LETTERS:
+    elif match[0] in LETTERS:
         others = list(LETTERS)
     else:
-        others = next(group for group in GROUPS if place[0] in group)
-    other = draws.choice([name for name in others if name != place[0]])
-    return before + other + sentence[place.end() :]
+        others = next(group for group in GROUPS if match[0] in group)
+    other = draws.choice([name for name in others if name != match[0]])
+    return before + other + sentence[match.end() :]
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -62,19 +62,19 @@ def test_judge_and_an_independent_check_agree_on_solutions_with_one_thing_change
     draws = random.Random(name)
     n_false = n_true = 0
     for seed in range(40):
-        one = problem(name, seed)
-        seen, steps = seen_in(one), solution(one)
-        for place, step in enumerate(steps):
-            assert judge_step(one, step) == ("neutral" if step in NEUTRAL else "correct"), (one.id, step)
-            assert step in NEUTRAL or is_true(seen, step), (one.id, step)
+        example = problem(name, seed)
+        seen, steps = seen_in(example), solution(example)
+        for index, step in enumerate(steps):
+            assert judge_step(example, step) == ("neutral" if step in NEUTRAL else "correct"), (example.id, step)
+            assert step in NEUTRAL or is_true(seen, step), (example.id, step)
             other = changed(step, draws)
             if other is None:
                 continue
             expected = "correct" if is_true(seen, other) else "incorrect"
-            judged = judge_chain(one, [*steps[:place], other, *steps[place + 1 :]])
-            assert judged[place] == expected, (one.id, one.question, other)
+            judged = judge_chain(example, [*steps[:index], other, *steps[index + 1 :]])
+            assert judged[index] == expected, (example.id, example.question, other)
             # every claim names what it is about: no other step's truth hangs on this one
-            assert judged[:place] + judged[place + 1 :] == judge_chain(one, steps[:place] + steps[place + 1 :])
+            assert judged[:index] + judged[index + 1 :] == judge_chain(example, steps[:index] + steps[index + 1 :])
             n_false += expected == "incorrect"
             n_true += expected == "correct"
     assert n_false > 60
@@ -83,8 +83,8 @@ def test_judge_and_an_independent_check_agree_on_solutions_with_one_thing_change
 
 def grid_sum() -> Problem:
     """Row 2 of the grid is 3 5 0 7, to be added from the left."""
-    one = next(p for p in (problem("grid-sum", seed) for seed in range(99)) if "row 2 from left" in p.question)
-    items = one.orders[0]
+    example = next(p for p in (problem("grid-sum", seed) for seed in range(99)) if "row 2 from left" in p.question)
+    items = example.orders[0]
     values, totals = (3, 5, 0, 7), (3, 8, 8, 15)
     facts = {"result": "15", "answer 15": "right", f"start {items[0]}": "yes", "value cell 1": "4"}
     for item, value, total in zip(items, values, totals, strict=True):
@@ -177,19 +177,19 @@ def test_a_step_of_two_sentences_is_as_good_as_its_worst() -> None:
 
 
 def test_the_text_of_the_right_option_answers_the_question_too() -> None:
-    one = problem("bars-total", 0)
-    for other in (one, problem("bars-second", 0)):
+    example = problem("bars-total", 0)
+    for other in (example, problem("bars-second", 0)):
         text = other.options["ABCD".index(other.answer)]
         assert judge_step(other, rf"So the answer is \boxed{{{text}}}.") == "correct"
-    wrong = next(letter for letter in "ABCD" if letter != one.answer)
-    assert judge_step(one, rf"So the answer is \boxed{{{wrong}}}.") == "incorrect"
+    wrong = next(letter for letter in "ABCD" if letter != example.answer)
+    assert judge_step(example, rf"So the answer is \boxed{{{wrong}}}.") == "incorrect"
 
 
 def test_what_is_true_of_the_picture_is_correct_whatever_the_question() -> None:
-    one = problem("bars-total", 3)
-    height, letter = max(zip(one.scene.heights, one.scene.letters, strict=True))  # type: ignore[union-attr]
-    assert judge_step(one, f"The tallest bar is bar {letter} with {height}.") == "correct"
-    assert judge_step(one, f"The tallest bar is bar {letter} with {height + 1}.") == "incorrect"
+    example = problem("bars-total", 3)
+    height, letter = max(zip(example.scene.heights, example.scene.letters, strict=True))  # type: ignore[union-attr]
+    assert judge_step(example, f"The tallest bar is bar {letter} with {height}.") == "correct"
+    assert judge_step(example, f"The tallest bar is bar {letter} with {height + 1}.") == "incorrect"
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -197,21 +197,21 @@ def test_no_form_filled_with_a_problems_own_facts_is_false_and_judged_correct(na
     """Whatever the form: a sentence of another kind of question, too, says only what is so."""
     n_correct = 0
     for seed in range(12):
-        one = problem(name, seed)
-        seen = seen_in(one)
-        items = [fact.removeprefix("value ") for fact in one.facts if fact.startswith("value ")]
+        example = problem(name, seed)
+        seen = seen_in(example)
+        items = [fact.removeprefix("value ") for fact in example.facts if fact.startswith("value ")]
         draws = random.Random(seed)
         for form in {form for group in FORMS.values() for form in group}:
-            names = {slot: draws.choice(items) for slot in ("item", "item2")} | {"answer": one.answer}
-            if draws.random() < 0.7 and f"next {names['item']}" in one.facts:
-                names["item2"] = one.facts[f"next {names['item']}"]
+            names = {slot: draws.choice(items) for slot in ("item", "item2")} | {"answer": example.answer}
+            if draws.random() < 0.7 and f"next {names['item']}" in example.facts:
+                names["item2"] = example.facts[f"next {names['item']}"]
             try:
-                sentence = form.write(names, one.facts)
+                sentence = form.write(names, example.facts)
             except KeyError:  # it speaks of what the question does not know
                 continue
-            if judge_step(one, sentence) == "correct":
+            if judge_step(example, sentence) == "correct":
                 n_correct += 1
-                assert is_true(seen, sentence), (one.question, sentence)
+                assert is_true(seen, sentence), (example.question, sentence)
     assert n_correct > 20
 
 

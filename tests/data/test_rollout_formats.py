@@ -5,16 +5,22 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mprm
 from mprm.data.format import PRM_TOKEN
 from mprm.data.images import leaves_root
-from mprm.data.rollout_formats import ROLLOUT_FORMATS, WRITABLE, decode_raw, parse_raw
+from mprm.data.rollout_formats import ROLLOUT_FORMATS, WRITABLE, decode_raw, parse_raw, write_mm_prm
 from mprm.data.validate import Issues
 from mprm.errors import ConfigError, DataError
 from tests.conftest import raw_record, write_jsonl
+
+try:
+    from mprm.data import _mm_prm as compiled
+except ImportError:  # installed without a C compiler
+    compiled = None
+needs_compiled = pytest.mark.skipif(compiled is None, reason="mprm was installed without a C compiler")
 
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
     lambda t: t.strip() == t and t
@@ -76,9 +82,9 @@ def test_prm800k_gives_every_way_of_the_tree() -> None:
     }
     problems = Issues()
     rollouts = ROLLOUT_FORMATS["prm800k"].parse(record, problems)
-    found = {tuple(s.text for s in r.steps): r.scores for r in rollouts}
+    scores = {tuple(s.text for s in r.steps): r.scores for r in rollouts}
     # neutral (e) counts as positive, and so does what a labeller wrote (h)
-    assert found == {("b",): (0.0,), ("a", "c"): (1.0, 0.0), ("a", "h", "e"): (1.0, 1.0, 1.0)}
+    assert scores == {("b",): (0.0,), ("a", "c"): (1.0, 0.0), ("a", "h", "e"): (1.0, 1.0, 1.0)}
     assert [kind for kind, _ in problems.entries] == ["unrated_step"]
 
 
@@ -202,3 +208,48 @@ def test_an_issue_in_a_json_array_has_the_line_of_its_record(tmp_path: Path) -> 
 )
 def test_paths_that_leave_the_image_root(path: str, leaves: bool) -> None:
     assert leaves_root(path) is leaves
+
+
+line_texts = st.text(max_size=40) | st.sampled_from(
+    ["\u3000 a\t\u00a0", "\\", '"', "\x00\x1f\x7f", "a\u2028b", "/", "😀", " \n x \r\n"]
+)
+line_steps = st.lists(st.tuples(line_texts, st.sampled_from([0, 1, 0.5, 0.0625, 1 / 3])), min_size=1, max_size=5)
+
+
+@settings(max_examples=500, deadline=None)
+@given(line_steps, line_texts, line_texts | st.none(), st.booleans(), st.sampled_from([0.0, 0.0625]))
+@needs_compiled
+def test_the_compiled_mm_prm_writer_gives_the_bytes_of_the_python_one(
+    steps, question, original, ascii_, tau: float
+) -> None:
+    record = raw_record([1.0], image="a é/\\.png", question=question, question_orig=original)
+    record["steps_with_score"] = [{"step": text, "score": score, "x": [1, {"y": None}]} for text, score in steps]
+    try:
+        line = json.dumps(record, ensure_ascii=ascii_).encode()
+    except UnicodeEncodeError:
+        return
+    before = b"before\n"
+    out = bytearray(before)
+    if compiled.append_mm_prm(line + b"\n", 0, len(line) + 1, tau, out):
+        rollout = decode_raw(line)
+        assert rollout is not None
+        assert out == before + msgspec.json.encode(write_mm_prm(rollout, tau)) + b"\n"
+    else:
+        assert out == before
+
+
+@needs_compiled
+def test_the_compiled_mm_prm_writer_takes_plain_lines_and_leaves_others() -> None:
+    good = json.dumps(raw_record([1.0, 0.0])).encode()
+    assert compiled.append_mm_prm(good, 0, len(good), 0.0, bytearray())
+    for bad in (
+        good[:-1],
+        good.replace(b'"score": 1.0', b'"score": 2.0'),
+        b"{}",
+        good.replace(b"Step 0", b"\xff"),
+        b"",
+    ):
+        out = bytearray()
+        assert not compiled.append_mm_prm(bad, 0, len(bad), 0.0, out)
+        assert out == b""
+    assert not compiled.append_mm_prm(good, 5, len(good) + 9, 0.0, bytearray())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mprm.data.questions import QUESTION_FORMATS, read_questions
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, InputNotFoundError
-from tests.conftest import SHARED, write_jsonl
+from tests.conftest import PUBLIC, write_jsonl
 
 PLAIN = {"id": "1", "image": "a.png", "question": "How many?", "answer": "3", "source": "mine"}
 MATHVERSE = {
@@ -108,9 +108,9 @@ def test_json_csv_parquet_and_packed_files_are_read_alike(tmp_path: Path) -> Non
     (tmp_path / "table.csv").write_text("\n".join(rows))
     expected = [(q.id, q.images, q.question, q.answer, q.options) for q in read(tmp_path, *records)]
     for name in ("list.json", "keyed.json", "packed.jsonl.gz", "rows.parquet", "table.csv"):
-        found = read_questions(tmp_path / name)
-        assert [(q.id, q.images, q.question, q.answer, q.options) for q in found] == expected, name
-        assert {q.source for q in found} == {name.split(".")[0]}
+        questions = read_questions(tmp_path / name)
+        assert [(q.id, q.images, q.question, q.answer, q.options) for q in questions] == expected, name
+        assert {q.source for q in questions} == {name.split(".")[0]}
 
 
 def test_mathverse_is_read(tmp_path: Path) -> None:
@@ -139,10 +139,10 @@ def test_mathvista_is_read(tmp_path: Path) -> None:
 def test_olympiadbench_is_read(tmp_path: Path) -> None:
     text = {**OLYMPIAD, "id": 2, "image_1": None, "modality": "Text-only", "unit": None, "context": None}
     text |= {"final_answer": ["2", "3"]}
-    one, two = read(tmp_path, OLYMPIAD, text)
-    assert one.question == "A rod leans.\n\nHow long is it? <image_1>\n\nGive the answer in m."
-    assert (one.id, one.answer, one.images) == ("1606", "$\\frac{1}{2}$", ("images/1606.png",))
-    assert (two.answer, two.images) == ("2, 3", ())
+    with_image, text_only = read(tmp_path, OLYMPIAD, text)
+    assert with_image.question == "A rod leans.\n\nHow long is it? <image_1>\n\nGive the answer in m."
+    assert (with_image.id, with_image.answer, with_image.images) == ("1606", "$\\frac{1}{2}$", ("images/1606.png",))
+    assert (text_only.answer, text_only.images) == ("2, 3", ())
 
 
 def test_mm_k12_is_read_in_both_layouts(tmp_path: Path) -> None:
@@ -154,31 +154,40 @@ def test_mm_k12_is_read_in_both_layouts(tmp_path: Path) -> None:
         "subject": "math",
         "image": {"path": "k2.png"},
     }
-    (one,) = read(tmp_path, seed, name="seed.jsonl")
-    (two,) = read(tmp_path, hub, name="hub.jsonl")
-    assert (one.answer, one.images, one.source) == ("3", ("/data/k1.png",), "mm-k12")
-    assert (two.answer, two.options, two.question) == ("B", ("1", "2"), "Which?\nA. 1\nB. 2")
+    (of_seed,) = read(tmp_path, seed, name="seed.jsonl")
+    (of_hub,) = read(tmp_path, hub, name="hub.jsonl")
+    assert (of_seed.answer, of_seed.images, of_seed.source) == ("3", ("/data/k1.png",), "mm-k12")
+    assert (of_hub.answer, of_hub.options, of_hub.question) == ("B", ("1", "2"), "Which?\nA. 1\nB. 2")
 
 
-@pytest.mark.parametrize(("file", "n"), [("test.jsonl", 3040), ("testmini.jsonl", 304)])
-def test_mathvision_as_published_is_read(file: str, n: int) -> None:
-    path = SHARED / "data/mathvision" / file
-    if not path.exists():
-        pytest.skip("MathVision is not in shared/data")
-    questions = read_questions(path)
-    assert len(questions) == n
+MATHVISION = {
+    # (excerpt or whole, file): questions, multiple choices among them
+    ("excerpt", "test.jsonl"): (145, 55),
+    ("excerpt", "testmini.jsonl"): (10, 5),
+    ("whole", "test.jsonl"): (3040, 1532),
+    ("whole", "testmini.jsonl"): (304, 190),
+}
+
+
+@pytest.mark.parametrize("file", ["test.jsonl", "testmini.jsonl"])
+@pytest.mark.parametrize("size", PUBLIC)
+def test_mathvision_as_published_is_read(size: str, file: str) -> None:
+    questions = read_questions(PUBLIC[size] / "mathvision" / file)
+    assert (len(questions), sum(bool(q.options) for q in questions)) == MATHVISION[size, file]
     assert {q.source for q in questions} == {"mathvision"}
     assert all(q.answer in "ABCDE" for q in questions if q.options)
 
 
-def test_dynamath_as_published_is_read() -> None:
-    path = SHARED / "data/dynamath/dataset.json"
-    if not path.exists():
-        pytest.skip("DynaMath is not in shared/data")
-    questions = read_questions(path)
-    assert [q.id for q in questions] == [str(number) for number in range(1, 502)]
-    assert sum(bool(q.options) for q in questions) == 174  # as many as say "multiple choice"
-    assert questions[4].options == ("yes", "no")
+@pytest.mark.parametrize("size", PUBLIC)
+def test_dynamath_as_published_is_read(size: str) -> None:
+    path = PUBLIC[size] / "dynamath/dataset.json"
+    questions = {q.id: q for q in read_questions(path)}
+    assert list(questions) == list(json.loads(path.read_text()))
+    # as many as say "multiple choice"
+    n_questions, n_choices = {"excerpt": (120, 40), "whole": (501, 174)}[size]
+    assert (len(questions), sum(bool(q.options) for q in questions.values())) == (n_questions, n_choices)
+    assert questions["14"].options == ("larger than", "equal to", "smaller than")  # "Choices: (A) larger than …"
+    assert questions["29"].options == ("even", "odd")  # "choice: (A) even …"
 
 
 BAD = [

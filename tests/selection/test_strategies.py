@@ -27,10 +27,10 @@ sources = st.dictionaries(st.sampled_from(["ai2d", "geos", "vqav2", "a b"]), rol
 quiet = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def written(folder: Path, found: dict[str, list[list[float]]]) -> Path:
+def written(folder: Path, rollouts: dict[str, list[list[float]]]) -> Path:
     for old in folder.glob("*.jsonl"):
         old.unlink()
-    for source, scores in found.items():
+    for source, scores in rollouts.items():
         write_jsonl(folder / f"{source}.jsonl", [_bare(s, i) for i, s in enumerate(scores)])
     return folder
 
@@ -45,30 +45,30 @@ def _bare(scores: list[float], number: int) -> dict:
 
 def kept_lines(selection: mprm.Selection, number: int = 0) -> dict[str, list[int]]:
     """Numbers of the kept rollouts in each source."""
-    kept, found = selection.subsets[number].kept, {}
+    kept, lines = selection.subsets[number].kept, {}
     for part in selection.counts.parts:
         mask = kept[part.first_row : part.first_row + part.n_rows]
-        found.setdefault(part.chunk.source, []).extend((np.flatnonzero(mask) + part.first_line - 1).tolist())
-    return found
+        lines.setdefault(part.chunk.source, []).extend((np.flatnonzero(mask) + part.first_line - 1).tolist())
+    return lines
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("ties", ["hash", "file-order"])
 @quiet
 @given(
-    found=sources,
+    rollouts=sources,
     rho=st.floats(0.01, 1),
     alpha=st.sampled_from([0.0, 0.05, 0.2]),
     tau=st.sampled_from([0.0, 1 / 16, 0.5]),
     seed=st.integers(0, 99),
 )
 def test_every_strategy_keeps_what_its_definition_says(
-    tmp_path: Path, strategy, ties, found, rho, alpha, tau, seed
+    tmp_path: Path, strategy, ties, rollouts, rho, alpha, tau, seed
 ) -> None:
-    folder = written(tmp_path, found)
+    folder = written(tmp_path, rollouts)
     selection = mprm.select(folder, strategy=strategy, rho=rho, alpha=alpha, tau=tau, seed=seed, ties=ties)
     for source, lines in kept_lines(selection).items():
-        scores = found[source]
+        scores = rollouts[source]
         k = max(1, int(len(scores) * rho))
         assert len(lines) == k
         expected = oracle.chosen(
@@ -78,9 +78,9 @@ def test_every_strategy_keeps_what_its_definition_says(
 
 
 @quiet
-@given(found=sources, rho=st.floats(0.01, 1), seed=st.integers(0, 9))
-def test_small_chunks_change_nothing(tmp_path: Path, found, rho, seed) -> None:
-    folder = written(tmp_path, found)
+@given(rollouts=sources, rho=st.floats(0.01, 1), seed=st.integers(0, 9))
+def test_small_chunks_change_nothing(tmp_path: Path, rollouts, rho, seed) -> None:
+    folder = written(tmp_path, rollouts)
     whole = count_corpus(open_corpus(folder), InlineEngine())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "CHUNK_BYTES", 300)

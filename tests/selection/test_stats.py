@@ -19,8 +19,8 @@ def small(tmp_path: Path) -> Path:
 
 
 def test_the_numbers_are_those_worked_out_by_hand(small: Path) -> None:
-    found = mprm.stats(small)
-    a, b, total = found.sources["a"], found.sources["b"], found.total
+    statistics = mprm.stats(small)
+    a, b, total = statistics.sources["a"], statistics.sources["b"], statistics.total
     assert (a.n_rollouts, a.n_steps, a.n_pos, a.n_mixed, a.n_tied, a.n_unsampled, a.n_mc) == (
         2,
         5,
@@ -53,9 +53,9 @@ def test_every_way_of_printing(small: Path, capsys) -> None:
         assert run(["stats", str(small), "--style", form]) == 0
         assert sign in capsys.readouterr().out
     assert run(["stats", str(small), "--json", "--by", "all"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["sources"] == {}
-    assert found["all"]["n_steps"] == 6
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["sources"] == {}
+    assert printed["all"]["n_steps"] == 6
 
 
 def test_left_out_records_are_said(small: Path, capsys) -> None:
@@ -69,8 +69,8 @@ def test_left_out_records_are_said(small: Path, capsys) -> None:
 def test_a_source_named_all_keeps_its_row(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "all.jsonl", [raw_record([1.0])])
     write_jsonl(tmp_path / "b.jsonl", [raw_record([1.0])])
-    found = mprm.stats(tmp_path)
-    assert (found.sources["all"].n_rollouts, found.total.n_rollouts) == (1, 2)
+    statistics = mprm.stats(tmp_path)
+    assert (statistics.sources["all"].n_rollouts, statistics.total.n_rollouts) == (1, 2)
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])

@@ -174,7 +174,7 @@ def test_what_the_compiled_counter_lets_pass_is_what_python_reads(items, ascii_,
 def test_broken_bytes_are_never_counted_differently(data) -> None:
     line = bytearray(json.dumps(raw_record([1.0, 0.0, 0.5]), ensure_ascii=False).encode())
     for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(line) - 1))
-        line[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
+        index = data.draw(st.integers(0, len(line) - 1))
+        line[index : index + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
     left, right, _, _ = both(bytes(line))
     assert_agree(left[0], right[0])
