@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
-
 from mprm.annotation.samplers.sampler import Sampler, SamplingParams, ServerOptions
 from mprm.config import Config, Device, Dtype, Option
 from mprm.errors import ConfigError
@@ -84,6 +82,8 @@ class SamplerOptions(SamplingParams, ServerOptions, PolicyOptions):
         return key
 
     def _extra_body(self) -> dict[str, Any]:
+        import msgspec  # not for the command line's help
+
         try:
             return msgspec.json.decode(self.extra_body or "{}", type=dict[str, Any])
         except (ValueError, msgspec.MsgspecError) as error:
