@@ -97,34 +97,35 @@ class AnswerChecker:
         ``on_checked`` is called with the index of a response and its grade, as soon as it is known.
         """
         for index, (response, question) in enumerate(pairs):
-            for what, text in ("response", response), (f"gold answer of question {question.id!r}", question.answer):
-                if not isinstance(text, str):
-                    raise DataError(f"pair {index}: the {what} is {shown(text)}; expected text")
+            if not isinstance(response, str):
+                raise DataError(f"pair {index}: the response is {shown(response)}; expected text")
+            if not isinstance(question.answer, str):
+                gold = f"gold answer of question {question.id!r}"
+                raise DataError(f"pair {index}: the {gold} is {shown(question.answer)}; expected text")
+        report = on_checked or (lambda _index, _graded: None)
         grades: dict[int, GradedAnswer] = {}
         indices: dict[Comparison, list[int]] = {}
-
-        def settle(index: int, graded: GradedAnswer) -> None:
-            grades[index] = graded
-            if on_checked is not None:
-                on_checked(index, graded)
-
         with self._lock:
             for index, (response, question) in enumerate(pairs):
                 outcome = grade(response, question.answer, question.options)
-                if isinstance(outcome, Comparison) and outcome not in self._known:
-                    indices.setdefault(outcome, []).append(index)
-                else:
-                    settle(index, self._known[outcome] if isinstance(outcome, Comparison) else outcome)
+                if isinstance(outcome, Comparison):
+                    if outcome not in self._known:
+                        indices.setdefault(outcome, []).append(index)
+                        continue
+                    outcome = self._known[outcome]
+                grades[index] = outcome
+                report(index, outcome)
             futures = {self._threads.submit(_grade, self._idle, comparison): comparison for comparison in indices}
             try:
-                for future in as_completed(futures):
+                for future in as_completed(futures) if futures else ():
                     comparison = futures[future]
                     try:
                         graded = self._known[comparison] = future.result()
                     except _WorkerDiedError as error:  # perhaps not of the comparison: another attempt may succeed
                         graded = GradedAnswer("failed", comparison.key, str(error))
                     for index in indices[comparison]:
-                        settle(index, graded)
+                        grades[index] = graded
+                        report(index, graded)
             except BaseException:  # no worker keeps a comparison that nobody waits for
                 for future in futures:
                     future.cancel()
