@@ -13,10 +13,8 @@ from mprm.annotation.samplers.decode_batch import (
     WINDOW,
     DecodeBatch,
     PrefixCache,
-    RunningSequence,
     SequenceGroup,
     prefill,
-    sequence_keys,
 )
 from mprm.annotation.samplers.generate import completion_of, eos_ids_of
 from mprm.annotation.samplers.sampler import Answered, Completion, Request, failed, numbered
@@ -173,60 +171,45 @@ class _Scheduler:
         n_rows = len(self._batch.sequences)
         if n_rows and self._rows - n_rows < max(1, self._rows // 8):
             return
-        n_slots = max((sequence.max_slots for sequence in self._batch.sequences), default=0)
+        n_slots = max((sequence.group.max_slots for sequence in self._batch.sequences), default=0)
         groups = []
         while self._queue and (n_rows == 0 or n_rows + len(self._queue[0].numbers) <= self._rows):
             waiting = self._queue[0]
             try:
-                group = self._group(waiting)
+                prompt = self._prefixes.prompt(waiting.request)
             except DataError as error:  # an image that cannot be read, or that the policy cannot see
                 self._queue.popleft()
                 for number in waiting.numbers:
                     self._end(waiting.request_id, number, failed(error))
                 continue
-            needed = max(n_slots, group.sequences[0].max_slots)
+            prefix_ids = self._prefixes.prefix_ids(waiting.request.prefix)
+            group = SequenceGroup(**waiting._asdict(), prompt=prompt, prefix_ids=prefix_ids)
+            needed = max(n_slots, group.max_slots)
             n_fit = min(self._rows, self._tokens // needed) - n_rows
-            if n_fit < len(group.sequences) and n_rows:
+            if n_fit < len(group.numbers) and n_rows:
                 break
             self._queue.popleft()
-            n_taken = max(1, min(n_fit, len(group.sequences)))
-            if n_taken < len(group.sequences):  # more than fit even alone: the rest comes in its turn
+            n_taken = max(1, min(n_fit, len(group.numbers)))
+            if n_taken < len(group.numbers):  # more than fit even alone: the rest comes in its turn
                 self._queue.appendleft(waiting._replace(numbers=waiting.numbers[n_taken:]))
-            groups.append(replace(group, sequences=group.sequences[:n_taken]))
+            groups.append(replace(group, numbers=group.numbers[:n_taken]))
             n_rows, n_slots = n_rows + n_taken, needed
         if groups:
             self._batch.add(groups, n_slots=n_slots, max_tokens=self._tokens)
-
-    def _group(self, waiting: _Waiting) -> SequenceGroup:
-        request = waiting.request
-        prompt, prefix_ids = self._prefixes.prompt(request), self._prefixes.prefix_ids(request.prefix)
-        ids = prompt.ids + prefix_ids
-        sequences = [
-            RunningSequence(
-                request_id=waiting.request_id,
-                number=number,
-                params=request.sampling,
-                key=key,
-                next_id=ids[-1],
-                slot=len(ids) - 1,
-                offset=prompt.offset,
-            )
-            for number, key in zip(waiting.numbers, sequence_keys(request.seed, waiting.numbers), strict=True)
-        ]
-        return SequenceGroup(prompt=prompt, prefix_ids=prefix_ids, n_tokens=len(ids), sequences=sequences)
 
     def _decode(self) -> None:
         sequences = self._batch.sequences
         if not sequences:
             return
-        self._batch.step(min(WINDOW, max(s.params.max_new_tokens - len(s.sampled) for s in sequences)))
+        limits = [sequence.group.request.sampling.max_new_tokens for sequence in sequences]
+        n_left = (limit - len(sequence.sampled) for limit, sequence in zip(limits, sequences, strict=True))
+        self._batch.step(min(WINDOW, max(n_left)))
         ended = set()
-        for row, sequence in enumerate(sequences):
-            limit = sequence.params.max_new_tokens
+        for row, (limit, sequence) in enumerate(zip(limits, sequences, strict=True)):
             if len(sequence.sampled) >= limit or any(id_ in self._eos_ids for id_ in sequence.sampled[-WINDOW:]):
                 ended.add(row)
                 completion = completion_of(sequence.sampled[:limit], self._tokenizer, self._eos_ids)
-                self._end(sequence.request_id, sequence.number, completion)
+                self._end(sequence.group.request_id, sequence.number, completion)
         if ended:
             self._batch.remove(ended)
 
