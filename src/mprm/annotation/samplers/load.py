@@ -56,10 +56,6 @@ class SamplerOptions(SamplingParams, ServerOptions, PolicyOptions):
         if out and self.policy and Path(out).expanduser().resolve().parent == Path(self.policy).resolve():
             raise ConfigError(f"{out} lies in the policy's folder; choose another place for the output")
 
-    def sampling_params(self) -> SamplingParams:
-        """How tokens are sampled."""
-        return self.narrowed(SamplingParams)
-
     def sampler(self) -> Sampler:
         """The policy, in this process or on a server."""
         self.check_sampler()
@@ -100,8 +96,7 @@ def load_policy(path: str | Path, *, device: str = "auto", dtype: str = "auto", 
 
     backbone = load_backbone(path, dtype=dtype, device=device)
     # these import torch, which load_backbone has checked for
-    from mprm.annotation.samplers.generate import TransformersSampler
-    from mprm.annotation.samplers.prefix_sampler import PrefixSampler, can_share_prefixes
+    from mprm.annotation.samplers.local import PrefixSampler, TransformersSampler, can_share_prefixes
 
     name, weights = str(path), fingerprint_of(path)
     reason = can_share_prefixes(backbone)
