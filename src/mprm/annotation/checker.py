@@ -16,12 +16,12 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import astuple
 from importlib.util import find_spec
 from multiprocessing.connection import wait
-from queue import LifoQueue
 from typing import Any
 
 from mprm.answers.grade import READY, Comparison, GradedAnswer, grade
@@ -65,14 +65,12 @@ class AnswerChecker:
                 "checking answers needs math-verify: pip install math-verify,"
                 " or install mprm with its extra [annotate]"
             )
-        n_workers = processes or n_cores()
         self._known: dict[Comparison, GradedAnswer] = {}
         self._lock = threading.Lock()
-        self._workers = [_Worker(timeout_s) for _ in range(n_workers)]
-        self._idle: LifoQueue[_Worker] = LifoQueue()  # processes start when there is work for them
-        for worker in self._workers:
-            self._idle.put(worker)
-        self._threads = ThreadPoolExecutor(n_workers)
+        # one a thread; processes start when there is work for them
+        self._workers = [_Worker(timeout_s) for _ in range(processes or n_cores())]
+        self._idle = deque(self._workers)
+        self._threads = ThreadPoolExecutor(len(self._workers))
         self.close = weakref.finalize(self, _stop, self._threads, self._workers)
         """End the workers."""
 
@@ -135,13 +133,13 @@ class AnswerChecker:
         return [grades[index] for index in range(len(pairs))]
 
 
-def _grade(idle: LifoQueue[_Worker], comparison: Comparison) -> GradedAnswer:
+def _grade(idle: deque[_Worker], comparison: Comparison) -> GradedAnswer:
     """The grade by one of the idle workers; runs in a thread, which keeps no reference to the checker."""
-    worker = idle.get()
+    worker = idle.pop()
     try:
         return worker.grade(comparison)
     finally:
-        idle.put(worker)
+        idle.append(worker)
 
 
 def _stop(threads: ThreadPoolExecutor, workers: Sequence[_Worker]) -> None:

@@ -152,18 +152,15 @@ def open_template(template: str) -> str:
 def read_chat_template(path: str | Path) -> str:
     """The chat template of a checkpoint's folder, or that in a file: Jinja, or JSON with a ``chat_template``."""
     path = Path(path).expanduser()
-    if path.is_dir():
-        names = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-        templates = [_template_in(path / name) for name in names if (path / name).is_file()]
-        problem = "has no chat template: looked for chat_template.jinja and in tokenizer_config.json"
-    elif path.is_file():
-        templates, problem = [_template_in(path)], "holds no chat_template"
-    else:
+    if not path.exists():
         raise ConfigError(f"{path}: no such file; expected a chat template, or a checkpoint that has one")
-    for template in templates:
-        if template is not None:
-            return template
-    raise ConfigError(f"{path} {problem}")
+    names = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+    files = [path / name for name in names] if path.is_dir() else [path]
+    template = next(filter(None, (_template_in(file) for file in files if file.is_file())), None)
+    if template is None:
+        problem = "has no chat template: looked for chat_template.jinja and in tokenizer_config.json"
+        raise ConfigError(f"{path} {problem if path.is_dir() else 'holds no chat_template'}")
+    return template
 
 
 def _template_in(path: Path) -> str | None:

@@ -31,17 +31,15 @@ PROMPT_SHARE = 8
 """Prompts that are kept take this part of the tokens, on top of them."""
 BATCHES_AHEAD = 2
 
-FOLLOWED = (
-    *("do_sample", "temperature", "top_k", "top_p", "max_length", "max_new_tokens"),  # the request's
-    *("repetition_penalty", "eos_token_id"),  # the generation config's
-)
-WITHOUT_EFFECT = (
+KNOWN = (
+    *("do_sample", "temperature", "top_k", "top_p", "max_length", "max_new_tokens"),  # given by the request
+    *("repetition_penalty", "eos_token_id"),  # followed
+    # names, memory, speed, and what counts with several beams alone
     *("bos_token_id", "pad_token_id", "decoder_start_token_id", "num_return_sequences", "transformers_version"),
     *("use_cache", "cache_config", "max_cache_len", "compile_config", "disable_compile", "prefill_chunk_size"),
     *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
     *("early_stopping", "length_penalty", "diversity_penalty", "_from_model_config"),
 )
-"""Names, memory, speed, and what counts with several beams alone."""
 NEUTRAL: dict[str, Any] = {
     **{"num_beams": 1, "num_beam_groups": 1, "min_length": 0, "min_new_tokens": 0, "typical_p": 1.0},
     **{"epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0},
@@ -146,9 +144,8 @@ def can_share_prefixes(policy: Backbone) -> str | None:
     if reason := why_not_shared(policy.model):
         return reason
     for name, value in policy.model.generation_config.to_dict().items():
-        is_known = name in FOLLOWED or name in WITHOUT_EFFECT
         # `is False` beside None: flags that are off; 0 may mean something
-        if not is_known and value is not None and value is not False and value != NEUTRAL.get(name):
+        if name not in KNOWN and value is not None and value is not False and value != NEUTRAL.get(name):
             return f"its generation config sets {name} to {value!r}"
     return None
 
@@ -183,11 +180,10 @@ class PrefixSampler:
         rows: int | None = None,
         tokens: int | None = None,
     ) -> None:
-        for what, given in (("rows", rows), ("tokens", tokens)):
-            if given is not None and given < 1:
-                raise ConfigError(f"{what} must be at least 1, got {given}")
-        reason = can_share_prefixes(policy)
-        if reason is not None:
+        for option, value in (("rows", rows), ("tokens", tokens)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{option} must be at least 1, got {value}")
+        if (reason := can_share_prefixes(policy)) is not None:
             raise ConfigError(f"{name} cannot be sampled with shared prefixes: {reason}; use TransformersSampler")
         self._policy, self._eos_ids = policy, eos_ids_of(policy)
         self.name = name
