@@ -16,7 +16,7 @@ import xxhash
 from mprm.annotation.checker import AnswerChecker
 from mprm.annotation.journal import Journal, Key
 from mprm.annotation.run import FAILED_SUFFIX, RunConfig, RunSummary
-from mprm.annotation.samplers.sampler import Answered, Request, Sampler, derived_seed, identity_of
+from mprm.annotation.samplers.sampler import Answered, Request, Sampler, derived_seed
 from mprm.answers.extract import last_box
 from mprm.answers.grade import GradedAnswer
 from mprm.data.images import image_files
@@ -108,7 +108,9 @@ def run_resumable(
     """
     started = monotonic()
     run = {
-        **identity_of(sampler),
+        # the policy's weights must be the same for a run to go on; its name, where they are not known
+        **({} if sampler.settings.get("weights") else {"policy": sampler.name}),
+        **sampler.settings,
         **{name: value for name, value in config.as_dict().items() if name not in NOT_OF_RECORDS},
         "questions": xxhash.xxh3_128_hexdigest(b"".join(task.digest() for task in tasks)),
     }
@@ -280,8 +282,8 @@ class Scheduler:
         outcomes: dict[int, Outcome] = {}
         for index, completions in batch:
             pending = self._pending.get(index)
-            if pending is None or len(completions) != pending.request.n:
-                n = 0 if pending is None else pending.request.n
+            n = 0 if pending is None else pending.request.n
+            if pending is None or len(completions) != n:
                 raise MprmError(
                     f"{self._sampler.name} gave {len(completions)} answers to request {index}, of which {n} were"
                     f" requested; {self._kept}"
@@ -310,7 +312,7 @@ class Scheduler:
                 else:
                     pairs.append((prefix + completion.text, task.gold or task.question))
                     indices.append(index)
-            if outcomes[index]["n_truncated"] == len(completions):
+            if outcomes[index]["n_truncated"] == n:
                 self._settle(index, outcomes[index])
         n_ungraded = Counter(indices)
 
