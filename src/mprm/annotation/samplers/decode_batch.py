@@ -190,11 +190,18 @@ class KVCache:
         for layer, given in zip(self.layers, kv, strict=True):
             layer[:, row, : given.shape[1]] = given[:, None]
 
-    def copy_rows(self, other: KVCache, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy rows of a cache, this one or another, over rows of this one; none may be source and target."""
-        source, target = (torch.tensor(rows, device=self._like.device) for rows in (sources, targets))
+    def copy_from(self, other: KVCache, sources: Sequence[int], first: int) -> None:
+        """Copy rows of another cache, each as often as it is named, to row ``first`` and those after it."""
+        source = torch.tensor(sources, device=self._like.device)
         for mine, theirs in zip(self.layers, other.layers, strict=True):
-            mine[:, :, : theirs.shape[2]].index_copy_(1, target, theirs.index_select(1, source))
+            # a slice: on a CPU twice as fast as index_copy_
+            mine[:, first : first + len(sources), : theirs.shape[2]] = theirs.index_select(1, source)
+
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy rows over others; no row may be both."""
+        source, target = (torch.tensor(rows, device=self._like.device) for rows in (sources, targets))
+        for layer in self.layers:
+            layer.index_copy_(1, target, layer.index_select(1, source))
 
 
 class _CacheLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -386,8 +393,7 @@ class DecodeBatch:
             with grouped_attention_in(self._model):
                 self._forward(stage, ids, slots, offsets, n_slots)
         sources = [row for row, group in enumerate(groups) for _ in group.numbers]
-        first = len(self.sequences)
-        self._cache.copy_rows(stage, sources, range(first, first + len(sources)))
+        self._cache.copy_from(stage, sources, len(self.sequences))
 
     def _forward(self, cache: KVCache, ids: Tensor, slots: Tensor, offsets: Tensor, n_attended: int) -> Tensor:
         """Logits after the last of these tokens, shape (R, V), float32."""
@@ -432,7 +438,7 @@ class DecodeBatch:
         gaps = sorted(row for row in rows if row < n_left)
         movers = [row for row in range(n_left, len(self.sequences)) if row not in rows]
         if gaps:
-            self._cache.copy_rows(self._cache, movers, gaps)
+            self._cache.move(movers, gaps)
             self._seen[gaps] = self._seen[movers]
             for gap, mover in zip(gaps, movers, strict=True):
                 self.sequences[gap] = self.sequences[mover]
