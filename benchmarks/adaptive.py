@@ -34,7 +34,7 @@ from scipy.optimize import brentq
 from scipy.stats import t as student
 
 from mprm import open_corpus
-from mprm.annotation.adaptive import AdaptiveRule
+from mprm.annotation import AdaptiveRule
 from mprm.cli.tables import show_table
 from mprm.data.tables import markdown_table
 from mprm.selection.strategies import random_order, rank_bis

@@ -31,8 +31,7 @@ from typing import Any
 import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from mprm.annotation.samplers.generate import TransformersSampler
-from mprm.annotation.samplers.prefix_sampler import PrefixSampler
+from mprm.annotation import PrefixSampler, TransformersSampler
 from mprm.annotation.samplers.sampler import Request, SamplingParams, answers
 from mprm.models import FAMILIES, Backbone
 from tiny_models import tiny_tokenizer

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from mprm.annotation.adaptive import AdaptiveRule
+from mprm.annotation.annotate import AdaptiveRule
 from mprm.errors import ConfigError, DataError, MissingDependencyError
 from mprm.theory.beta_binomial import all_fail, eta_eff
 from mprm.theory.equations import FloatArray

@@ -17,8 +17,7 @@ from scipy.stats import binom, chi2
 pytest.importorskip("openai")
 
 import mprm
-from mprm.annotation.adaptive import AdaptiveRule
-from mprm.annotation.annotate import AnnotateConfig, annotate, estimate_cost
+from mprm.annotation.annotate import AdaptiveRule, AnnotateConfig, annotate, estimate_cost
 from mprm.annotation.samplers.sampler import Completion, Request
 from mprm.annotation.samplers.server import HTTPSampler
 from mprm.data.types import Question

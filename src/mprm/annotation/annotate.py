@@ -3,31 +3,85 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import msgspec
-
-from mprm.annotation.adaptive import AdaptiveRule
-from mprm.annotation.journal import Journal, Key
-from mprm.annotation.monte_carlo import STATS, AnnotationTask
-from mprm.annotation.run import RunConfig, RunSummary, Scheduler, check_output, run_resumable
-from mprm.annotation.samplers.sampler import Sampler
-from mprm.answers.options import LETTERS
-from mprm.config import Option, SkipBad, takes
-from mprm.data.candidates import CANDIDATE_FORMATS, read_candidates
-from mprm.data.corpus import LocatedRollout, open_corpus
-from mprm.data.output import Dropped, DroppedRecords, check_not_inputs, dropped_path
-from mprm.data.questions import given_questions, input_entries
-from mprm.data.records import chunks_of, find_files, is_blank, lines_of
-from mprm.data.types import STEP_SEPARATOR, Question, split_steps
-from mprm.errors import ConfigError, DataError, MprmError
+from mprm.annotation.run import RunConfig, RunSummary, check_output
+from mprm.config import Config, Option, SkipBad, takes
+from mprm.errors import ConfigError, MprmError
 from mprm.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from mprm.annotation.samplers.sampler import Sampler
+
+
+Decision = Literal["positive-reliable", "positive-unreliable", "negative", "undecided"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveRule(Config):
+    """When a step has enough continuations: they are sampled in rounds, until its label and reliability are decided.
+
+    The model is the paper's: a step's success rate is ``r ~ Beta(a, b)``, of n continuations ``k ~ Binomial(n, r)``
+    succeed, and so ``r | k ~ Beta(a + k, b + n - k)``, whatever rule stopped the sampling. The default prior is
+    uniform; `mprm.theory.beta_binomial.fit_beta` takes another from counts that were sampled before.
+
+    Examples
+    --------
+    >>> rule = AdaptiveRule()
+    >>> rule.decision(4, 4), rule.n_next(4, 4), rule.decision(3, 4), rule.n_next(3, 4)
+    ('positive-reliable', 0, 'undecided', 4)
+    """
+
+    continuations: Annotated[int, Option("N, continuations of each prefix.", "N", group="annotation", at_least=1)] = (
+        16
+    )
+    delta: Annotated[
+        float, Option("Accepted probability of a wrong decision.", "NUMBER", group="adaptive", above=0, below=0.5)
+    ] = 0.05
+    reliable: Annotated[
+        float,
+        Option("Success rate from which a step is reliable.", "NUMBER", group="adaptive", above=0, below=1),
+    ] = 0.5
+    prior: Annotated[
+        tuple[float, ...], Option("a and b of the Beta prior of success rates.", "NUMBER", group="adaptive", above=0)
+    ] = (1.0, 1.0)
+    round: Annotated[
+        int, Option("Continuations that are sampled between two decisions.", "N", group="adaptive", at_least=1)
+    ] = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.prior) != 2:
+            raise ConfigError(f"prior takes two numbers, a and b, got {len(self.prior)}")
+
+    def decision(self, k: int, n: int) -> Decision:
+        """What is known of a step with k successes of n.
+
+        - ``negative``: ``k = 0``, and ``all_fail(n, N) >= 1 - delta``
+        - ``positive-reliable``: ``k > 0``, and ``eta_eff(k, n) <= delta``
+        - ``positive-unreliable``: ``k > 0``, and ``eta_eff(k, n) >= 1 - delta``
+        - ``undecided``: none of them. After N continuations such a step is positive all the same.
+        """
+        from mprm.theory.beta_binomial import all_fail, eta_eff  # numpy is not for the command line's help
+
+        a, b = self.prior
+        if n == 0:
+            return "undecided"  # a prior alone labels nothing
+        if k == 0:
+            is_negative = n >= self.continuations or all_fail(n, self.continuations, a=a, b=b) >= 1 - self.delta
+            return "negative" if is_negative else "undecided"
+        noise = eta_eff(k, n, tau=self.reliable, a=a, b=b)
+        if noise <= self.delta:
+            return "positive-reliable"
+        return "positive-unreliable" if noise >= 1 - self.delta else "undecided"
+
+    def n_next(self, k: int, n: int) -> int:
+        """How many more continuations to sample now; 0 when the step is decided or has all of them."""
+        if n >= self.continuations or self.decision(k, n) != "undecided":
+            return 0
+        return min(self.round, self.continuations - n)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +119,6 @@ class AnnotateConfig(AdaptiveRule, RunConfig):
     ] = 0.05
 
     def __post_init__(self) -> None:
-        """Check the options."""
         super().__post_init__()
         if self.temperature == 0 and self.continuations > 1:
             raise ConfigError(
@@ -100,11 +153,16 @@ def annotate(
     config, options
         See `AnnotateConfig`: ``mprm.annotate("questions.jsonl", sampler, "raw.jsonl", rollouts=4)``.
     """
+    # here and not above: these would slow the command line's help
+    from mprm.annotation.monte_carlo import STATS, AnnotationTask, annotation_tasks
+    from mprm.annotation.scheduler import run_resumable
+    from mprm.data.output import DroppedRecords, check_not_inputs, dropped_path
+
     config, out = AnnotateConfig.of(config, options), str(out)
     check_output(out, config.rollouts_from or questions, force=config.force)
     renamed: dict[str, str] = {}
     dropped = DroppedRecords()
-    tasks, inputs = _tasks(questions, config, renamed, dropped)
+    tasks, inputs = annotation_tasks(questions, config, renamed, dropped)
     check_not_inputs({path for task in tasks for path in task.images} if Path(out).exists() else (), [out])
     dropped_to = dropped_path(out) if len(dropped) else None
     if dropped_to is not None:
@@ -113,6 +171,7 @@ def annotate(
         "annotate",
         out,
         tasks,
+        AnnotationTask.work,
         sampler,
         config,
         inputs=inputs,
@@ -122,133 +181,6 @@ def annotate(
     )
     stats = {**dict.fromkeys(STATS, 0), **summary.stats}
     return replace(summary, stats=stats, n_dropped=len(dropped), dropped_to=dropped_to)
-
-
-def _tasks(
-    questions: Any, config: AnnotateConfig, renamed: dict[str, str], dropped: DroppedRecords
-) -> tuple[list[AnnotationTask], list[dict[str, Any]]]:
-    """The shard's tasks, and the manifest's entries of the files they come from."""
-    if (questions is None) == (not config.rollouts_from):
-        raise ConfigError("annotate either questions or the rollouts of rollouts_from")
-    index, count = map(int, config.shard.split("/"))
-    # every N-th, so that each shard has its share of every source
-    shard = slice(index - 1, None, count)
-    if not config.rollouts_from:
-        entries, inputs = given_questions(questions, config.format, config.image_root, renamed)
-        return [AnnotationTask.of(question, config) for question in entries[shard]], inputs
-    tasks = _rollout_tasks(config, on_bad=dropped if config.skip_bad else None)
-    if not tasks:
-        raise DataError(f"{', '.join(config.rollouts_from)}: no rollouts; expected at least one")
-    return tasks[shard], input_entries(config.rollouts_from)
-
-
-def _rollout_tasks(config: AnnotateConfig, on_bad: Callable[[Dropped], None] | None) -> list[AnnotationTask]:
-    """The rollouts of ``rollouts_from``, by question: of any corpus, or candidates as ``mprm sample`` writes them.
-
-    Steps of a corpus stay as they are; candidates are split into steps. ``on_bad`` is called with records that
-    cannot be used; the first stops the run when it is None.
-    """
-    if _are_candidates(config.rollouts_from):
-        return list(_candidate_tasks(config))
-    tasks: dict[Key, AnnotationTask] = {}
-    corpus = open_corpus(config.rollouts_from, format=config.format, text_only=True)
-    for row, located in enumerate(corpus.located(on_bad=on_bad)):
-        extra = _extra_fields(located.raw)
-        task = _corpus_task(located, extra, row, config)
-        first = tasks.get(task.key, task)
-        if (first.question, first.prompt) != (task.question, task.prompt):  # an id that stands for several questions
-            task.question = replace(task.question, id=f"#{row}")
-            first = task
-        tasks[first.key] = first
-        _add_rollout(first, located, extra)
-    return list(tasks.values())
-
-
-class _ExtraStep(msgspec.Struct):
-    num_mc_cut: int = 0
-    num_mc_failed: int = 0
-
-
-class _Extra(msgspec.Struct):
-    """What `mprm annotate` writes beyond the format."""
-
-    id: str | None = None
-    rollout: int | None = None
-    finish_reason: str | None = None
-    options: tuple[str, ...] = ()
-    steps_with_score: tuple[_ExtraStep, ...] = ()
-
-
-def _extra_fields(raw: bytes) -> _Extra:
-    try:
-        return msgspec.json.decode(raw, type=_Extra)
-    except (ValueError, RecursionError, msgspec.MsgspecError):  # another format, or other fields of these names
-        return _Extra()
-
-
-def _corpus_task(located: LocatedRollout, extra: _Extra, row: int, config: AnnotateConfig) -> AnnotationTask:
-    """The question of a rollout, without the rollout."""
-    rollout = located.rollout
-    if rollout.answer is None or not rollout.answer.strip():
-        raise DataError(
-            f'{located.file}:{located.line}: the rollout has no gold answer; expected one as text in "answer",'
-            " to tell which continuations are right. Take it out, or annotate from questions"
-        )
-    question = Question(
-        id=f"#{row}" if extra.id is None else extra.id,
-        question=rollout.question,
-        answer=rollout.answer,
-        images=rollout.images,
-        source=located.source,
-        options=extra.options,
-    )
-    task = AnnotationTask.of(question, config, rollout.prompt)
-    letter = question.answer.strip()
-    if not question.options and letter in tuple(LETTERS):
-        # a gold answer of one capital letter is an option's, though the corpus does not give the options
-        task.gold = replace(question, options=tuple(LETTERS[: max(4, LETTERS.index(letter) + 1)]))
-    return task
-
-
-def _add_rollout(task: AnnotationTask, located: LocatedRollout, extra: _Extra) -> None:
-    """Add the rollout, with the counts that it carries unless they are to be sampled anew."""
-    rollouts = task.rollouts or {}
-    number = extra.rollout or 0
-    number = number if number not in rollouts else max(rollouts) + 1
-    given_steps = located.rollout.steps
-    counts = task.add_rollout(number, [step.text for step in given_steps], extra.finish_reason)
-    for index, (given, step) in enumerate(zip(given_steps, counts, strict=True)):
-        if task.config.fresh or not given.n_total or given.n_correct is None:
-            continue
-        more = extra.steps_with_score[index] if index < len(extra.steps_with_score) else _ExtraStep()
-        step.n_correct, step.n_truncated, step.n_failed = given.n_correct, more.num_mc_cut, more.num_mc_failed
-        step.n_incorrect = given.n_total - given.n_correct - more.num_mc_cut
-        step.n_sampled = given.n_total
-
-
-def _candidate_tasks(config: AnnotateConfig) -> Iterator[AnnotationTask]:
-    for entry in read_candidates(config.rollouts_from):
-        if not entry.question.answer:
-            raise DataError(
-                f'{entry.location}: the question has no gold answer; expected one in "answer",'
-                " to tell which continuations are right"
-            )
-        task = AnnotationTask.of(entry.question, config)
-        for number, candidate in enumerate(entry.candidates):
-            steps = split_steps(STEP_SEPARATOR.join(candidate.steps), config.max_steps)
-            task.add_rollout(number, steps, candidate.finish_reason)
-        yield task
-
-
-def _are_candidates(paths: Any) -> bool:
-    """Whether the first record of the files has several answers to a question."""
-    lines = (line for file in find_files(paths) for chunk in chunks_of(file) for line in lines_of(chunk))
-    first = next((line for line in lines if not is_blank(line)), b"")
-    try:
-        record = msgspec.json.decode(first, type=dict[str, Any])
-    except (ValueError, msgspec.MsgspecError):
-        return False
-    return any(fmt.matches(record) for fmt in CANDIDATE_FORMATS.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,16 +205,25 @@ def estimate_cost(
     **options: Any,
 ) -> CostEstimate:
     """Annotate some questions from all over the input, keep nothing, and scale up what it took."""
+    import tempfile
+    from collections import Counter
+    from time import monotonic
+
+    from mprm.annotation.journal import Journal
+    from mprm.annotation.monte_carlo import STATS, AnnotationTask, annotation_tasks
+    from mprm.annotation.scheduler import Scheduler
+    from mprm.data.output import DroppedRecords
+
     config = AnnotateConfig.of(config, options)
     if n_tried < 1:
         raise ConfigError(f"n_tried must be at least 1, got {n_tried}")
-    tasks, _ = _tasks(questions, config, {}, DroppedRecords())
+    tasks, _ = annotation_tasks(questions, config, {}, DroppedRecords())
     n_tried = min(n_tried, len(tasks))
     trial = [tasks[number * len(tasks) // n_tried] for number in range(n_tried)]
     started, stats = monotonic(), Counter[str]()
     with tempfile.TemporaryDirectory() as folder, Journal(f"{folder}/trial.jsonl", run={}) as journal:
         with progress("trying", n_tried) as advance:
-            failures = Scheduler(journal, sampler, advance).run(trial, config.check_timeout_s)
+            failures = Scheduler(journal, sampler, advance).run(trial, AnnotationTask.work, config.check_timeout_s)
         if failures:
             first = next(iter(failures.values()))[0]
             raise MprmError(f"{len(failures)} of {n_tried} questions failed in the trial, the first with: {first}")

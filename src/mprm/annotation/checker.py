@@ -16,12 +16,12 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import astuple
 from importlib.util import find_spec
 from multiprocessing.connection import wait
-from queue import LifoQueue
 from typing import Any
 
 from mprm.answers.grade import READY, Comparison, GradedAnswer, grade
@@ -65,14 +65,12 @@ class AnswerChecker:
                 "checking answers needs math-verify: pip install math-verify,"
                 " or install mprm with its extra [annotate]"
             )
-        n_workers = processes or n_cores()
         self._known: dict[Comparison, GradedAnswer] = {}
         self._lock = threading.Lock()
-        self._workers = [_Worker(timeout_s) for _ in range(n_workers)]
-        self._idle: LifoQueue[_Worker] = LifoQueue()  # processes start when there is work for them
-        for worker in self._workers:
-            self._idle.put(worker)
-        self._threads = ThreadPoolExecutor(n_workers)
+        # one a thread; processes start when there is work for them
+        self._workers = [_Worker(timeout_s) for _ in range(processes or n_cores())]
+        self._idle = deque(self._workers)
+        self._threads = ThreadPoolExecutor(len(self._workers))
         self.close = weakref.finalize(self, _stop, self._threads, self._workers)
         """End the workers."""
 
@@ -97,34 +95,35 @@ class AnswerChecker:
         ``on_checked`` is called with the index of a response and its grade, as soon as it is known.
         """
         for index, (response, question) in enumerate(pairs):
-            for what, text in ("response", response), (f"gold answer of question {question.id!r}", question.answer):
-                if not isinstance(text, str):
-                    raise DataError(f"pair {index}: the {what} is {shown(text)}; expected text")
+            if not isinstance(response, str):
+                raise DataError(f"pair {index}: the response is {shown(response)}; expected text")
+            if not isinstance(question.answer, str):
+                gold = f"gold answer of question {question.id!r}"
+                raise DataError(f"pair {index}: the {gold} is {shown(question.answer)}; expected text")
+        report = on_checked or (lambda _index, _graded: None)
         grades: dict[int, GradedAnswer] = {}
         indices: dict[Comparison, list[int]] = {}
-
-        def settle(index: int, graded: GradedAnswer) -> None:
-            grades[index] = graded
-            if on_checked is not None:
-                on_checked(index, graded)
-
         with self._lock:
             for index, (response, question) in enumerate(pairs):
                 outcome = grade(response, question.answer, question.options)
-                if isinstance(outcome, Comparison) and outcome not in self._known:
-                    indices.setdefault(outcome, []).append(index)
-                else:
-                    settle(index, self._known[outcome] if isinstance(outcome, Comparison) else outcome)
+                if isinstance(outcome, Comparison):
+                    if outcome not in self._known:
+                        indices.setdefault(outcome, []).append(index)
+                        continue
+                    outcome = self._known[outcome]
+                grades[index] = outcome
+                report(index, outcome)
             futures = {self._threads.submit(_grade, self._idle, comparison): comparison for comparison in indices}
             try:
-                for future in as_completed(futures):
+                for future in as_completed(futures) if futures else ():
                     comparison = futures[future]
                     try:
                         graded = self._known[comparison] = future.result()
                     except _WorkerDiedError as error:  # perhaps not of the comparison: another attempt may succeed
                         graded = GradedAnswer("failed", comparison.key, str(error))
                     for index in indices[comparison]:
-                        settle(index, graded)
+                        grades[index] = graded
+                        report(index, graded)
             except BaseException:  # no worker keeps a comparison that nobody waits for
                 for future in futures:
                     future.cancel()
@@ -134,13 +133,13 @@ class AnswerChecker:
         return [grades[index] for index in range(len(pairs))]
 
 
-def _grade(idle: LifoQueue[_Worker], comparison: Comparison) -> GradedAnswer:
+def _grade(idle: deque[_Worker], comparison: Comparison) -> GradedAnswer:
     """The grade by one of the idle workers; runs in a thread, which keeps no reference to the checker."""
-    worker = idle.get()
+    worker = idle.pop()
     try:
         return worker.grade(comparison)
     finally:
-        idle.put(worker)
+        idle.append(worker)
 
 
 def _stop(threads: ThreadPoolExecutor, workers: Sequence[_Worker]) -> None:

@@ -41,7 +41,7 @@ class Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._synced = monotonic()
         with self._errors():
-            self._db = sqlite3.connect(self.path, timeout=0)
+            self._db = sqlite3.connect(self.path, timeout=0, isolation_level=None)
         try:
             with self._errors():
                 # locks the file until the process ends, however it ends; a WAL then needs no shared memory,
@@ -52,6 +52,7 @@ class Journal:
                     self._open(msgspec.json.encode(run), force=force)
                 # 40,000 commits/s that survive a kill -9; a rollback journal makes 2,000
                 self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA synchronous = NORMAL")
         except BaseException:
             self._db.close()
             raise
@@ -65,9 +66,8 @@ class Journal:
             self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._db.execute("CREATE TABLE run (settings BLOB)")
             self._db.execute("INSERT INTO run VALUES (?)", [run])
-            self._db.execute(
-                "CREATE TABLE records (source TEXT, id TEXT, part TEXT, record BLOB, PRIMARY KEY (source, id, part))"
-            )
+            columns = "source TEXT, id TEXT, part TEXT, record BLOB, PRIMARY KEY (source, id, part)"
+            self._db.execute(f"CREATE TABLE records ({columns}) WITHOUT ROWID")
             return
         if application_id != APPLICATION_ID:
             raise ConfigError(f"{self.path} {NOT_A_JOURNAL}")
@@ -121,20 +121,25 @@ class Journal:
     def add(self, record: Mapping[str, Any]) -> None:
         """Save one more record, with ``source`` and ``id``; one without ``part`` replaces the question's parts."""
         source, id_, part = record["source"], record["id"], record.get("part", "")
+        values = source, id_, part, msgspec.json.encode(record)
         is_due = monotonic() - self._synced >= SYNC_S
         with self._errors():
-            self._db.execute(f"PRAGMA synchronous = {'FULL' if is_due else 'NORMAL'}")
-            with self._db:
-                if not part:
-                    self._db.execute("DELETE FROM records WHERE source = ? AND id = ?", (source, id_))
-                values = source, id_, part, msgspec.json.encode(record)
+            if is_due:
+                self._db.execute("PRAGMA synchronous = FULL")
+            if part:
                 self._db.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", values)
-        if is_due:
-            self._synced = monotonic()
+            else:
+                self._db.execute("BEGIN")
+                with self._db:
+                    self._db.execute("DELETE FROM records WHERE source = ? AND id = ?", (source, id_))
+                    self._db.execute("INSERT INTO records VALUES (?, ?, ?, ?)", values)
+            if is_due:
+                self._db.execute("PRAGMA synchronous = NORMAL")
+                self._synced = monotonic()
 
     def forget(self, key: Key) -> None:
         """Take back what is saved of a question."""
-        with self._errors(), self._db:
+        with self._errors():
             self._db.execute("DELETE FROM records WHERE source = ? AND id = ?", key)
 
     def remove(self) -> None:

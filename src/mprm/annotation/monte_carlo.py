@@ -7,20 +7,28 @@ score is the share of them that reach the gold answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import xxhash
 
-from mprm.annotation.run import COUNTS, Outcome, QuestionFailedError, Task, Work
 from mprm.annotation.samplers.sampler import Request
-from mprm.data.types import STEP_SEPARATOR, split_steps
+from mprm.annotation.scheduler import COUNTS, QuestionFailedError, Task, Work
+from mprm.answers.options import LETTERS
+from mprm.data.candidates import CANDIDATE_FORMATS, read_candidates
+from mprm.data.corpus import LocatedRollout, open_corpus
+from mprm.data.output import DroppedRecords
+from mprm.data.questions import given_questions, input_entries
+from mprm.data.records import chunks_of, find_files, is_blank, lines_of
+from mprm.data.types import STEP_SEPARATOR, Question, Step, split_steps
+from mprm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from mprm.annotation.annotate import AnnotateConfig
-
+    from mprm.annotation.journal import Key
 
 STATS = (
     *("n_rollouts", "n_truncated_rollouts", "n_empty", "n_steps", "n_unsampled", "n_continuations", *COUNTS),
@@ -69,6 +77,11 @@ class RolloutCounts:
     steps: list[StepCounts]
     finish_reason: str | None = None
 
+    @classmethod
+    def of(cls, text: str, finish_reason: str | None, max_steps: int | None) -> RolloutCounts:
+        """A rollout whose text is split into steps, without counts."""
+        return cls([StepCounts(step) for step in split_steps(text, max_steps)], finish_reason)
+
 
 @dataclass(slots=True, kw_only=True)
 class AnnotationTask(Task):
@@ -77,31 +90,37 @@ class AnnotationTask(Task):
     config: AnnotateConfig
     rollouts: dict[int, RolloutCounts] | None = None
     """By number; None before the policy has sampled them."""
-    stats: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(STATS, 0)))
 
     def digest(self) -> bytes:
         """Changes with whatever the annotation depends on."""
         return Task.digest(self) + xxhash.xxh3_128_digest(msgspec.json.encode(self.rollouts))
 
-    def add_rollout(self, number: int, texts: Sequence[str], finish_reason: str | None) -> list[StepCounts]:
-        """The steps of a rollout that is added; one without a word is only counted."""
-        rollout = RolloutCounts([StepCounts(text) for text in texts], finish_reason)
-        self.rollouts = {**(self.rollouts or {}), **({number: rollout} if texts else {})}
-        self.stats["n_empty"] += not texts
-        return rollout.steps
-
     def work(self) -> Work:
         """Sample the rollouts, then continuations of all prefixes, round by round."""
-        if self.rollouts is None:
-            outcomes = yield {"rollouts": self._request("rollouts", self.config.rollouts)}
-            self.stats["n_tokens"] += outcomes["rollouts"]["n_tokens"]
-            for number, completion in enumerate(outcomes["rollouts"]["completions"]):
-                steps = split_steps(completion["text"], self.config.max_steps)
-                self.add_rollout(number, steps, completion["finish_reason"])
-        rollouts, self.rollouts = self.rollouts or {}, None  # which nobody needs once this is done
+        stats = Counter[str](dict.fromkeys(STATS, 0))
+        rollouts, self.rollouts = self.rollouts, None  # which nobody needs once this is done
+        if rollouts is None:
+            outcome = (yield {"rollouts": self._request("rollouts", self.config.rollouts)})["rollouts"]
+            stats["n_tokens"] = outcome["n_tokens"]
+            rollouts = {
+                number: RolloutCounts.of(completion["text"], completion["finish_reason"], self.config.max_steps)
+                for number, completion in enumerate(outcome["completions"])
+            }
+        n_rollouts, rollouts = (
+            len(rollouts),
+            {number: rollout for number, rollout in rollouts.items() if rollout.steps},
+        )
+        stats["n_empty"] = n_rollouts - len(rollouts)
         while requests := self._missing(rollouts):
             for part, outcome in (yield requests).items():
-                self._count(rollouts, part, outcome)
+                number, index, _ = map(int, part.split("."))
+                step = rollouts[number].steps[index]
+                for name in COUNTS:
+                    setattr(step, name, getattr(step, name) + outcome[name])
+                    step.n_sampled += outcome[name]
+                    stats[name] += outcome[name]
+                    stats["n_continuations"] += outcome[name]
+                stats["n_tokens"] += outcome["n_tokens"]
         unscored = [
             f"step {index} of rollout {number}: the answer checker failed on all {step.n_failed} continuations"
             for number, rollout in rollouts.items()
@@ -109,11 +128,10 @@ class AnnotationTask(Task):
             if step.n_failed and not step.n_total
         ]
         if unscored or not rollouts:
-            raise QuestionFailedError(*(unscored or [f"all {self.stats['n_empty']} rollouts are empty"]))
+            raise QuestionFailedError(*(unscored or [f"all {n_rollouts} rollouts are empty"]))
         for number, rollout in rollouts.items():
-            self._add_stats(number, rollout)
-        records = [self._record(number, rollout) for number, rollout in rollouts.items()]
-        return {"records": records, "stats": dict(self.stats)}
+            self._add_stats(stats, number, rollout)
+        return {"records": [self._record(number, rollout) for number, rollout in rollouts.items()], "stats": stats}
 
     def _missing(self, rollouts: Mapping[int, RolloutCounts]) -> dict[str, Request]:
         """The requests of all prefixes that need more continuations now, by ROLLOUT.STEP.N_SAMPLED."""
@@ -150,29 +168,20 @@ class AnnotationTask(Task):
         fresh = ["fresh"] if self.config.fresh else []
         return self.request(n, *fresh, *self.key, part, prefix=prefix)
 
-    def _count(self, rollouts: Mapping[int, RolloutCounts], part: str, outcome: Outcome) -> None:
-        number, index, _ = map(int, part.split("."))
-        step = rollouts[number].steps[index]
-        for name in COUNTS:
-            setattr(step, name, getattr(step, name) + outcome[name])
-        n = sum(outcome[name] for name in COUNTS)
-        step.n_sampled += n
-        self.stats.update({name: outcome[name] for name in (*COUNTS, "n_tokens")}, n_continuations=n)
-
-    def _add_stats(self, number: int, rollout: RolloutCounts) -> None:
-        n_unsampled = sum(not step.n_sampled for step in rollout.steps)
-        is_truncated = rollout.finish_reason == "length"
-        self.stats.update(
-            n_rollouts=1, n_truncated_rollouts=is_truncated, n_steps=len(rollout.steps), n_unsampled=n_unsampled
-        )
+    def _add_stats(self, stats: Counter[str], number: int, rollout: RolloutCounts) -> None:
+        stats["n_rollouts"] += 1
+        stats["n_truncated_rollouts"] += rollout.finish_reason == "length"
+        stats["n_steps"] += len(rollout.steps)
+        stats["n_unsampled"] += sum(not step.n_sampled for step in rollout.steps)
         for index, step in enumerate(rollout.steps):
             if step.stopped_at is None:
                 continue
-            self.stats["n_skipped"] += self.config.continuations - step.n_sampled
+            stats["n_skipped"] += self.config.continuations - step.n_sampled
             if self._is_audited(number, index):
                 k, n = step.stopped_at
-                has_other_label = (k > 0) != (step.n_correct > 0)
-                self.stats.update(n_audited=1, n_disagreed=has_other_label, audit_shift=k / n - step.score)  # type: ignore[call-overload]
+                stats["n_audited"] += 1
+                stats["n_disagreed"] += (k > 0) != (step.n_correct > 0)
+                stats["audit_shift"] += k / n - step.score  # type: ignore[assignment]
 
     def _record(self, number: int, rollout: RolloutCounts) -> dict[str, Any]:
         question, images = self.question, list(self.question.images)
@@ -192,3 +201,131 @@ class AnnotationTask(Task):
             **({"early_stop_at": unsampled[0] - 1} if unsampled else {}),
             **({"source": question.source} if question.source else {}),
         }
+
+
+def annotation_tasks(
+    questions: Any, config: AnnotateConfig, renamed: dict[str, str], dropped: DroppedRecords
+) -> tuple[list[AnnotationTask], list[dict[str, Any]]]:
+    """The shard's tasks, and the manifest's entries of the files they come from."""
+    if (questions is None) == (not config.rollouts_from):
+        raise ConfigError("annotate either questions or the rollouts of rollouts_from")
+    index, count = map(int, config.shard.split("/"))
+    # every N-th, so that each shard has its share of every source
+    shard = slice(index - 1, None, count)
+    if not config.rollouts_from:
+        entries, inputs = given_questions(questions, config.format, config.image_root, renamed)
+        return [AnnotationTask.of(question, config) for question in entries[shard]], inputs
+    are_candidates = _are_candidates(config.rollouts_from)
+    tasks = list(_candidate_tasks(config)) if are_candidates else _corpus_tasks(config, dropped)
+    if not tasks:
+        raise DataError(f"{', '.join(config.rollouts_from)}: no rollouts; expected at least one")
+    return tasks[shard], input_entries(config.rollouts_from)
+
+
+def _are_candidates(paths: Any) -> bool:
+    """Whether the first record of the files has several answers to a question."""
+    lines = (line for file in find_files(paths) for chunk in chunks_of(file) for line in lines_of(chunk))
+    first = next((line for line in lines if not is_blank(line)), b"")
+    try:
+        record = msgspec.json.decode(first, type=dict[str, Any])
+    except (ValueError, msgspec.MsgspecError):
+        return False
+    return any(fmt.matches(record) for fmt in CANDIDATE_FORMATS.values())
+
+
+def _candidate_tasks(config: AnnotateConfig) -> Iterator[AnnotationTask]:
+    """The tasks of candidates as ``mprm sample`` writes them, which are split into steps."""
+    for entry in read_candidates(config.rollouts_from):
+        if not entry.question.answer:
+            raise DataError(
+                f'{entry.location}: the question has no gold answer; expected one in "answer",'
+                " to tell which continuations are right"
+            )
+        task = AnnotationTask.of(entry.question, config)
+        task.rollouts = {
+            number: RolloutCounts.of(STEP_SEPARATOR.join(each.steps), each.finish_reason, config.max_steps)
+            for number, each in enumerate(entry.candidates)
+        }
+        yield task
+
+
+def _corpus_tasks(config: AnnotateConfig, dropped: DroppedRecords) -> list[AnnotationTask]:
+    """The rollouts of a corpus, by question; their steps stay as they are."""
+    tasks: dict[Key, AnnotationTask] = {}
+    corpus = open_corpus(config.rollouts_from, format=config.format, text_only=True)
+    for row, located in enumerate(corpus.located(on_bad=dropped if config.skip_bad else None)):
+        extra = _extra_fields(located.raw)
+        task = _corpus_task(located, extra, row, config)
+        first = tasks.get(task.key, task)
+        if (first.question, first.prompt) != (task.question, task.prompt):  # an id that stands for several questions
+            task.question = replace(task.question, id=f"#{row}")
+            first = task
+        tasks[first.key] = first
+        first.rollouts = first.rollouts or {}
+        number = extra.rollout or 0
+        number = number if number not in first.rollouts else max(first.rollouts) + 1
+        first.rollouts[number] = _rollout_counts(located.rollout.steps, extra, is_fresh=config.fresh)
+    return list(tasks.values())
+
+
+class _ExtraStep(msgspec.Struct):
+    num_mc_cut: int = 0
+    num_mc_failed: int = 0
+
+
+class _Extra(msgspec.Struct):
+    """What `mprm annotate` writes beyond the format."""
+
+    id: str | None = None
+    rollout: int | None = None
+    finish_reason: str | None = None
+    options: tuple[str, ...] = ()
+    steps_with_score: tuple[_ExtraStep, ...] = ()
+
+
+def _extra_fields(raw: bytes) -> _Extra:
+    try:
+        return msgspec.json.decode(raw, type=_Extra)
+    except (ValueError, RecursionError, msgspec.MsgspecError):  # another format, or other fields of these names
+        return _Extra()
+
+
+def _corpus_task(located: LocatedRollout, extra: _Extra, row: int, config: AnnotateConfig) -> AnnotationTask:
+    """The question of a rollout, without the rollout."""
+    rollout = located.rollout
+    if rollout.answer is None or not rollout.answer.strip():
+        raise DataError(
+            f'{located.file}:{located.line}: the rollout has no gold answer; expected one as text in "answer",'
+            " to tell which continuations are right. Take it out, or annotate from questions"
+        )
+    question = Question(
+        id=f"#{row}" if extra.id is None else extra.id,
+        question=rollout.question,
+        answer=rollout.answer,
+        images=rollout.images,
+        source=located.source,
+        options=extra.options,
+    )
+    task = AnnotationTask.of(question, config, rollout.prompt)
+    letter = question.answer.strip()
+    if not question.options and letter in tuple(LETTERS):
+        # a gold answer of one capital letter is an option's, though the corpus does not give the options
+        task.gold = replace(question, options=tuple(LETTERS[: max(4, LETTERS.index(letter) + 1)]))
+    return task
+
+
+def _rollout_counts(steps: Iterable[Step], extra: _Extra, *, is_fresh: bool) -> RolloutCounts:
+    """A rollout with the counts that it carries, unless they are to be sampled anew."""
+    rollout = RolloutCounts([], extra.finish_reason)
+    for step, more in zip(steps, chain(extra.steps_with_score, repeat(_ExtraStep())), strict=False):
+        counts = StepCounts(step.text)
+        if not is_fresh and step.n_total and step.n_correct is not None:
+            counts.n_correct, counts.n_truncated, counts.n_failed = (
+                step.n_correct,
+                more.num_mc_cut,
+                more.num_mc_failed,
+            )
+            counts.n_incorrect = step.n_total - step.n_correct - more.num_mc_cut
+            counts.n_sampled = step.n_total
+        rollout.steps.append(counts)
+    return rollout

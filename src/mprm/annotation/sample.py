@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from mprm.annotation.run import RunConfig, RunSummary, Task, Work, check_output, run_resumable
-from mprm.annotation.samplers.sampler import Sampler
+from mprm.annotation.run import RunConfig, RunSummary, check_output
 from mprm.config import Option, takes
-from mprm.data.questions import given_questions
-from mprm.data.types import split_steps
 from mprm.errors import ConfigError
 from mprm.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from mprm.annotation.samplers.sampler import Sampler
+    from mprm.annotation.scheduler import Task, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,36 +30,6 @@ class SampleConfig(RunConfig):
         super().__post_init__()
         if self.temperature == 0 and self.n > 1:
             raise ConfigError(f"at temperature 0 all {self.n} candidates would be the same; ask for n = 1")
-
-
-@dataclass(slots=True, kw_only=True)
-class SampleTask(Task):
-    """A question whose candidates are sampled."""
-
-    config: SampleConfig
-
-    def work(self) -> Work:
-        """Sample all candidates with one request."""
-        outcomes = yield {"candidates": self.request(self.config.n, *self.key)}
-        candidates = [
-            {
-                "text": completion["text"],
-                "steps": split_steps(completion["text"], self.config.max_steps),
-                "finish_reason": completion["finish_reason"],
-            }
-            for completion in outcomes["candidates"]["completions"]
-        ]
-        record = {
-            "id": self.question.id,
-            "source": self.question.source,
-            "question": self.question.question,
-            "answer": self.question.answer,
-            "images": self.question.images,
-            "options": self.question.options,
-            "candidates": candidates,
-        }
-        n_truncated = sum(candidate["finish_reason"] == "length" for candidate in candidates)
-        return {"records": [record], "stats": {"n_candidates": len(candidates), "n_truncated": n_truncated}}
 
 
 @takes(SampleConfig)
@@ -85,6 +56,10 @@ def sample(
     config, options
         See `SampleConfig`.
     """
+    # here and not above: these would slow the command line's help
+    from mprm.annotation.scheduler import Task, run_resumable
+    from mprm.data.questions import given_questions
+
     config, out = SampleConfig.of(config, options), str(out)
     check_output(out, questions, force=config.force)
     renamed: dict[str, str] = {}
@@ -92,10 +67,39 @@ def sample(
     return run_resumable(
         "sample",
         out,
-        [SampleTask.of(question, config) for question in entries],
+        [Task.of(question, config) for question in entries],
+        lambda task: _candidates(task, config),
         sampler,
         config,
         inputs=inputs,
         renamed_images=renamed,
         progress=progress,
     )
+
+
+def _candidates(task: Task, config: SampleConfig) -> Work:
+    """Sample all candidates of a question with one request."""
+    from mprm.data.types import split_steps
+
+    outcomes = yield {"candidates": task.request(config.n, *task.key)}
+    completions = outcomes["candidates"]["completions"]
+    candidates = [
+        {
+            "text": completion["text"],
+            "steps": split_steps(completion["text"], config.max_steps),
+            "finish_reason": completion["finish_reason"],
+        }
+        for completion in completions
+    ]
+    question = task.question
+    record = {
+        "id": question.id,
+        "source": question.source,
+        "question": question.question,
+        "answer": question.answer,
+        "images": question.images,
+        "options": question.options,
+        "candidates": candidates,
+    }
+    n_truncated = sum(completion["finish_reason"] == "length" for completion in completions)
+    return {"records": [record], "stats": {"n_candidates": len(candidates), "n_truncated": n_truncated}}

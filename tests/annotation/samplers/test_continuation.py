@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from mprm.annotation.samplers.continuation import END_MARK, open_template, read_chat_template
-from mprm.annotation.samplers.server import HTTPSampler
+from mprm.annotation.samplers.server import END_MARK, HTTPSampler, open_template, read_chat_template
 from mprm.errors import ConfigError
 
 CHATML = (

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mprm.annotation.samplers import sampler as protocol
-from mprm.annotation.samplers.generate import TransformersSampler
+from mprm.annotation.samplers.local import TransformersSampler
 from mprm.annotation.samplers.sampler import Completion, Request, SamplingParams, derived_seed
 from mprm.errors import ConfigError
 from mprm.models.checkpoint import load_backbone

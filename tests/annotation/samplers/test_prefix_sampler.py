@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from mprm.annotation.samplers.generate import TransformersSampler
+from mprm.annotation.samplers.local import TransformersSampler
 from mprm.annotation.samplers.sampler import Completion, Request, SamplingParams, answers
 from mprm.errors import ConfigError, MprmError
 from mprm.models.checkpoint import load_backbone
@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 
 from mprm.annotation.samplers import decode_batch
 from mprm.annotation.samplers.decode_batch import DecodeBatch, PrefixCache
-from mprm.annotation.samplers.prefix_sampler import PrefixSampler, can_share_prefixes
+from mprm.annotation.samplers.local import PrefixSampler, can_share_prefixes
 
 SAMPLING = SamplingParams(temperature=1.0, top_p=0.95, top_k=100, max_new_tokens=12)
 PREFIXES = ("", "t", "the answer is", "how long is bar 1?\n\nthe bar is 3 long\n\nthe sum of 12 and 30 is")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mprm.annotation.samplers.generate import TransformersSampler
+from mprm.annotation.samplers.local import TransformersSampler
 from mprm.annotation.samplers.sampler import Completion, Request, SamplingParams, answers
 from mprm.annotation.samplers.server import HTTPSampler
 from mprm.errors import ConfigError
@@ -205,7 +205,7 @@ def test_annotation_through_the_server_gives_the_scores_of_this_process(server: 
     """The same rollouts, annotated both ways by a policy that errs; the server is killed on the way."""
     stats = pytest.importorskip("scipy.stats")
     from mprm.annotation.annotate import AnnotateConfig, annotate
-    from mprm.annotation.samplers.prefix_sampler import PrefixSampler
+    from mprm.annotation.samplers.local import PrefixSampler
     from mprm.models.checkpoint import load_backbone
     from tests.tiny_policy import save_adder, solution, sums
 

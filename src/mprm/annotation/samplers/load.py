@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
-
 from mprm.annotation.samplers.sampler import Sampler, SamplingParams, ServerOptions
 from mprm.config import Config, Device, Dtype, Option
 from mprm.errors import ConfigError
@@ -58,10 +56,6 @@ class SamplerOptions(SamplingParams, ServerOptions, PolicyOptions):
         if out and self.policy and Path(out).expanduser().resolve().parent == Path(self.policy).resolve():
             raise ConfigError(f"{out} lies in the policy's folder; choose another place for the output")
 
-    def sampling_params(self) -> SamplingParams:
-        """How tokens are sampled."""
-        return self.narrowed(SamplingParams)
-
     def sampler(self) -> Sampler:
         """The policy, in this process or on a server."""
         self.check_sampler()
@@ -84,6 +78,8 @@ class SamplerOptions(SamplingParams, ServerOptions, PolicyOptions):
         return key
 
     def _extra_body(self) -> dict[str, Any]:
+        import msgspec  # not for the command line's help
+
         try:
             return msgspec.json.decode(self.extra_body or "{}", type=dict[str, Any])
         except (ValueError, msgspec.MsgspecError) as error:
@@ -100,8 +96,7 @@ def load_policy(path: str | Path, *, device: str = "auto", dtype: str = "auto", 
 
     backbone = load_backbone(path, dtype=dtype, device=device)
     # these import torch, which load_backbone has checked for
-    from mprm.annotation.samplers.generate import TransformersSampler
-    from mprm.annotation.samplers.prefix_sampler import PrefixSampler, can_share_prefixes
+    from mprm.annotation.samplers.local import PrefixSampler, TransformersSampler, can_share_prefixes
 
     name, weights = str(path), fingerprint_of(path)
     reason = can_share_prefixes(backbone)

@@ -138,9 +138,3 @@ def derived_seed(seed: int, *names: object) -> int:
     """
     text = json.dumps([seed, *map(str, names)])  # names that hold a separator must not run together
     return int.from_bytes(blake2b(text.encode(), digest_size=4).digest(), "little") >> 1
-
-
-def identity_of(sampler: Sampler) -> dict[str, Any]:
-    """What must be the same for a run to go on: the policy's weights where they are known, else its name."""
-    settings = sampler.settings
-    return settings if settings.get("weights") else {"policy": sampler.name, **settings}

@@ -1,4 +1,4 @@
-"""Policies in this process, many requests at a time, with prefix caching and continuous batching."""
+"""Policies in this process: many requests at a time, with prefix caching and continuous batching, or one by one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from mprm.annotation.samplers.decode_batch import (
     WINDOW,
     DecodeBatch,
     PrefixCache,
-    RunningSequence,
     SequenceGroup,
     prefill,
-    sequence_keys,
 )
-from mprm.annotation.samplers.generate import completion_of, eos_ids_of
-from mprm.annotation.samplers.sampler import Answered, Completion, Request, failed, numbered
+from mprm.annotation.samplers.sampler import Answered, Completion, Request, derived_seed, failed, numbered
+from mprm.data.images import open_image
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.models.chat import Backbone
 from mprm.models.prefix_tree import why_not_shared
@@ -33,23 +31,109 @@ PROMPT_SHARE = 8
 """Prompts that are kept take this part of the tokens, on top of them."""
 BATCHES_AHEAD = 2
 
-FOLLOWED = (
-    *("do_sample", "temperature", "top_k", "top_p", "max_length", "max_new_tokens"),  # the request's
-    *("repetition_penalty", "eos_token_id"),  # the generation config's
-)
-WITHOUT_EFFECT = (
+KNOWN = (
+    *("do_sample", "temperature", "top_k", "top_p", "max_length", "max_new_tokens"),  # given by the request
+    *("repetition_penalty", "eos_token_id"),  # followed
+    # names, memory, speed, and what counts with several beams alone
     *("bos_token_id", "pad_token_id", "decoder_start_token_id", "num_return_sequences", "transformers_version"),
     *("use_cache", "cache_config", "max_cache_len", "compile_config", "disable_compile", "prefill_chunk_size"),
     *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
     *("early_stopping", "length_penalty", "diversity_penalty", "_from_model_config"),
 )
-"""Names, memory, speed, and what counts with several beams alone."""
 NEUTRAL: dict[str, Any] = {
     **{"num_beams": 1, "num_beam_groups": 1, "min_length": 0, "min_new_tokens": 0, "typical_p": 1.0},
     **{"epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0},
     **{"encoder_no_repeat_ngram_size": 0, "guidance_scale": 1.0},
 }
 """Values at which a setting that is not followed here does nothing."""
+
+
+def eos_ids_of(policy: Backbone) -> list[int]:
+    """The tokens that end an answer: the generation config's, or the tokenizer's."""
+    ids = policy.model.generation_config.eos_token_id
+    if ids is None:
+        ids = policy.tokenizer.eos_token_id
+    if ids is None:
+        raise ConfigError("the policy has no end-of-text token; set eos_token_id in its generation_config.json")
+    return list(ids) if isinstance(ids, list | tuple) else [int(ids)]
+
+
+def completion_of(ids: list[int], tokenizer: Any, eos_ids: list[int]) -> Completion:
+    """The answer that these tokens are, up to the first that ends it."""
+    end = next((position for position, id_ in enumerate(ids) if id_ in eos_ids), None)
+    text = tokenizer.decode(ids[:end], skip_special_tokens=True)
+    return Completion(text=text, finish_reason="length" if end is None else "stop", n_tokens=len(ids[:end]))
+
+
+class TransformersSampler:
+    """Answers requests one after the other, all ``n`` answers of a request in one batch, seeded by the request.
+
+    So its answers are the same, bit for bit, whatever is requested before and after; on the same kind of device, with
+    the same ``n``, ``rows_per_batch`` and versions of torch and transformers. What the policy's own generation config
+    sets beyond `SamplingParams`, such as a repetition penalty, holds.
+
+    Parameters
+    ----------
+    policy
+        The model and its tokenizer.
+    name, weights
+        What manifests call it, and what tells its weights from others under the same name.
+    rows_per_batch
+        Most answers at a time; more of a request are sampled batch by batch.
+    """
+
+    def __init__(self, policy: Backbone, *, name: str, weights: str | None = None, rows_per_batch: int = 16) -> None:
+        if rows_per_batch < 1:
+            raise ConfigError(f"rows_per_batch must be at least 1, got {rows_per_batch}")
+        self._policy, self._eos_ids = policy, eos_ids_of(policy)
+        self._rows_per_batch = rows_per_batch
+        self.name = name
+        self.settings = {"rows_per_batch": rows_per_batch, "weights": weights, "dtype": str(policy.model.dtype)}
+
+    def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
+        """See `Sampler.sample`."""
+        for following in numbered(requests):
+            if following is not None:
+                index, request = following
+                yield [(index, self._answer(request))]
+
+    def _answer(self, request: Request) -> list[Completion]:
+        try:
+            images = [open_image(image) for image in request.images]
+            inputs = self._policy.encode_chat(request.prompt, images, prefix=request.prefix)
+        except DataError as error:  # an image that cannot be read, or that the policy cannot see
+            return [failed(error)] * request.n
+        completions = []
+        for start in range(0, request.n, self._rows_per_batch):
+            n_rows = min(self._rows_per_batch, request.n - start)
+            seed = request.seed if start == 0 else derived_seed(request.seed, start)
+            completions += self._batch(inputs, request, n_rows=n_rows, seed=seed)
+        return completions
+
+    def _batch(self, inputs: dict[str, Any], request: Request, *, n_rows: int, seed: int) -> list[Completion]:
+        model, params = self._policy.model, request.sampling
+        settings: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        if params.temperature > 0:
+            settings = {"do_sample": True, "temperature": params.temperature}
+            settings |= {"top_p": params.top_p, "top_k": params.top_k}
+        devices = [model.device] if model.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), torch.inference_mode():
+            torch.manual_seed(seed)
+            try:
+                tokens = model.generate(
+                    **inputs,
+                    **settings,
+                    num_return_sequences=n_rows,
+                    max_new_tokens=params.max_new_tokens,
+                    eos_token_id=self._eos_ids,
+                    pad_token_id=self._eos_ids[0],  # only after a sequence's end, where nothing is read
+                )
+            except torch.OutOfMemoryError as error:
+                raise MprmError(
+                    f"{n_rows} answers at a time do not fit into memory; take fewer with --rows-per-batch"
+                ) from error
+        n_prompt = inputs["input_ids"].shape[1]
+        return [completion_of(row[n_prompt:], self._policy.tokenizer, self._eos_ids) for row in tokens.tolist()]
 
 
 def can_share_prefixes(policy: Backbone) -> str | None:
@@ -60,9 +144,8 @@ def can_share_prefixes(policy: Backbone) -> str | None:
     if reason := why_not_shared(policy.model):
         return reason
     for name, value in policy.model.generation_config.to_dict().items():
-        is_known = name in FOLLOWED or name in WITHOUT_EFFECT
         # `is False` beside None: flags that are off; 0 may mean something
-        if not is_known and value is not None and value is not False and value != NEUTRAL.get(name):
+        if name not in KNOWN and value is not None and value is not False and value != NEUTRAL.get(name):
             return f"its generation config sets {name} to {value!r}"
     return None
 
@@ -97,11 +180,10 @@ class PrefixSampler:
         rows: int | None = None,
         tokens: int | None = None,
     ) -> None:
-        for what, given in (("rows", rows), ("tokens", tokens)):
-            if given is not None and given < 1:
-                raise ConfigError(f"{what} must be at least 1, got {given}")
-        reason = can_share_prefixes(policy)
-        if reason is not None:
+        for option, value in (("rows", rows), ("tokens", tokens)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{option} must be at least 1, got {value}")
+        if (reason := can_share_prefixes(policy)) is not None:
             raise ConfigError(f"{name} cannot be sampled with shared prefixes: {reason}; use TransformersSampler")
         self._policy, self._eos_ids = policy, eos_ids_of(policy)
         self.name = name
@@ -173,60 +255,45 @@ class _Scheduler:
         n_rows = len(self._batch.sequences)
         if n_rows and self._rows - n_rows < max(1, self._rows // 8):
             return
-        n_slots = max((sequence.max_slots for sequence in self._batch.sequences), default=0)
+        n_slots = max((sequence.group.max_slots for sequence in self._batch.sequences), default=0)
         groups = []
         while self._queue and (n_rows == 0 or n_rows + len(self._queue[0].numbers) <= self._rows):
             waiting = self._queue[0]
             try:
-                group = self._group(waiting)
+                prompt = self._prefixes.prompt(waiting.request)
             except DataError as error:  # an image that cannot be read, or that the policy cannot see
                 self._queue.popleft()
                 for number in waiting.numbers:
                     self._end(waiting.request_id, number, failed(error))
                 continue
-            needed = max(n_slots, group.sequences[0].max_slots)
+            prefix_ids = self._prefixes.prefix_ids(waiting.request.prefix)
+            group = SequenceGroup(**waiting._asdict(), prompt=prompt, prefix_ids=prefix_ids)
+            needed = max(n_slots, group.max_slots)
             n_fit = min(self._rows, self._tokens // needed) - n_rows
-            if n_fit < len(group.sequences) and n_rows:
+            if n_fit < len(group.numbers) and n_rows:
                 break
             self._queue.popleft()
-            n_taken = max(1, min(n_fit, len(group.sequences)))
-            if n_taken < len(group.sequences):  # more than fit even alone: the rest comes in its turn
+            n_taken = max(1, min(n_fit, len(group.numbers)))
+            if n_taken < len(group.numbers):  # more than fit even alone: the rest comes in its turn
                 self._queue.appendleft(waiting._replace(numbers=waiting.numbers[n_taken:]))
-            groups.append(replace(group, sequences=group.sequences[:n_taken]))
+            groups.append(replace(group, numbers=group.numbers[:n_taken]))
             n_rows, n_slots = n_rows + n_taken, needed
         if groups:
             self._batch.add(groups, n_slots=n_slots, max_tokens=self._tokens)
-
-    def _group(self, waiting: _Waiting) -> SequenceGroup:
-        request = waiting.request
-        prompt, prefix_ids = self._prefixes.prompt(request), self._prefixes.prefix_ids(request.prefix)
-        ids = prompt.ids + prefix_ids
-        sequences = [
-            RunningSequence(
-                request_id=waiting.request_id,
-                number=number,
-                params=request.sampling,
-                key=key,
-                next_id=ids[-1],
-                slot=len(ids) - 1,
-                offset=prompt.offset,
-            )
-            for number, key in zip(waiting.numbers, sequence_keys(request.seed, waiting.numbers), strict=True)
-        ]
-        return SequenceGroup(prompt=prompt, prefix_ids=prefix_ids, n_tokens=len(ids), sequences=sequences)
 
     def _decode(self) -> None:
         sequences = self._batch.sequences
         if not sequences:
             return
-        self._batch.step(min(WINDOW, max(s.params.max_new_tokens - len(s.sampled) for s in sequences)))
+        limits = [sequence.group.request.sampling.max_new_tokens for sequence in sequences]
+        n_left = (limit - len(sequence.sampled) for limit, sequence in zip(limits, sequences, strict=True))
+        self._batch.step(min(WINDOW, max(n_left)))
         ended = set()
-        for row, sequence in enumerate(sequences):
-            limit = sequence.params.max_new_tokens
+        for row, (limit, sequence) in enumerate(zip(limits, sequences, strict=True)):
             if len(sequence.sampled) >= limit or any(id_ in self._eos_ids for id_ in sequence.sampled[-WINDOW:]):
                 ended.add(row)
                 completion = completion_of(sequence.sampled[:limit], self._tokenizer, self._eos_ids)
-                self._end(sequence.request_id, sequence.number, completion)
+                self._end(sequence.group.request_id, sequence.number, completion)
         if ended:
             self._batch.remove(ended)
 
