@@ -103,8 +103,10 @@ def equal_numbers(answer: Number, gold: Number) -> bool:
     many digits, need only round to it. 2.0944 takes 2.09440 and 2.09439510, not 2.09.
     """
     answer, gold = answer.without_noise(), gold.without_noise()
-    if answer.value == gold.value or (answer.decimals is not None and answer.decimals < (gold.decimals or 0)):
-        return answer.value == gold.value
+    if answer.value == gold.value:
+        return True
+    if not gold.tolerance or (answer.decimals is not None and answer.decimals < (gold.decimals or 0)):
+        return False
     return abs(answer.value - gold.value) <= gold.tolerance
 
 
