@@ -28,8 +28,7 @@ import torch
 import mprm
 from mprm.data.types import Chain
 from mprm.evaluation import RerankConfig
-from mprm.models import PRM, PRMConfig, TokenizedChain, collate_tree, step_probabilities
-from mprm.models import attention as tree_attention
+from mprm.models import PRM, PRMConfig, TokenizedChain, attention as tree_attention, collate_tree, step_probabilities
 from true_size import (
     CONFIGS,
     PEAK_FLOPS,

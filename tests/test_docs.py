@@ -19,8 +19,7 @@ from mprm.cli.main import COMMANDS, MPRM, run
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.validate import ERRORS, WARNINGS
 from mprm.selection.strategies import STRATEGIES
-from mprm_lab.cli import COMMANDS as LAB_COMMANDS
-from mprm_lab.cli import MPRM_LAB
+from mprm_lab.cli import COMMANDS as LAB_COMMANDS, MPRM_LAB
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

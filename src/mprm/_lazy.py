@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 
-def lazy_exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package whose names live in other modules.
+def lazy_exports(package: str) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package: it exports what its ``if TYPE_CHECKING:`` block imports, and nothing else.
 
-    Parameters
-    ----------
-    package
-        The package's ``__name__``; its ``__all__`` is set to the names.
-    names
-        Module to the names it defines; a subpackage that is exported itself, as the callable ``mprm.report``, is
-        given as its own name.
+    So the names stand once, where type checkers read them. A function of its subpackage's name, as `mprm.report`, is
+    exported as the subpackage, which must be callable. ``__all__`` is set.
     """
-    home = {name: module for module, of_module in names.items() for name in of_module}
-    sys.modules[package].__dict__.setdefault("__all__", sorted(home))
+    module = sys.modules[package]
+    tree = ast.parse(Path(str(module.__file__)).read_bytes())
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    home = {alias.name: str(node.module) for node in imports for alias in node.names}
+    subpackages = {name for name in home if home[name].startswith(f"{package}.{name}.")}
+    module.__dict__["__all__"] = sorted(home)
 
     class Package(ModuleType):
         """A module that exports `train` from its submodule `train`, whoever imported that before."""
 
         def __setattr__(self, name: str, value: Any) -> None:
-            is_submodule = isinstance(value, ModuleType) and value.__name__ != home.get(name)
-            if name not in home or not is_submodule:  # the import system binds submodules
+            is_shadowing = isinstance(value, ModuleType) and name in home.keys() - subpackages
+            if not is_shadowing:  # the import system binds submodules
                 super().__setattr__(name, value)
 
-    sys.modules[package].__class__ = Package
+    module.__class__ = Package
 
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(home[name])
-        value = module if home[name] == f"{package}.{name}" else getattr(module, name)
-        setattr(sys.modules[package], name, value)
-        return value
+        source = importlib.import_module(f"{package}.{name}" if name in subpackages else home[name])
+        setattr(module, name, source if name in subpackages else getattr(source, name))
+        return module.__dict__[name]
 
     return __getattr__

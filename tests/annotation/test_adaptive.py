@@ -11,8 +11,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from numpy.typing import ArrayLike
 from scipy import stats
 

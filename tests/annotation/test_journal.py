@@ -11,8 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mprm.annotation.journal import Journal
 from mprm.errors import ConfigError, DataError

@@ -1,8 +1,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mprm.answers.compare import number_in, read_answer, same_answer, unit_named
 

@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mprm.answers.extract import final_answer, last_box, stated_answer, trailing_letter
 

@@ -5,8 +5,7 @@ from time import perf_counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mprm.errors import ConfigError, DataError
 from mprm.evaluation.bootstrap import compute_metrics, count_units

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from mprm.cli.select import run as run_select
-from mprm.report import corpus as report_corpus
-from mprm.report import report
+from mprm.report import corpus as report_corpus, report
 from tests.conftest import random_scores, raw_record, write_jsonl
 from tests.report.browser import Browser
 from tests.report.test_report import HOSTILE

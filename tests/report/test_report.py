@@ -10,17 +10,14 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mprm.cli.main import run as run_mprm
 from mprm.cli.report import run
 from mprm.data import charts
 from mprm.data.tables import Table
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError, OutputExistsError
-from mprm.report import ReportConfig, report
-from mprm.report import corpus as report_corpus
-from mprm.report import page as report_page
+from mprm.report import ReportConfig, corpus as report_corpus, page as report_page, report
 from mprm.report.page import Best, csp_hash, render
 from tests.conftest import raw_record, write_jsonl
 

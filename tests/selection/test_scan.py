@@ -4,8 +4,7 @@ import json
 from struct import iter_unpack
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mprm.data.corpus import parse_line
 from mprm.data.rollout_formats import ROLLOUT_FORMATS

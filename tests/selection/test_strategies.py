@@ -5,8 +5,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import mprm
 from mprm.config import StrategyName

@@ -8,9 +8,7 @@ import sys
 from inspect import signature
 from types import ModuleType
 
-from mprm.report.report import ReportConfig as ReportConfig
-from mprm.report.report import ReportResult as ReportResult
-from mprm.report.report import report as report
+from mprm.report.report import ReportConfig as ReportConfig, ReportResult as ReportResult, report as report
 
 
 class _CallablePackage(ModuleType):

@@ -4,8 +4,7 @@ import random
 import re
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from mprm_lab.world import SOURCES, Problem, draw, judge_chain, judge_step, problem, solution
 from mprm_lab.world.grammar import FORMS, NEUTRAL
