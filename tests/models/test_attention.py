@@ -57,8 +57,8 @@ def plain_flash(query: Tensor, key: Tensor, value: Tensor, batch: VarlenBatch, s
 
 
 def plain_flash_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum: Tensor, rest: Any, batch: VarlenBatch,
-    scale: float | None,
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum: Tensor, *, rest: Any,
+    batch: VarlenBatch, scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """As flash attention goes backward: weights from the log-sum-exp, gradients of scores from the output."""
     gradients = tuple(torch.zeros_like(state) for state in (query, key, value))
