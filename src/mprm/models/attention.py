@@ -1,12 +1,7 @@
 """Attention over shared prefixes, and faster attention of the vision tower and of decoding.
 
-Each function has the signature of transformers' ``sdpa`` and returns what that returns:
-
-- `tree_attention`: in a packed tree a token sees its own node up to itself, and all nodes that its node continues;
-- `window_attention`: of a vision tower that looks at its image window by window;
-- `grouped_attention`: of one new token a row, without copies of the keys for each head that shares them.
-
-Queries have shape (rows, heads, tokens, width), keys and values (rows, shared heads, tokens, width).
+`tree_attention`, `window_attention` and `grouped_attention` have the signature of transformers' ``sdpa`` and return
+what that returns. Queries have shape (rows, heads, tokens, width), keys and values (rows, shared heads, …).
 """
 
 from __future__ import annotations
@@ -145,7 +140,10 @@ def tree_attention(
     tree: TreeOnDevice | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention in a packed tree of T tokens; without a tree it is ``sdpa``."""
+    """Attention in a packed tree of T tokens; without a tree it is ``sdpa``.
+
+    A token sees its own node up to itself, and all nodes that its node continues.
+    """
     if tree is None or len(tree.tree.nodes) == 1:
         return _sdpa(module, query, key, value, attention_mask, **options)
     query, key, value = as_autocast(query, key, value)

@@ -231,6 +231,7 @@ def load_backbone(
     """
     need_torch()
     import torch
+    from transformers.integrations import is_deepspeed_zero3_enabled
 
     family = family_of(path)
     device = resolve_device(device)
@@ -242,7 +243,7 @@ def load_backbone(
     if device.startswith("cuda"):
         # it plans anew for every shape of a batch, which takes longer than the batch itself
         torch.backends.cuda.enable_cudnn_sdp(False)
-    if not shards_weights():
+    if not is_deepspeed_zero3_enabled():  # it has sharded the weights over the ranks while they were loaded
         model.to(device)
     settings = image_settings or {}
     if unknown := settings.keys() - family.image_settings.keys():
@@ -255,10 +256,3 @@ def load_backbone(
     with _named_errors(path, "image processor"):
         processor = family.image_processor(str(path), settings)
     return Backbone(family, model.eval(), load_tokenizer(path), processor)
-
-
-def shards_weights() -> bool:
-    """Whether DeepSpeed shards the weights over the ranks while they are loaded."""
-    from transformers.integrations import is_deepspeed_zero3_enabled
-
-    return bool(is_deepspeed_zero3_enabled())

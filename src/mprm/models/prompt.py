@@ -169,18 +169,23 @@ class PromptEncoder:
             ids += segment
         return ids, text, sizes
 
-    def add_pixel_values(self, tokenized: TokenizedChain) -> TokenizedChain:
-        """The chain with the vision inputs of its images; none where no step is left."""
-        if not tokenized.images or not tokenized.prm_positions:
-            return tokenized
-        images = [open_image(image, self.image_root) for image in tokenized.images]
-        for name, image, (width, height) in zip(tokenized.images, images, tokenized.image_sizes, strict=True):
+    def add_pixel_values(self, chain: TokenizedChain, cache: dict[Any, VisionInputs] | None = None) -> TokenizedChain:
+        """The chain with the vision inputs of its images; ``cache`` holds those decoded before."""
+        if not chain.images or not chain.prm_positions:
+            return chain
+        if cache is not None and chain.image_key in cache:
+            return replace(chain, vision=cache[chain.image_key])
+        images = [open_image(image, self.image_root) for image in chain.images]
+        for name, image, (width, height) in zip(chain.images, images, chain.image_sizes, strict=True):
             if image.size != (width, height):
                 raise DataError(
                     f"image {name} has {image.width} × {image.height} pixels, and had {width} × {height} when its"
                     " chain was tokenized; images must not change meanwhile"
                 )
-        return replace(tokenized, vision=self.family.preprocess(self.image_processor, images))
+        vision = self.family.preprocess(self.image_processor, images)
+        if cache is not None:
+            cache[chain.image_key] = vision
+        return replace(chain, vision=vision)
 
     def image_error(self, image: str) -> str | None:
         """Why no chain with the image can be encoded, or None; all of it is decoded."""

@@ -8,7 +8,6 @@ from mprm._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mprm.training.batches import BatchPlan as BatchPlan
-    from mprm.training.callbacks import curve_point as curve_point
     from mprm.training.config import TrainConfig as TrainConfig
     from mprm.training.dataset import TrainingSet as TrainingSet
     from mprm.training.dataset import prepare as prepare
@@ -16,16 +15,16 @@ if TYPE_CHECKING:
     from mprm.training.train import Trained as Trained
     from mprm.training.train import leave_process_group as leave_process_group
     from mprm.training.train import train as train
+    from mprm.training.trainer import curve_point as curve_point
     from mprm.training.trainer import step_loss_sum as step_loss_sum
 
 __getattr__ = lazy_exports(
     __name__,
     {
         "mprm.training.batches": ["BatchPlan"],
-        "mprm.training.callbacks": ["curve_point"],
         "mprm.training.config": ["TrainConfig"],
         "mprm.training.dataset": ["TrainingSet", "prepare", "step_labels"],
         "mprm.training.train": ["Trained", "leave_process_group", "train"],
-        "mprm.training.trainer": ["step_loss_sum"],
+        "mprm.training.trainer": ["curve_point", "step_loss_sum"],
     },
 )
