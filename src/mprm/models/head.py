@@ -110,12 +110,7 @@ class PRMModel:
     """Why the model takes padded batches alone, or None where it takes packed trees too."""
 
     def forward(
-        self: Any,
-        input_ids: Tensor,
-        prm_index: Tensor,
-        attention_mask: Tensor | None = None,
-        tree: PrefixTree | None = None,
-        **inputs: Any,
+        self: Any, input_ids: Tensor, prm_index: Tensor, tree: PrefixTree | None = None, **inputs: Any
     ) -> ModelOutput:
         """``logits`` of Yes and No for each ``<prm>``, shape (S, 2).
 
@@ -131,8 +126,8 @@ class PRMModel:
             hidden = _tree_hidden_states(self, input_ids, TreeOnDevice(tree, input_ids.device), **inputs)
         else:
             base = getattr(self, self.base_model_prefix)
-            # no mask: padding is on the right, where causal attention never looks, and only without a mask do the
-            # fastest kernels run
+            # needs no mask: padding is on the right, where causal attention never looks; without one the fastest
+            # kernels run
             hidden = base(input_ids=input_ids, use_cache=False, **inputs)[0]
         logits = _scaled(self.get_output_embeddings()(hidden.flatten(0, 1)[prm_index]), self.config)
         return ModelOutput(logits=logits if unused is None else logits + unused)

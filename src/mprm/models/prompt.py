@@ -204,16 +204,12 @@ class PromptEncoder:
         """
         import torch
 
-        width = max(len(chain.input_ids) for chain in batch)
+        rows = [torch.tensor(chain.input_ids) for chain in batch]
         pad = self.tokenizer.pad_token_id
-        input_ids = torch.full((len(batch), width), 0 if pad is None else pad)
-        # the mask knows where the padding is; its id may be a real token elsewhere
-        attention_mask = torch.zeros(len(batch), width, dtype=torch.long)
-        for row, chain in enumerate(batch):
-            input_ids[row, : len(chain.input_ids)] = torch.tensor(chain.input_ids)
-            attention_mask[row, : len(chain.input_ids)] = 1
+        input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=0 if pad is None else pad)
+        width = input_ids.shape[1]
         index = [row * width + position for row, chain in enumerate(batch) for position in chain.prm_positions]
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "prm_index": torch.tensor(index)}
+        inputs = {"input_ids": input_ids, "prm_index": torch.tensor(index)}
         names = {name for chain in batch for name in chain.vision}
         for name in sorted(names):
             inputs[name] = torch.cat([torch.as_tensor(chain.vision[name]) for chain in batch if name in chain.vision])

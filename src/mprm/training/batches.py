@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
@@ -151,21 +150,17 @@ class PackedPlan(BatchPlan):
 
     def by_problem(self, batch: Sequence[int]) -> list[Pack]:
         """The rollouts of each problem, as many together as fit into a pack; the largest first."""
-        problems: defaultdict[int, list[int]] = defaultdict(list)
+        packs: list[Pack] = []
+        last: dict[int, int] = {}  # the pack that a problem's next rollout may join
         for index in sorted(batch, key=lambda index: (-self.lengths[index], index)):
-            problems[int(self.problems[index])].append(index)
-        packs = []
-        for rollouts in problems.values():
-            pack = Pack(0, ())
-            for index in rollouts:
-                length = int(self.lengths[index])
-                more = length - int(self.n_shared[index])
-                if pack.rollouts and pack.n_tokens + more <= self.pack_tokens:
-                    pack = Pack(pack.n_tokens + more, (*pack.rollouts, index))
-                    continue
-                packs += [pack] if pack.rollouts else []
-                pack = Pack(length, (index,))
-            packs.append(pack)
+            problem, length = int(self.problems[index]), int(self.lengths[index])
+            n_own = length - int(self.n_shared[index])
+            if problem in last and packs[last[problem]].n_tokens + n_own <= self.pack_tokens:
+                pack = packs[last[problem]]
+                packs[last[problem]] = Pack(pack.n_tokens + n_own, (*pack.rollouts, index))
+            else:
+                last[problem] = len(packs)
+                packs.append(Pack(length, (index,)))
         return sorted(packs, key=lambda pack: (-pack.n_tokens, pack.rollouts))
 
     def fewest_rounds(self, batches: Sequence[Sequence[int]], *, at_least: int) -> int:
