@@ -23,7 +23,7 @@ PROBE = "A"
 def chat_frame(tokenizer: Any, *, add_generation_prompt: bool = False) -> tuple[list[int], list[int]]:
     """Ids before and after the user's message; the assistant's turn is opened where a response follows.
 
-    A tokenizer without a template gets its beginning-of-text token, if it has one, and nothing after.
+    A tokenizer without a template gives its BOS token, if there is one, and nothing after.
     """
     template = tokenizer.chat_template
     named = tuple(template.items()) if isinstance(template, dict) else template  # several, by name

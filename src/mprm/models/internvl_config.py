@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError
 
@@ -16,19 +16,13 @@ if TYPE_CHECKING:
 LANGUAGE_MODELS = {"InternLM2ForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
 """Native ``model_type`` of each supported language model."""
 
-
-class Kind(NamedTuple):
-    """Which values a field takes."""
-
-    words: str
-    accepts: Callable[[Any], bool]
-
-
-COUNT = Kind("a whole number above 0", lambda value: type(value) is int and value > 0)
-LAYERS = Kind("a whole number from 1 to 1,000", lambda value: type(value) is int and 1 <= value <= 1000)
-NUMBER = Kind("a number above 0", lambda value: type(value) in (int, float) and 0 < value < math.inf)
-TEXT = Kind("text", lambda value: isinstance(value, str))
-FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+Kind = tuple[str, Callable[[Any], bool]]
+"""Which values a field takes, in words and as a check."""
+COUNT: Kind = ("a whole number above 0", lambda value: type(value) is int and value > 0)
+LAYERS: Kind = ("a whole number from 1 to 1,000", lambda value: type(value) is int and 1 <= value <= 1000)
+NUMBER: Kind = ("a number above 0", lambda value: type(value) in (int, float) and 0 < value < math.inf)
+TEXT: Kind = ("text", lambda value: isinstance(value, str))
+FLAG: Kind = ("true or false", lambda value: isinstance(value, bool))
 LAYER_FIELDS = {
     **dict.fromkeys(("hidden_size", "intermediate_size", "num_attention_heads"), COUNT),
     "num_hidden_layers": LAYERS,
@@ -96,16 +90,14 @@ def _wrong_fields(config: Mapping[str, Any], fields: Mapping[str, Any], prefix: 
     """What is missing or of another kind."""
     for name, kind in fields.items():
         value = config.get(name)
+        expected, accepts = kind if isinstance(kind, tuple) else ("an object", lambda value: isinstance(value, dict))
         if value is None:
             if name not in OPTIONAL:
                 yield f"{prefix}{name} is missing"
-        elif isinstance(kind, Kind):
-            if not kind.accepts(value):
-                yield f"{prefix}{name} is {value!r}; expected {kind.words}"
-        elif isinstance(value, dict):
+        elif not accepts(value):
+            yield f"{prefix}{name} is {value!r}; expected {expected}"
+        elif isinstance(kind, dict):
             yield from _wrong_fields(value, kind, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name} is {value!r}; expected an object"
 
 
 def _unsupported_values(published: Mapping[str, Any]) -> Iterator[str]:

@@ -117,14 +117,11 @@ def _collated(
 
 def _probabilities(model: Any, inputs: dict[str, Any]) -> list[float]:
     import torch
+    from accelerate.utils import send_to_device
 
     from mprm.models.head import step_probabilities
 
-    device = next(model.parameters()).device
-    inputs = {
-        name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
-        for name, value in inputs.items()
-    }
+    inputs = send_to_device(inputs, next(model.parameters()).device, non_blocking=True)
     with torch.no_grad():
         return step_probabilities(model(**inputs)["logits"]).tolist()
 
@@ -135,10 +132,7 @@ Steps = list[str] | tuple[str, ...]
 class PRM:
     """A process reward model: the probability that each step of a chain is correct.
 
-    Examples
-    --------
-    Load what ``mprm train`` wrote with ``prm = PRM.from_pretrained("runs/bis10")``; then
-    ``prm.score(question="…", images=["…png"], steps=["…", "…"])`` gives a number for each step.
+    ``PRM.from_pretrained("runs/bis10").score(question="…", images=["…png"], steps=["…", "…"])``.
     """
 
     def __init__(
