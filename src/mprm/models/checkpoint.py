@@ -93,10 +93,9 @@ def fingerprint_of(folder: str | Path) -> str:
     Training moves every weight, so that the sample changes; gigabytes need not be read.
     """
     digest = xxhash.xxh3_128()
-    folder = Path(folder)
     names = ("config.json", PRM_CONFIG, OLD_PRM_CONFIG)
-    for path in sorted([*folder.glob("*.safetensors"), *(folder / name for name in names)]):
-        if not path.is_file():
+    for path in sorted(Path(folder).glob("*.*")):
+        if not path.is_file() or (path.suffix != ".safetensors" and path.name not in names):
             continue
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
@@ -198,18 +197,6 @@ def device_name(device: str) -> str:
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
 
 
-def resolve_dtype(dtype: str, device: str) -> Any:
-    """``auto`` is bfloat16 on a GPU and float32 elsewhere."""
-    import torch
-
-    names = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if dtype == "auto":
-        return torch.bfloat16 if device.startswith("cuda") else torch.float32
-    if dtype not in names:
-        raise ConfigError(f"unknown dtype {dtype!r}; expected auto, {', '.join(names)}")
-    return names[dtype]
-
-
 def load_backbone(
     path: str | Path,
     *,
@@ -235,7 +222,11 @@ def load_backbone(
 
     family = family_of(path)
     device = resolve_device(device)
-    options = {"dtype": resolve_dtype(dtype, device), "use_safetensors": True, "output_loading_info": True}
+    if dtype not in ("auto", "float32", "bfloat16", "float16"):
+        raise ConfigError(f"unknown dtype {dtype!r}; expected auto, float32, bfloat16, float16")
+    if dtype == "auto":
+        dtype = "bfloat16" if device.startswith("cuda") else "float32"
+    options: dict[str, Any] = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True}
     options |= {} if attention is None else {"attn_implementation": attention}
     with _named_errors(path, "model"):
         model, info = family.model_class().from_pretrained(str(path), **options)

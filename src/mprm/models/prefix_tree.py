@@ -1,7 +1,4 @@
-"""Token sequences packed into one, common prefixes once: the tree, and the batch that `PRMModel` takes.
-
-Also which models can compute a common prefix once.
-"""
+"""Token sequences packed into one, common prefixes once: the tree, its batches, and which models take them."""
 
 from __future__ import annotations
 

@@ -141,22 +141,18 @@ class PromptEncoder:
         ids, text, _ = self._prompt(chain)
         return min(self.max_length, len(ids) + len(self._plain.encode(text)))
 
-    def _segments(self, chain: Chain) -> list[str | int | list[int]]:
-        """What precedes the steps: text, indices of images, and ids of the chat template.
+    def _prompt(self, chain: Chain) -> tuple[list[int], str, dict[int, tuple[int, int]]]:
+        """Ids of all that precedes the steps but the text at the end, that text, and the images' sizes by index.
 
-        The last segment is text, which is tokenized together with the first step.
+        The text at the end is tokenized together with the first step.
         """
         pieces = place_images(chain.question.strip(), len(chain.images))
         segments: list[str | int | list[int]] = [self._frame[0]]
         # images that precede the question precede its heading too
         while pieces and isinstance(pieces[0], int):
             segments += [pieces.pop(0), self._image_end]
-        return [*segments, "Question: ", *pieces, "\nProcess: "]
-
-    def _prompt(self, chain: Chain) -> tuple[list[int], str, dict[int, tuple[int, int]]]:
-        """Ids of all segments but the text at the end, that text, and the images' sizes by index, as placed."""
         ids, text, sizes = list[int](), "", dict[int, tuple[int, int]]()
-        for segment in self._segments(chain):
+        for segment in [*segments, "Question: ", *pieces, "\nProcess: "]:
             if isinstance(segment, str):
                 text += segment
                 continue

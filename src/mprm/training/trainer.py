@@ -218,7 +218,7 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
         loader: Any = DataLoader(
             self._examples,  # type: ignore[arg-type]
             batch_sampler=batches,
-            collate_fn=_collated,  # type: ignore[arg-type]
+            collate_fn=dict,  # what `TrainingSet` gives is a batch already
             num_workers=workers,
             pin_memory=self.args.device.type == "cuda",
             prefetch_factor=2 if workers else None,
@@ -297,11 +297,6 @@ def finish_checkpoint(prm: PRM, folder: Path, *, with_sizes: bool = False) -> No
     prm.save_processor(folder)
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, and of no use without Trainer
     write_prm_config(folder, replace(prm.config, files=file_sizes(folder)) if with_sizes else prm.config)
-
-
-def _collated(inputs: dict[str, Any]) -> dict[str, Any]:
-    """What `TrainingSet` gives is a batch already."""
-    return inputs
 
 
 @dataclass(frozen=True)
