@@ -84,12 +84,8 @@ def measure_optimizer(optimizer: Any) -> float:
 
 
 def flops(model: Any, inputs: dict[str, Any]) -> float:
-    """Model FLOPs of forward and backward, of tokens and not of what pads them."""
-    n_tokens, n_pairs, n_patches = (
-        int(inputs["attention_mask"].sum()),
-        n_pairs_of(inputs),
-        n_patches_of(model, inputs),
-    )
+    """Model FLOPs of forward and backward; rollouts of one length need no padding."""
+    n_tokens, n_pairs, n_patches = inputs["input_ids"].numel(), n_pairs_of(inputs), n_patches_of(model, inputs)
     return flops_of(model, n_tokens=n_tokens, n_pairs=n_pairs, n_patches=n_patches, is_trained=True)
 
 
@@ -127,7 +123,7 @@ def main() -> None:
                         found[name] += [row] if number else []  # the first round warms up, and leaves gradients
             except torch.OutOfMemoryError as error:
                 print(f"  {n} rollouts of {inputs['input_ids'].shape[1]} tokens: {str(error)[:80]}")
-            n_tokens, work = int(inputs["attention_mask"].sum()), flops(model, inputs)
+            n_tokens, work = inputs["input_ids"].numel(), flops(model, inputs)
             for name, rows in found.items():
                 if not rows:
                     continue

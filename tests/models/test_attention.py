@@ -35,7 +35,7 @@ def states(n_tokens: int, *, dtype: torch.dtype = torch.float64, device: str = "
 
 def dense(query: Tensor, key: Tensor, value: Tensor, tree: PrefixTree) -> Tensor:
     """Softmax over all keys that the mask allows, written out; the mask from its definition."""
-    n = tree.n_tokens
+    n = tree.nodes[-1].end
     sees = torch.zeros(n, n, dtype=torch.bool, device=query.device)
     for number, node in enumerate(tree.nodes):
         path = [token for a in tree.path(number) for token in range(tree.nodes[a].start, tree.nodes[a].end)]
@@ -56,8 +56,8 @@ def plain_flash(query: Tensor, key: Tensor, value: Tensor, batch: VarlenBatch, s
 
 
 def plain_flash_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum: Tensor, rest: Any, batch: VarlenBatch,
-    scale: float | None,
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum: Tensor, *, rest: Any,
+    batch: VarlenBatch, scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """As flash attention goes backward: weights from the log-sum-exp, gradients of scores from the output."""
     gradients = tuple(torch.zeros_like(state) for state in (query, key, value))
@@ -97,7 +97,7 @@ def _gathered(spread: Tensor) -> Tensor:
 
 def assert_same(sequences: list[list[int]], **tolerance: float) -> None:
     tree = tree_of(sequences)
-    given_, expected_of = states(tree.n_tokens), states(tree.n_tokens)
+    given_, expected_of = states(tree.nodes[-1].end), states(tree.nodes[-1].end)
     output = tree_attention(layer, *given_, None, tree=TreeOnDevice(tree, torch.device("cpu")))[0]
     expected = dense(*expected_of, tree)
     torch.testing.assert_close(output, expected, **tolerance)
@@ -134,7 +134,7 @@ def test_flash_attention_of_a_tree_is_as_near_to_exact_as_dense_attention_in_hal
     tree = build_tree([np.array(ids) for ids in [*sequences, [1, 0, 1]]], [0] * 10 + [1], min_shared=8)
     on_device = TreeOnDevice(tree, torch.device("cuda"))
     assert len(on_device.levels) >= 2
-    half = states(tree.n_tokens, dtype=torch.bfloat16, device="cuda", width=width)
+    half = states(tree.nodes[-1].end, dtype=torch.bfloat16, device="cuda", width=width)
     exact, rounded = (
         [state.detach().to(dtype).requires_grad_() for state in half] for dtype in (torch.float64, torch.bfloat16)
     )

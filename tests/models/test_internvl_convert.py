@@ -31,8 +31,8 @@ from transformers import (
 from mprm.cli.convert_internvl import run
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError, OutputExistsError
 from mprm.models import ConvertInternVLConfig, convert_internvl
+from mprm.models.internvl_config import build_tokenizer, sentencepiece_backend
 from mprm.models.internvl_convert import native_layout
-from mprm.models.internvl_tokenizer import build_tokenizer, sentencepiece_backend
 
 HEADS, KEY_VALUE_HEADS, VISION_HEADS = 4, 2, 2
 SIDE, PATCH = 28, 7  # 4 × 4 patches, so 4 image tokens after the pixel shuffle

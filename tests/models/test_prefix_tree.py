@@ -61,12 +61,12 @@ def test_what_is_too_short_to_share_is_repeated() -> None:
     # 1 2 3 is long enough; 5 6 is not: 1 2 3 | 4 | 5 6 7 8 | 5 6 9
     assert tree.nodes == (Node(0, 3, -1), Node(3, 4, 0), Node(4, 8, 0), Node(8, 11, 0))
     # at four, 1 2 3 is not, but 1 2 3 5 6 is: 1 2 3 4 | 1 2 3 5 6 | 7 8 | 9
-    assert build_tree(chains, [0] * 3, min_shared=4).n_tokens == 4 + 5 + 2 + 1
+    assert build_tree(chains, [0] * 3, min_shared=4).nodes[-1].end == 4 + 5 + 2 + 1
 
 
 def test_a_chain_that_another_one_continues_costs_nothing() -> None:
     tree = build_tree([np.array([1, 2, 3]), np.array([1, 2]), np.array([1, 2, 3])], [0] * 3, min_shared=1)
-    assert tree.n_tokens == 3
+    assert tree.nodes[-1].end == 3
     assert tree.leaves == (1, 0, 1)
 
 
@@ -75,7 +75,7 @@ def test_each_sequence_is_itself_along_its_branch(forest: Forest, min_shared: in
     sequences, groups = arrays(forest)
     tree = build_tree(sequences, groups, min_shared=min_shared)
     flat = np.concatenate([sequences[number][begin:end] for number, begin, end in tree.origins])
-    assert len(flat) == tree.n_tokens <= sum(map(len, sequences))
+    assert len(flat) == tree.nodes[-1].end <= sum(map(len, sequences))
     for number, ids in enumerate(sequences):
         assert flat[tree.positions(number)].tolist() == ids.tolist()
 
@@ -92,7 +92,7 @@ def test_what_continues_a_node_follows_it_without_a_gap(forest: Forest, min_shar
 @given(forest=forests)
 def test_sharing_everything_leaves_one_token_for_each_distinct_prefix(forest: Forest) -> None:
     prefixes = {(group, tuple(ids[: end + 1])) for ids, group in forest for end in range(len(ids))}
-    assert build_tree(*arrays(forest), min_shared=1).n_tokens == len(prefixes)
+    assert build_tree(*arrays(forest), min_shared=1).nodes[-1].end == len(prefixes)
 
 
 def test_equal_ids_of_different_groups_share_nothing() -> None:
@@ -109,7 +109,7 @@ def test_no_pack_has_more_tokens_than_its_budget_unless_it_is_one_sequence(
     assert [number for pack in packs for number in pack] == tree_order(sequences, groups)
     for pack in packs:
         tree = build_tree([sequences[n] for n in pack], [groups[n] for n in pack], min_shared=min_shared)
-        assert len(pack) == 1 or tree.n_tokens <= budget
+        assert len(pack) == 1 or tree.nodes[-1].end <= budget
 
 
 @given(left=few_ids, right=few_ids)

@@ -253,9 +253,11 @@ def test_settings_of_another_backbone_are_refused(tmp_path: Path) -> None:
             PRM.from_pretrained(base, PRMConfig(image_settings=settings), device="cpu")
 
 
-def test_the_old_name_of_the_config_is_read(text: Path, tmp_path: Path) -> None:
+def test_the_config_is_written_by_its_new_name_and_read_by_its_old_one_too(text: Path, tmp_path: Path) -> None:
+    assert (text / "prm_config.json").is_file()
+    assert not (text / "mprm.json").exists()
     path = damaged(text, tmp_path)
-    (path / PRM_CONFIG).rename(path / "mprm.json")
+    (path / "prm_config.json").rename(path / "mprm.json")
     assert read_prm_config(path) == read_prm_config(text)
     assert PRM.from_pretrained(path, device="cpu").score("q", (), ["a"]) == PRM.from_pretrained(
         text, device="cpu"

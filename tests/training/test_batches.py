@@ -23,14 +23,14 @@ def test_every_rollout_is_trained_on_once_and_every_rank_runs_equally_often(
     n: int, batch_size: int, per_device: int, world_size: int, epoch: int
 ) -> None:
     batches = plan(n, batch_size=batch_size, per_device=per_device, world_size=world_size)
-    of_ranks = [list(batches.of_rank(rank, epoch)) for rank in range(world_size)]
-    assert {len(micro) for micro in of_ranks} == {batches.n_micro_batches()}
+    of_ranks = [list(RankBatches(batches, rank, epoch)) for rank in range(world_size)]
+    assert {len(micro) for micro in of_ranks} == {len(RankBatches(batches, 0))}
     trained_on = [index for micro in of_ranks for some in micro for index in some if index >= 0]
     assert sorted(trained_on) == list(range(n))
     assert all(some for micro in of_ranks for some in micro)
     # T = ⌈N/B⌉ optimizer steps, of which all but the last have the same number of micro-batches
     assert batches.n_optimizer_steps == math.ceil(n / batch_size)
-    assert math.ceil(batches.n_micro_batches() / batches.accumulation) == batches.n_optimizer_steps
+    assert math.ceil(len(RankBatches(batches, 0)) / batches.accumulation) == batches.n_optimizer_steps
 
 
 @given(n=st.integers(1, 60), batch_size=sizes, shape=st.tuples(sizes, sizes))
@@ -99,14 +99,14 @@ def test_every_rollout_is_in_one_pack_and_every_rank_has_as_many_packs(
 ) -> None:
     packs = packed(n, batch_size=batch_size, per_device=per_device, world_size=world_size, epochs=epochs)
     for epoch in range(epochs):
-        of_ranks = [list(packs.of_rank(rank, epoch)) for rank in range(world_size)]
-        assert {len(micro) for micro in of_ranks} == {packs.n_micro_batches()}
+        of_ranks = [list(RankBatches(packs, rank, epoch)) for rank in range(world_size)]
+        assert {len(micro) for micro in of_ranks} == {len(RankBatches(packs, 0))}
         trained_on = [index for micro in of_ranks for some in micro for index in some if index >= 0]
         assert sorted(trained_on) == list(range(n))
         assert all(some for micro in of_ranks for some in micro)
     # Trainer counts optimizer steps by dividing
     assert (
-        math.ceil(packs.n_micro_batches() / packs.accumulation)
+        math.ceil(len(RankBatches(packs, 0)) / packs.accumulation)
         == packs.n_optimizer_steps
         == math.ceil(n / batch_size)
     )
@@ -136,7 +136,7 @@ def test_no_pack_has_more_tokens_than_the_largest_padded_micro_batch(
             problems = {packs.problems[index] for index in some}
             # each rollout's own tokens, and the 40 before them once for each problem
             assert sum(packs.lengths[index] - 40 for index in some) + 40 * len(problems) <= most
-    assert packs.n_micro_batches() <= plain.n_micro_batches()
+    assert len(RankBatches(packs, 0)) <= len(RankBatches(plain, 0))
 
 
 def test_rollouts_of_a_problem_are_packed_together_and_packs_are_even() -> None:

@@ -1,21 +1,15 @@
 """Attention over shared prefixes, and faster attention of the vision tower and of decoding.
 
-Each function has the signature of transformers' ``sdpa`` and returns what that returns:
-
-- `tree_attention`: in a packed tree a token sees its own node up to itself, and all nodes that its node continues;
-- `window_attention`: of a vision tower that looks at its image window by window;
-- `grouped_attention`: of one new token a row, without copies of the keys for each head that shares them.
-
-Queries have shape (rows, heads, tokens, width), keys and values (rows, shared heads, tokens, width).
+`tree_attention`, `window_attention` and `grouped_attention` have the signature of transformers' ``sdpa`` and return
+what that returns. Queries have shape (rows, heads, tokens, width), keys and values (rows, shared heads, …).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,9 +28,8 @@ Spans = Sequence[tuple[int, int]]
 _sdpa: Callable[..., tuple[Tensor, None]] = sdpa_attention_forward
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VarlenBatch:
-    """N spans of queries, each of which sees one span of keys: arguments of flash attention."""
+class VarlenBatch(NamedTuple):
+    """N spans of queries, each of which sees one span of keys: arguments of flash attention, in its order."""
 
     cu_seqlens_q: Tensor
     """Ends of the spans among the queries, from 0, shape (N + 1,), int32."""
@@ -45,11 +38,6 @@ class VarlenBatch:
     max_seqlen_k: int
     is_causal: bool
     """Whether the first query of a span sees its first key alone, the second two, and so on."""
-
-    @property
-    def seqlens(self) -> tuple[Tensor, Tensor, int, int]:
-        """As torch's flash attention takes them."""
-        return self.cu_seqlens_q, self.cu_seqlens_k, self.max_seqlen_q, self.max_seqlen_k
 
 
 def can_flash(query: Tensor) -> bool:
@@ -80,35 +68,23 @@ def flash(query: Tensor, key: Tensor, value: Tensor, batch: VarlenBatch, scale: 
     ``query`` has shape (Q, heads, width), ``key`` and ``value`` have shape (K, shared heads, width).
     """
     results: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
-        query, key, value, *batch.seqlens, 0.0, batch.is_causal, False, scale=scale
+        query, key, value, *batch[:4], 0.0, batch.is_causal, False, scale=scale
     )
     return results[:4]
 
 
-def flash_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    log_sum: Tensor,
-    rest: Any,
-    batch: VarlenBatch,
-    scale: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value; ``out``, ``log_sum`` and ``rest`` are what `flash` returned."""
-    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
-        grad, query, key, value, out, log_sum, *batch.seqlens, 0.0, batch.is_causal, *rest, scale=scale
+def flash_backward(grad: Tensor, *saved: Tensor, rest: Any, batch: VarlenBatch, scale: float | None) -> Any:
+    """Gradients of query, key and value; ``saved`` are those, and the output and log-sum-exp of `flash`."""
+    return torch.ops.aten._flash_attention_backward(
+        grad, *saved, *batch[:4], 0.0, batch.is_causal, *rest, scale=scale
     )
-    return gradients
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
-    """All nodes of one depth, and whatever continues them."""
+class Level(NamedTuple):
+    """Nodes, and the part of the packed sequence that sees them."""
 
     queries: Tensor | slice
-    """Rows of the packed sequence that continue one of these nodes, shape (Q,)."""
+    """Rows of the packed sequence, shape (Q,)."""
     keys: Tensor | slice
     """Rows of the nodes, shape (K,)."""
     batch: VarlenBatch
@@ -121,49 +97,37 @@ class TreeOnDevice:
         self.tree, self.device = tree, device
 
     @cached_property
-    def own_nodes(self) -> VarlenBatch:
-        """Each node with itself."""
-        spans = [(node.start, node.end) for node in self.tree.nodes]
-        return _varlen_batch(spans, spans, self.device, is_causal=True)
-
-    @cached_property
     def levels(self) -> list[Level]:
-        """From the roots on; the last nodes are continued by none."""
+        """Each node with itself; then the nodes of each depth, from the roots on, with all that continues them."""
         nodes, depths = self.tree.nodes, list[int]()
         continued_to = [node.end for node in nodes]
         for index, node in enumerate(nodes):
-            depths.append(0 if node.parent < 0 else depths[node.parent] + 1)
-            for ancestor in self.tree.path(index):
+            *ancestors, _ = self.tree.path(index)
+            depths.append(len(ancestors))
+            for ancestor in ancestors:
                 continued_to[ancestor] = node.end
-        levels = []
+        spans = [(node.start, node.end) for node in nodes]
+        levels = [Level(slice(None), slice(None), self._batch(spans, spans, is_causal=True))]
         for depth in range(max(depths)):
             at = [n for n, node in enumerate(nodes) if depths[n] == depth and continued_to[n] > node.end]
-            keys = [(nodes[n].start, nodes[n].end) for n in at]
-            queries = [(nodes[n].end, continued_to[n]) for n in at]
-            batch = _varlen_batch(queries, keys, self.device, is_causal=False)
-            levels.append(Level(_rows(queries, self.device), _rows(keys, self.device), batch))
+            queries, keys = [(nodes[n].end, continued_to[n]) for n in at], [spans[n] for n in at]
+            batch = self._batch(queries, keys, is_causal=False)
+            levels.append(Level(self._rows(queries), self._rows(keys), batch))
         return levels
 
+    def _rows(self, spans: Spans) -> Tensor | slice:
+        """As a slice where there is one span, which copies nothing: that of one problem's candidates."""
+        if len(spans) == 1:
+            return slice(*spans[0])
+        return torch.cat([torch.arange(start, end) for start, end in spans]).to(self.device)
 
-def _rows(spans: Spans, device: torch.device) -> Tensor | slice:
-    """As a slice where there is one span, which copies nothing: that of one problem's candidates."""
-    if len(spans) == 1:
-        return slice(*spans[0])
-    return torch.cat([torch.arange(start, end) for start, end in spans]).to(device)
-
-
-def _varlen_batch(queries: Spans, keys: Spans, device: torch.device, *, is_causal: bool) -> VarlenBatch:
-    def cu_seqlens(spans: Spans) -> Tensor:
-        return torch.tensor([0, *(end - start for start, end in spans)]).cumsum(0).to(device, torch.int32)
-
-    return VarlenBatch(
-        cu_seqlens_q=cu_seqlens(queries),
-        cu_seqlens_k=cu_seqlens(keys),
+    def _batch(self, queries: Spans, keys: Spans, *, is_causal: bool) -> VarlenBatch:
+        q, k = (torch.tensor([end - start for start, end in spans]) for spans in (queries, keys))
+        cu_seqlens_q, cu_seqlens_k = (
+            functional.pad(lengths.cumsum(0), (1, 0)).to(self.device, torch.int32) for lengths in (q, k)
+        )
         # at least two: for spans of one query, flash attention lays its log-sum-exps out otherwise
-        max_seqlen_q=max(2, *(end - start for start, end in queries)),
-        max_seqlen_k=max(end - start for start, end in keys),
-        is_causal=is_causal,
-    )
+        return VarlenBatch(cu_seqlens_q, cu_seqlens_k, max(2, int(q.max())), int(k.max()), is_causal)
 
 
 def tree_attention(
@@ -176,7 +140,10 @@ def tree_attention(
     tree: TreeOnDevice | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention in a packed tree of T tokens; without a tree it is ``sdpa``."""
+    """Attention in a packed tree of T tokens; without a tree it is ``sdpa``.
+
+    A token sees its own node up to itself, and all nodes that its node continues.
+    """
     if tree is None or len(tree.tree.nodes) == 1:
         return _sdpa(module, query, key, value, attention_mask, **options)
     query, key, value = as_autocast(query, key, value)
@@ -213,10 +180,10 @@ class _TreeFlash(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TreeOnDevice, scale: Any) -> Tensor:
-        out, log_sum, *rest = flash(query, key, value, tree.own_nodes, scale)
-        for level in tree.levels:
-            q, k = level.queries, level.keys
-            level_out, level_sum, *_ = flash(query[q], key[k], value[k], level.batch, scale)
+        own_nodes, *levels = tree.levels
+        out, log_sum, *rest = flash(query, key, value, own_nodes.batch, scale)
+        for q, k, batch in levels:
+            level_out, level_sum, *_ = flash(query[q], key[k], value[k], batch, scale)
             before = log_sum[:, q]
             both = torch.logaddexp(before, level_sum)
             old_weight, new_weight = ((part - both).exp().T[..., None] for part in (before, level_sum))
@@ -229,15 +196,16 @@ class _TreeFlash(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         query, key, value, out, log_sum, *rest = ctx.saved_tensors
-        grad, tree, scale = grad.contiguous(), ctx.tree, ctx.scale
-        totals = flash_backward(grad, query, key, value, out, log_sum, rest, tree.own_nodes, scale)
-        for level in tree.levels:
-            q, k = level.queries, level.keys
-            level_sum = log_sum[:, q].contiguous()
-            parts = flash_backward(grad[q], query[q], key[k], value[k], out[q], level_sum, rest, level.batch, scale)
+        grad, totals = grad.contiguous(), None
+        for q, k, batch in ctx.tree.levels:
+            saved = query[q], key[k], value[k], out[q], log_sum[:, q].contiguous()
+            parts = flash_backward(grad[q], *saved, rest=rest, batch=batch, scale=ctx.scale)
+            if totals is None:
+                totals = parts  # of each node with itself: all rows
+                continue
             for total, part, rows in zip(totals, parts, (q, k, k), strict=True):
                 total[rows] += part  # no row is in it twice
-        return *totals, None, None
+        return *totals, None, None  # type: ignore[misc]
 
 
 def use_window_attention(tower: Any) -> None:
@@ -264,13 +232,7 @@ def window_attention(
     longest = int(longest)
     if can_flash(query) and not query.requires_grad:
         cu_seqlens = cu_seqlens.to(torch.int32)
-        batch = VarlenBatch(
-            cu_seqlens_q=cu_seqlens,
-            cu_seqlens_k=cu_seqlens,
-            max_seqlen_q=longest,
-            max_seqlen_k=longest,
-            is_causal=False,
-        )
+        batch = VarlenBatch(cu_seqlens, cu_seqlens, longest, longest, False)
         query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
         return flash(query, key, value, batch, options.get("scaling"))[0][None], None
     n_windows, n_tokens = len(cu_seqlens) - 1, query.shape[2]

@@ -23,7 +23,7 @@ PROBE = "A"
 def chat_frame(tokenizer: Any, *, add_generation_prompt: bool = False) -> tuple[list[int], list[int]]:
     """Ids before and after the user's message; the assistant's turn is opened where a response follows.
 
-    A tokenizer without a template gets its beginning-of-text token, if it has one, and nothing after.
+    A tokenizer without a template gives its BOS token, if there is one, and nothing after.
     """
     template = tokenizer.chat_template
     named = tuple(template.items()) if isinstance(template, dict) else template  # several, by name
@@ -32,33 +32,26 @@ def chat_frame(tokenizer: Any, *, add_generation_prompt: bool = False) -> tuple[
 
 
 @lru_cache(maxsize=8)
-def _frame(tokenizer: Any, template: Any, add_generation_prompt: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _frame(tokenizer: Any, template: Any, add_generation_prompt: bool) -> tuple[list[int], list[int]]:
     """Made once for a tokenizer and its template: rendering one takes longer than encoding a question."""
     if not template:
-        return ((tokenizer.bos_token_id,) if tokenizer.bos_token_id is not None else ()), ()
-    before, message, after = _rendered(tokenizer, add_generation_prompt).partition(_MESSAGE)
-    if not message or _MESSAGE in after:
-        raise ConfigError("the checkpoint's chat template does not show the user's message once; mprm cannot use it")
-    return tuple(tokenizer.encode(before, add_special_tokens=False)), tuple(
-        tokenizer.encode(after, add_special_tokens=False)
-    )
-
-
-def _rendered(tokenizer: Any, add_generation_prompt: bool) -> str:
-    """The template with a known word as the user's message; some templates want a list of parts."""
-    contents: list[Any] = [_MESSAGE, [{"type": "text", "text": _MESSAGE}]]
+        return [tokenizer.bos_token_id] if tokenizer.bos_token_id is not None else [], []
+    problem: Any = "the message is not in what it renders"
+    contents: list[Any] = [_MESSAGE, [{"type": "text", "text": _MESSAGE}]]  # some templates want a list of parts
     for content in contents:
         try:
             text = tokenizer.apply_chat_template(
                 [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=add_generation_prompt
             )
         except Exception as error:  # a template may raise anything
-            problem: Exception = error
+            problem = error
             continue
+        if text.count(_MESSAGE) == 1:
+            before, after = (tokenizer.encode(part, add_special_tokens=False) for part in text.split(_MESSAGE))
+            return before, after
         if _MESSAGE in text:
-            return str(text)
-        problem = ValueError("the message is not in what it renders")
-    raise ConfigError(f"the checkpoint's chat template cannot render a user message: {problem}") from problem
+            problem = "the message is in it more than once"
+    raise ConfigError(f"the checkpoint's chat template cannot render a user message: {problem}")
 
 
 class PlainText:

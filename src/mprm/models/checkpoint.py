@@ -93,10 +93,9 @@ def fingerprint_of(folder: str | Path) -> str:
     Training moves every weight, so that the sample changes; gigabytes need not be read.
     """
     digest = xxhash.xxh3_128()
-    folder = Path(folder)
     names = ("config.json", PRM_CONFIG, OLD_PRM_CONFIG)
-    for path in sorted([*folder.glob("*.safetensors"), *(folder / name for name in names)]):
-        if not path.is_file():
+    for path in sorted(Path(folder).glob("*.*")):
+        if not path.is_file() or (path.suffix != ".safetensors" and path.name not in names):
             continue
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
@@ -198,18 +197,6 @@ def device_name(device: str) -> str:
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
 
 
-def resolve_dtype(dtype: str, device: str) -> Any:
-    """``auto`` is bfloat16 on a GPU and float32 elsewhere."""
-    import torch
-
-    names = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if dtype == "auto":
-        return torch.bfloat16 if device.startswith("cuda") else torch.float32
-    if dtype not in names:
-        raise ConfigError(f"unknown dtype {dtype!r}; expected auto, {', '.join(names)}")
-    return names[dtype]
-
-
 def load_backbone(
     path: str | Path,
     *,
@@ -231,10 +218,15 @@ def load_backbone(
     """
     need_torch()
     import torch
+    from transformers.integrations import is_deepspeed_zero3_enabled
 
     family = family_of(path)
     device = resolve_device(device)
-    options = {"dtype": resolve_dtype(dtype, device), "use_safetensors": True, "output_loading_info": True}
+    if dtype not in ("auto", "float32", "bfloat16", "float16"):
+        raise ConfigError(f"unknown dtype {dtype!r}; expected auto, float32, bfloat16, float16")
+    if dtype == "auto":
+        dtype = "bfloat16" if device.startswith("cuda") else "float32"
+    options: dict[str, Any] = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True}
     options |= {} if attention is None else {"attn_implementation": attention}
     with _named_errors(path, "model"):
         model, info = family.model_class().from_pretrained(str(path), **options)
@@ -242,7 +234,7 @@ def load_backbone(
     if device.startswith("cuda"):
         # it plans anew for every shape of a batch, which takes longer than the batch itself
         torch.backends.cuda.enable_cudnn_sdp(False)
-    if not shards_weights():
+    if not is_deepspeed_zero3_enabled():  # it has sharded the weights over the ranks while they were loaded
         model.to(device)
     settings = image_settings or {}
     if unknown := settings.keys() - family.image_settings.keys():
@@ -255,10 +247,3 @@ def load_backbone(
     with _named_errors(path, "image processor"):
         processor = family.image_processor(str(path), settings)
     return Backbone(family, model.eval(), load_tokenizer(path), processor)
-
-
-def shards_weights() -> bool:
-    """Whether DeepSpeed shards the weights over the ranks while they are loaded."""
-    from transformers.integrations import is_deepspeed_zero3_enabled
-
-    return bool(is_deepspeed_zero3_enabled())

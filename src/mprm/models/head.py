@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import ModelOutput
 
 from mprm.errors import ConfigError
 from mprm.models.attention import TREE_ATTENTION, TreeOnDevice, tree_attention, use_window_attention
-from mprm.models.checkpoint import shards_weights
 from mprm.models.families import Family
 from mprm.models.prefix_tree import PrefixTree, why_not_shared
 from mprm.models.prompt import StepTokens
@@ -44,7 +44,7 @@ def grow_embeddings(model: Any, tokenizer: Any, new_id: int | None) -> None:
 
 def _gathered(weights: list[Any]) -> Any:
     """A context in which the weights are whole, also where DeepSpeed has sharded them."""
-    if not shards_weights():
+    if not is_deepspeed_zero3_enabled():
         return nullcontext()
     import deepspeed
 
@@ -68,19 +68,16 @@ def prm_model(model: Any, family: Family, tokens: StepTokens, image_processor: A
 
         blank = family.preprocess(image_processor, [Image.new("RGB", (28, 28))])
         model.blank_vision = {name: torch.as_tensor(array) for name, array in blank.items()}
-    model.why_no_trees = why_not_shared(model) or _attention_dropout(model)
+    model.why_no_trees = why_not_shared(model)
+    if model.why_no_trees is None and (dropout := getattr(model.config.get_text_config(), "attention_dropout", 0.0)):
+        # which keys are dropped depends on their position in the batch: packing would change the result
+        model.why_no_trees = f"the model drops {dropout:.0%} of its attention when it is trained"
     # for good, not for one pass: gradient checkpointing runs layers again when the pass is over
     AttentionInterface.register(TREE_ATTENTION, tree_attention)
     if model.why_no_trees is None:
         _decoder(model).config._attn_implementation = TREE_ATTENTION
     use_window_attention(family.vision_tower(model))
     return model
-
-
-def _attention_dropout(model: Any) -> str | None:
-    """Why packing would change the result: which keys are dropped depends on their position in the batch."""
-    dropout = getattr(model.config.get_text_config(), "attention_dropout", 0.0)
-    return f"the model drops {dropout:.0%} of its attention when it is trained" if dropout else None
 
 
 def _decoder(model: Any) -> Any:
@@ -113,19 +110,15 @@ class PRMModel:
     """Why the model takes padded batches alone, or None where it takes packed trees too."""
 
     def forward(
-        self: Any,
-        input_ids: Tensor,
-        prm_index: Tensor,
-        attention_mask: Tensor | None = None,
-        tree: PrefixTree | None = None,
-        **inputs: Any,
+        self: Any, input_ids: Tensor, prm_index: Tensor, tree: PrefixTree | None = None, **inputs: Any
     ) -> ModelOutput:
         """``logits`` of Yes and No for each ``<prm>``, shape (S, 2).
 
         Takes what `PromptEncoder.collate` gives, ids of shape (B, T), or what `collate_tree` gives, of shape (1, T).
         """
         unused = None
-        if "pixel_values" not in inputs and self.blank_vision and _runs_in_step(self):
+        runs_in_step = self.training or (torch.distributed.is_available() and torch.distributed.is_initialized())
+        if "pixel_values" not in inputs and self.blank_vision and runs_in_step:
             # every rank must send gradients for the projector, and gather sharded weights, without images too
             blank = {name: tensor.to(self.device) for name, tensor in self.blank_vision.items()}
             unused = _image_features(self, blank).sum() * 0.0
@@ -133,8 +126,8 @@ class PRMModel:
             hidden = _tree_hidden_states(self, input_ids, TreeOnDevice(tree, input_ids.device), **inputs)
         else:
             base = getattr(self, self.base_model_prefix)
-            # no mask: padding is on the right, where causal attention never looks, and only without a mask do the
-            # fastest kernels run
+            # needs no mask: padding is on the right, where causal attention never looks; without one the fastest
+            # kernels run
             hidden = base(input_ids=input_ids, use_cache=False, **inputs)[0]
         logits = _scaled(self.get_output_embeddings()(hidden.flatten(0, 1)[prm_index]), self.config)
         return ModelOutput(logits=logits if unused is None else logits + unused)
@@ -154,11 +147,6 @@ class PRMModel:
         transformers would let all embeddings require gradients, those of the frozen vision tower too, and backward
         would go through the whole tower for nothing.
         """
-
-
-def _runs_in_step(model: Any) -> bool:
-    """Whether this process must compute what the others compute."""
-    return bool(model.training) or (torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
 def _tree_hidden_states(

@@ -20,8 +20,14 @@ from typing import Annotated, Any, NamedTuple
 from mprm import __version__
 from mprm.config import Config, Dtype, Force, Option, takes
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
-from mprm.models.internvl_config import json_files, native_config, raise_problems, read_json, read_published_config
-from mprm.models.internvl_tokenizer import build_tokenizer
+from mprm.models.internvl_config import (
+    build_tokenizer,
+    json_files,
+    native_config,
+    raise_problems,
+    read_json,
+    read_published_config,
+)
 from mprm.progress import Progress, silent
 
 INDEX_FILE = "model.safetensors.index.json"

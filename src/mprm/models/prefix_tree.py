@@ -1,7 +1,4 @@
-"""Token sequences packed into one, common prefixes once: the tree, and the batch that `PRMModel` takes.
-
-Also which models can compute a common prefix once.
-"""
+"""Token sequences packed into one, common prefixes once: the tree, its batches, and which models take them."""
 
 from __future__ import annotations
 
@@ -30,16 +27,10 @@ def why_not_shared(model: Any) -> str | None:
         return "the model is spread over several devices"
     if text._attn_implementation != "sdpa":
         return f"the model attends with {text._attn_implementation}; expected sdpa"
-    if _slides(text):
+    layers = set(getattr(text, "layer_types", None) or ["full_attention"])
+    if layers != {"full_attention"} or (text.model_type == "mistral" and text.sliding_window is not None):
         return "the model attends to a sliding window"
     return None
-
-
-def _slides(text: Any) -> bool:
-    kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
-    if text.model_type == "mistral" and text.sliding_window is not None:
-        return True
-    return kinds != {"full_attention"}
 
 
 MIN_SHARED = 32
@@ -65,11 +56,6 @@ class PrefixTree:
     """Of each node: a sequence that runs through it, and where in that sequence it starts and ends."""
     leaves: tuple[int, ...] = ()
     """Of each sequence: the node with its last token."""
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens of the packed sequence."""
-        return self.nodes[-1].end if self.nodes else 0
 
     def path(self, node: int) -> list[int]:
         """The nodes from the start of a sequence to this one."""
@@ -120,18 +106,13 @@ def build_tree(sequences: Sequence[Ids], groups: Sequence[int], *, min_shared: i
         # in this order, all share what the first and the last share
         common = common_prefix_length(first, sequences[members[-1]])
         ended = [index for index in members if len(sequences[index]) == common]
-        if len(ended) == len(members):
-            leaf = add(members[0], begin, common, parent)
-            for index in members:
-                leaves[index] = leaf
-            continue
-        if common - begin >= min_shared:
+        longer = members[len(ended) :]
+        if longer and common - begin >= min_shared:
             begin, parent = common, add(members[0], begin, common, parent)
         if ended:
             leaf = add(ended[0], begin, common, parent)
             for index in ended:
                 leaves[index] = leaf
-        longer = members[len(ended) :]
         branches = [list(branch) for _, branch in groupby(longer, key=lambda index: int(sequences[index][common]))]
         stack += [(branch, begin, parent) for branch in reversed(branches)]
     return PrefixTree(tuple(nodes), tuple(origins), tuple(leaves))
@@ -182,7 +163,7 @@ def collate_tree(
     """A batch for `PRMModel`: all chains in one sequence, and the tree that says what continues what.
 
     ``prm_index`` has each step of each chain, chain by chain; a shared step occurs as often as it is shared. Pixel
-    values are taken from the first chain with the same images; the others need none.
+    values are those of the first chain with the same images; the others need none.
 
     Returns
     -------
@@ -195,17 +176,14 @@ def collate_tree(
     image_id = tokenizer.convert_tokens_to_ids(family.image_tokens[1]) if family.image_tokens else -1
     groups, sequences = _image_groups(batch), [chain.scored_ids for chain in batch]
     tree = build_tree(sequences, groups, min_shared=min_shared)
-    seen: dict[int, TokenizedChain] = {}
-    for group, chain in zip(groups[::-1], batch[::-1], strict=True):
-        if chain.vision or not chain.images:
-            seen[group] = chain  # the first chain of the group with pixel values stays
-    counts = [chain.input_ids.count(image_id) for chain in seen.values()]
-    first_feature = dict(zip(seen, accumulate(counts, initial=0), strict=False))
+    first = dict(zip(groups[::-1], batch[::-1], strict=True))
+    counts = [chain.input_ids.count(image_id) for chain in first.values()]
+    first_feature = dict(zip(first, accumulate(counts, initial=0), strict=False))
     parts = []
     for index, begin, end in tree.origins:
         ids, group = sequences[index], groups[index]
         features = first_feature[group] + np.cumsum(ids == image_id) - 1  # meant for image tokens alone
-        positions = family.positions(tokenizer, processor, ids, seen[group].vision)
+        positions = family.positions(tokenizer, processor, ids, first[group].vision)
         parts.append((ids[begin:end], features[begin:end], positions[:, begin:end]))
     input_ids, features, positions = (np.concatenate(arrays, axis=-1) for arrays in zip(*parts, strict=True))
     prm_index = [tree.positions(index)[chain.prm_positions] for index, chain in enumerate(batch)]
@@ -215,7 +193,7 @@ def collate_tree(
         "prm_index": torch.from_numpy(np.concatenate(prm_index)),
         "tree": tree,
     }
-    vision = [chain.vision for chain in seen.values() if chain.vision]
+    vision = [chain.vision for chain in first.values() if chain.vision]
     if vision:
         image_positions = np.flatnonzero(input_ids == image_id)
         inputs["image_positions"] = torch.from_numpy(image_positions)

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
+from mprm.data.images import image_folder
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
 from mprm.models.checkpoint import (
@@ -101,14 +102,9 @@ def _collated(
     """Each batch with the model's inputs; images of the next ones are decoded meanwhile."""
 
     def collate(batch: list[int]) -> dict[str, Any]:
-        chains = [tokenized[index] for index in batch]
-        if not share_prefixes:
-            return encoder.collate([encoder.add_pixel_values(chain) for chain in chains])
-        first = {chain.image_key: chain for chain in reversed(chains)}  # the others have the same images
-        return collate_tree(
-            encoder,
-            [encoder.add_pixel_values(chain) if first[chain.image_key] is chain else chain for chain in chains],
-        )
+        cache: dict[tuple[Any, ...], Any] = {}
+        chains = [encoder.add_pixel_values(tokenized[index], cache) for index in batch]
+        return collate_tree(encoder, chains) if share_prefixes else encoder.collate(chains)
 
     with ThreadPoolExecutor(LOOKAHEAD) as pool:
         waiting = [pool.submit(collate, batch) for batch in batches[:LOOKAHEAD]]
@@ -121,14 +117,11 @@ def _collated(
 
 def _probabilities(model: Any, inputs: dict[str, Any]) -> list[float]:
     import torch
+    from accelerate.utils import send_to_device
 
     from mprm.models.head import step_probabilities
 
-    device = next(model.parameters()).device
-    inputs = {
-        name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
-        for name, value in inputs.items()
-    }
+    inputs = send_to_device(inputs, next(model.parameters()).device, non_blocking=True)
     with torch.no_grad():
         return step_probabilities(model(**inputs)["logits"]).tolist()
 
@@ -139,10 +132,7 @@ Steps = list[str] | tuple[str, ...]
 class PRM:
     """A process reward model: the probability that each step of a chain is correct.
 
-    Examples
-    --------
-    Load what ``mprm train`` wrote with ``prm = PRM.from_pretrained("runs/bis10")``; then
-    ``prm.score(question="…", images=["…png"], steps=["…", "…"])`` gives a number for each step.
+    ``PRM.from_pretrained("runs/bis10").score(question="…", images=["…png"], steps=["…", "…"])``.
     """
 
     def __init__(
@@ -156,12 +146,11 @@ class PRM:
         tokens_per_batch: int | None = None,
         share_prefixes: bool = True,
     ) -> None:
-        tokens_per_batch = TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
+        self.tokens_per_batch = TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
         is_whole = hasattr(tokens_per_batch, "__index__") and not isinstance(tokens_per_batch, bool)
-        if not is_whole or tokens_per_batch < 1:
+        if tokens_per_batch is not None and not (is_whole and tokens_per_batch >= 1):
             raise ConfigError(f"tokens_per_batch must be a whole number of at least 1, got {tokens_per_batch!r}")
-        self.model, self.encoder, self.config = model, encoder, config
-        self.name, self.tokens_per_batch = name, tokens_per_batch
+        self.model, self.encoder, self.config, self.name = model, encoder, config, name
         self.fingerprint = fingerprint
         """Differs for other weights, whatever their folder is called."""
         reason = model.why_no_trees
@@ -214,9 +203,7 @@ class PRM:
             weights = config.base
             if config.base_fingerprint not in (None, fingerprint_of(weights)):
                 raise ConfigError(f"{weights} is not the checkpoint that the adapter in {path} was trained on")
-        root = None if image_root is None else Path(image_root).expanduser()
-        if root is not None and not root.is_dir():
-            raise ConfigError(f"the image root {image_root} is not a folder")
+        root = image_folder(image_root)
         need_torch()
         from mprm.models.head import grow_embeddings, prm_model
 

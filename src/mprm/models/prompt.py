@@ -141,22 +141,18 @@ class PromptEncoder:
         ids, text, _ = self._prompt(chain)
         return min(self.max_length, len(ids) + len(self._plain.encode(text)))
 
-    def _segments(self, chain: Chain) -> list[str | int | list[int]]:
-        """What precedes the steps: text, indices of images, and ids of the chat template.
+    def _prompt(self, chain: Chain) -> tuple[list[int], str, dict[int, tuple[int, int]]]:
+        """Ids of all that precedes the steps but the text at the end, that text, and the images' sizes by index.
 
-        The last segment is text, which is tokenized together with the first step.
+        The text at the end is tokenized together with the first step.
         """
         pieces = place_images(chain.question.strip(), len(chain.images))
         segments: list[str | int | list[int]] = [self._frame[0]]
         # images that precede the question precede its heading too
         while pieces and isinstance(pieces[0], int):
             segments += [pieces.pop(0), self._image_end]
-        return [*segments, "Question: ", *pieces, "\nProcess: "]
-
-    def _prompt(self, chain: Chain) -> tuple[list[int], str, dict[int, tuple[int, int]]]:
-        """Ids of all segments but the text at the end, that text, and the images' sizes by index, as placed."""
         ids, text, sizes = list[int](), "", dict[int, tuple[int, int]]()
-        for segment in self._segments(chain):
+        for segment in [*segments, "Question: ", *pieces, "\nProcess: "]:
             if isinstance(segment, str):
                 text += segment
                 continue
@@ -169,18 +165,23 @@ class PromptEncoder:
             ids += segment
         return ids, text, sizes
 
-    def add_pixel_values(self, tokenized: TokenizedChain) -> TokenizedChain:
-        """The chain with the vision inputs of its images; none where no step is left."""
-        if not tokenized.images or not tokenized.prm_positions:
-            return tokenized
-        images = [open_image(image, self.image_root) for image in tokenized.images]
-        for name, image, (width, height) in zip(tokenized.images, images, tokenized.image_sizes, strict=True):
+    def add_pixel_values(self, chain: TokenizedChain, cache: dict[Any, VisionInputs] | None = None) -> TokenizedChain:
+        """The chain with the vision inputs of its images; ``cache`` holds those decoded before."""
+        if not chain.images or not chain.prm_positions:
+            return chain
+        if cache is not None and chain.image_key in cache:
+            return replace(chain, vision=cache[chain.image_key])
+        images = [open_image(image, self.image_root) for image in chain.images]
+        for name, image, (width, height) in zip(chain.images, images, chain.image_sizes, strict=True):
             if image.size != (width, height):
                 raise DataError(
                     f"image {name} has {image.width} × {image.height} pixels, and had {width} × {height} when its"
                     " chain was tokenized; images must not change meanwhile"
                 )
-        return replace(tokenized, vision=self.family.preprocess(self.image_processor, images))
+        vision = self.family.preprocess(self.image_processor, images)
+        if cache is not None:
+            cache[chain.image_key] = vision
+        return replace(chain, vision=vision)
 
     def image_error(self, image: str) -> str | None:
         """Why no chain with the image can be encoded, or None; all of it is decoded."""
@@ -199,16 +200,12 @@ class PromptEncoder:
         """
         import torch
 
-        width = max(len(chain.input_ids) for chain in batch)
+        rows = [torch.tensor(chain.input_ids) for chain in batch]
         pad = self.tokenizer.pad_token_id
-        input_ids = torch.full((len(batch), width), 0 if pad is None else pad)
-        # the mask knows where the padding is; its id may be a real token elsewhere
-        attention_mask = torch.zeros(len(batch), width, dtype=torch.long)
-        for row, chain in enumerate(batch):
-            input_ids[row, : len(chain.input_ids)] = torch.tensor(chain.input_ids)
-            attention_mask[row, : len(chain.input_ids)] = 1
+        input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=0 if pad is None else pad)
+        width = input_ids.shape[1]
         index = [row * width + position for row, chain in enumerate(batch) for position in chain.prm_positions]
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "prm_index": torch.tensor(index)}
+        inputs = {"input_ids": input_ids, "prm_index": torch.tensor(index)}
         names = {name for chain in batch for name in chain.vision}
         for name in sorted(names):
             inputs[name] = torch.cat([torch.as_tensor(chain.vision[name]) for chain in batch if name in chain.vision])

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -42,27 +41,16 @@ class BatchPlan:
     @property
     def accumulation(self) -> int:
         """Micro-batches of each device in a full global batch, or in the only one."""
-        return self._n_rounds(min(self.batch_size, len(self.lengths)))
+        return self.n_rounds_of(min(self.batch_size, len(self.lengths)))
 
-    def _n_rounds(self, n_rollouts: int) -> int:
+    def n_rounds_of(self, n_rollouts: int) -> int:
         """Micro-batches of each device in a global batch of so many rollouts."""
         return math.ceil(n_rollouts / (self.per_device * self.world_size))
-
-    def n_micro_batches(self) -> int:
-        """Micro-batches of each device in an epoch."""
-        n_full, rest = divmod(len(self.lengths), self.batch_size)
-        return n_full * self._n_rounds(self.batch_size) + (self._n_rounds(rest) if rest else 0)
 
     def global_batches(self, epoch: int = 0) -> list[list[int]]:
         """The rollouts of each optimizer step, as indices; every rollout once."""
         order = np.random.default_rng([self.seed, epoch]).permutation(len(self.lengths)).tolist()
         return [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
-
-    def of_rank(self, rank: int, epoch: int = 0) -> Iterator[list[int]]:
-        """The micro-batches of one rank, in order."""
-        for batch in self.global_batches(epoch):
-            for ranks in self.micro_batches(batch):
-                yield ranks[rank]
 
     def micro_batches(self, batch: list[int]) -> list[list[list[int]]]:
         """The global batch as micro-batches by round and rank: of similar length in a round, the longest first.
@@ -73,7 +61,7 @@ class BatchPlan:
         """
         by_length = sorted(batch, key=lambda index: (-self.lengths[index], index))
         lengths = [int(self.lengths[index]) for index in by_length]
-        ends = _even_cuts(lengths, self._n_rounds(len(batch)), self.world_size)
+        ends = _even_cuts(lengths, self.n_rounds_of(len(batch)), self.world_size)
         rounds = []
         for start, end in pairwise([0, *ends]):
             group = by_length[start:end]
@@ -108,20 +96,22 @@ def _even_cuts(lengths: list[int], n_groups: int, world_size: int) -> list[int]:
 
 
 class RankBatches:
-    """The batch sampler of one rank, for a DataLoader."""
+    """The batch sampler of one rank, for a DataLoader: its micro-batches, in order."""
 
-    def __init__(self, plan: BatchPlan, rank: int) -> None:
-        self.plan, self.rank, self.epoch = plan, rank, 0
+    def __init__(self, plan: BatchPlan, rank: int, epoch: int = 0) -> None:
+        self.plan, self.rank, self.epoch = plan, rank, epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Shuffle for that epoch."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self.plan.of_rank(self.rank, self.epoch)
+        for batch in self.plan.global_batches(self.epoch):
+            for ranks in self.plan.micro_batches(batch):
+                yield ranks[self.rank]
 
     def __len__(self) -> int:
-        return self.plan.n_micro_batches()
+        return sum(self.plan.n_rounds_of(len(batch)) for batch in self.plan.global_batches())
 
 
 class Pack(NamedTuple):
@@ -141,47 +131,42 @@ class PackedPlan(BatchPlan):
     """Tokens of each rollout that the others of its problem have too, shape (N,)."""
     pack_tokens: int
     """Most tokens of a pack, unless it is a single rollout."""
-    full_rounds: int = 0
-    """Packs of each device in a full global batch."""
-    last_rounds: int = 0
-    """Packs of each device in a global batch that is not full."""
+    n_rounds: dict[int, int] = field(default_factory=dict)
+    """Packs of each device in a global batch, by its number of rollouts."""
 
-    def _n_rounds(self, n_rollouts: int) -> int:
-        return self.full_rounds if n_rollouts == self.batch_size else self.last_rounds
+    def n_rounds_of(self, n_rollouts: int) -> int:
+        """See `BatchPlan.n_rounds_of`."""
+        return self.n_rounds[n_rollouts]
 
     def micro_batches(self, batch: list[int]) -> list[list[list[int]]]:
         """The global batch as packs by round and rank, those of similar size in a round, the largest first.
 
         A rank that gets none in a round gets the complement ``~i`` of an index, as in `BatchPlan.micro_batches`.
         """
-        packs = _packed(self.by_problem(batch), self._n_rounds(len(batch)) * self.world_size)
+        packs = _packed(self.by_problem(batch), self.n_rounds_of(len(batch)) * self.world_size)
         shortest = min(batch, key=lambda index: (self.lengths[index], index))
         filled = [list(pack.rollouts) or [~shortest] for pack in packs]
         return [filled[start : start + self.world_size] for start in range(0, len(filled), self.world_size)]
 
     def by_problem(self, batch: Sequence[int]) -> list[Pack]:
         """The rollouts of each problem, as many together as fit into a pack; the largest first."""
-        problems: defaultdict[int, list[int]] = defaultdict(list)
+        packs: list[Pack] = []
+        last: dict[int, int] = {}  # the pack that a problem's next rollout may join
         for index in sorted(batch, key=lambda index: (-self.lengths[index], index)):
-            problems[int(self.problems[index])].append(index)
-        packs = []
-        for rollouts in problems.values():
-            pack = Pack(0, ())
-            for index in rollouts:
-                length = int(self.lengths[index])
-                more = length - int(self.n_shared[index])
-                if pack.rollouts and pack.n_tokens + more <= self.pack_tokens:
-                    pack = Pack(pack.n_tokens + more, (*pack.rollouts, index))
-                    continue
-                packs += [pack] if pack.rollouts else []
-                pack = Pack(length, (index,))
-            packs.append(pack)
+            problem, length = int(self.problems[index]), int(self.lengths[index])
+            n_own = length - int(self.n_shared[index])
+            if problem in last and packs[last[problem]].n_tokens + n_own <= self.pack_tokens:
+                pack = packs[last[problem]]
+                packs[last[problem]] = Pack(pack.n_tokens + n_own, (*pack.rollouts, index))
+            else:
+                last[problem] = len(packs)
+                packs.append(Pack(length, (index,)))
         return sorted(packs, key=lambda pack: (-pack.n_tokens, pack.rollouts))
 
-    def fewest_rounds(self, batches: Sequence[Sequence[int]], *, at_least: int = 1) -> int:
+    def fewest_rounds(self, batches: Sequence[Sequence[int]], *, at_least: int) -> int:
         """The fewest packs of each device that hold any of these batches."""
         grouped = [self.by_problem(batch) for batch in batches]
-        most = max((sum(group.n_tokens for group in groups) for groups in grouped), default=0)
+        most = max(sum(group.n_tokens for group in groups) for groups in grouped)
         n_rounds = max(at_least, math.ceil(most / (self.pack_tokens * self.world_size)))
         # it ends: with a pack for each group none is too large
         while any(_packed(groups, n_rounds * self.world_size)[0].n_tokens > self.pack_tokens for groups in grouped):
@@ -199,26 +184,20 @@ def _packed(groups: Sequence[Pack], n_packs: int) -> list[Pack]:
 
 
 def packed_plan(plan: BatchPlan, problems: IntArray, n_prompt: IntArray, *, epochs: int = 1) -> PackedPlan:
-    """The plan with packs: as few as hold every global batch of the run.
+    """The plan with packs: as few as hold every global batch of the run's epochs.
 
-    Parameters
-    ----------
-    problems : shape (N,)
-        See `PackedPlan`.
-    n_prompt : shape (N,)
-        Tokens before the first step of each rollout.
-    epochs
-        Passes over the data; in all of them the global batches have as many packs.
+    ``n_prompt`` are the tokens before the first step of each rollout, shape (N,).
     """
     batches = [batch for epoch in range(epochs) for batch in plan.global_batches(epoch)]
     packed = PackedPlan(
-        **{field.name: getattr(plan, field.name) for field in fields(BatchPlan)},
+        **{entry.name: getattr(plan, entry.name) for entry in fields(BatchPlan)},
         problems=problems,
         n_shared=np.where(n_prompt >= MIN_SHARED, n_prompt, 0),
         pack_tokens=max(plan.max_tokens(batch) for batch in batches),
     )
-    full, last = ([b for b in batches if (len(b) == plan.batch_size) == is_full] for is_full in (True, False))
-    last_rounds = packed.fewest_rounds(last)
-    # Trainer takes the rounds of a full batch for the most that there are
-    full_rounds = packed.fewest_rounds(full, at_least=last_rounds)
-    return replace(packed, full_rounds=full_rounds, last_rounds=last_rounds)
+    n_rounds: dict[int, int] = {}
+    for size in sorted({len(batch) for batch in batches}):
+        # Trainer takes the rounds of a full batch, the last size, for the most that there are
+        at_least = max(n_rounds.values(), default=1)
+        n_rounds[size] = packed.fewest_rounds([batch for batch in batches if len(batch) == size], at_least=at_least)
+    return replace(packed, n_rounds=n_rounds)

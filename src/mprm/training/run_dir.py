@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ class RunDir:
         self.training_set = self.data / "train.arrow"
         self.summary = self.data / "summary.json"
         """Counts of the training set; written last, as the mark that it is complete."""
-        self._lock: Any = None
+        self._lock = ExitStack()
         self._replaced: Path | None = None
 
     @property
@@ -94,24 +95,19 @@ class RunDir:
         write_json(self.options, options)
 
     def _take_lock(self) -> None:
-        self._unlock()
-        self._lock = (self.path / "lock").open("a")
+        self._lock.close()
+        file = self._lock.enter_context((self.path / "lock").open("a"))
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            self._unlock()
+            self._lock.close()
             raise ConfigError(
                 f"another process is training in {self.path}; wait for it, or choose another --out"
             ) from error
 
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-
     def release(self) -> None:
         """Unlock the folder; the run that it replaced is removed once this one is finished."""
-        self._unlock()
+        self._lock.close()
         if self._replaced is not None and self.is_finished:
             shutil.rmtree(self._replaced)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,8 @@ from mprm.config import EngineOptions, takes
 from mprm.data.corpus import Corpus, open_corpus
 from mprm.data.engine import make_engine
 from mprm.data.output import InputHashes
-from mprm.errors import ConfigError, MprmError
-from mprm.models.checkpoint import PRMConfig, family_of, fingerprint_of, need_torch
+from mprm.errors import MprmError
+from mprm.models.checkpoint import need_torch
 from mprm.models.prm import PRM
 from mprm.progress import Progress, silent
 from mprm.selection.select import select
@@ -69,7 +67,7 @@ def train(
     need_torch()
     from transformers import set_seed
 
-    from mprm.training.trainer import trainer_arguments
+    from mprm.training.trainer import run_trainer, trainer_arguments, untrained_prm
 
     run_dir = RunDir(config)
     corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
@@ -82,7 +80,7 @@ def train(
 
         deepspeed.init_distributed()  # joins the ranks that are there; without it each would be alone
     set_seed(config.seed)
-    prm = _untrained(config, str(arguments.device))
+    prm = untrained_prm(config, str(arguments.device))
     is_first = arguments.process_index == 0
     try:
         with arguments.main_process_first(local=False, desc="preparing the data"):
@@ -91,44 +89,13 @@ def train(
         prm.config = replace(prm.config, data=read_json(run_dir.summary))
         if resume and run_dir.is_finished:
             return Trained(config.out, 0, True, is_first, None, prm.config.data)
-        return _run(config, run_dir, prm, progress, is_first=is_first, world_size=arguments.world_size)
+        return run_trainer(config, run_dir, prm, progress, is_first=is_first, world_size=arguments.world_size)
     except RuntimeError as error:
         if "PytorchStreamWriter" in str(error) or "No space left" in str(error):
             raise MprmError(f"a checkpoint could not be written below {run_dir.path}: is the disk full?") from error
         raise
     finally:
         run_dir.release()
-
-
-def _untrained(config: TrainConfig, device: str) -> PRM:
-    """The model to train: vision tower frozen, ``<prm>`` in its vocabulary, adapters where they are trained."""
-    from mprm.models.head import freeze_vision
-    from mprm.training.trainer import with_lora
-
-    prm_config = PRMConfig(
-        max_length=config.max_length,
-        image_settings={**family_of(config.model).image_settings, **config.image_settings},
-        positive=config.positive,
-        negative=config.negative,
-        labels={"scheme": "soft"} if config.soft else {"scheme": "hard", "tau": config.tau},
-        base=str(Path(config.model).resolve()) if config.lora_rank else config.model,
-        base_fingerprint=fingerprint_of(config.model),
-    )
-    prm = PRM.from_pretrained(
-        config.model,
-        prm_config,
-        dtype="bfloat16" if config.precision == "pure-bf16" else "float32",
-        device="cpu" if config.sharding == "fsdp" else device,
-        attention=config.attention,
-        image_root=config.image_root,
-        share_prefixes=False,
-    )
-    if getattr(prm.model.config, "quantization_config", None) and not config.lora_rank:
-        raise ConfigError(f"{config.model} is quantised; only adapters can be trained on it: --lora-rank 16")
-    freeze_vision(prm.model)
-    if config.lora_rank:
-        prm.model = with_lora(prm.model, config)
-    return prm
 
 
 def _prepare(
@@ -167,54 +134,6 @@ def _prepare(
         progress=progress,
     )
     write_json(run_dir.summary, {"inputs": entries, "select": selected, **counts})
-
-
-def _run(
-    config: TrainConfig, run_dir: RunDir, prm: PRM, progress: Progress, *, is_first: bool, world_size: int
-) -> Trained:
-    """Do the optimizer steps that are left, and write the model."""
-    from mprm.training.batches import BatchPlan, packed_plan
-    from mprm.training.callbacks import LearningCurve, ReportProgress, StopAfter
-    from mprm.training.dataset import TrainingSet
-    from mprm.training.trainer import PRMTrainer, finish_checkpoint, trainer_arguments
-
-    reason = prm.model.why_no_trees
-    if config.pack == "tree" and reason is not None and is_first:
-        print(f"rollouts are padded and not packed, which is slower: {reason}", file=sys.stderr)
-    is_packed = config.pack == "tree" and reason is None
-    examples = TrainingSet(run_dir.training_set, prm.encoder, pack=is_packed)
-    plan = BatchPlan(
-        lengths=examples.lengths,
-        batch_size=config.batch_size,
-        per_device=config.per_device,
-        world_size=world_size,
-        seed=config.seed,
-    )
-    if is_packed:
-        plan = packed_plan(plan, examples.problems, examples.n_prompt, epochs=config.epochs)
-    try:
-        trainer = PRMTrainer(prm, trainer_arguments(config, plan), plan, examples, config.save_total_limit)
-    except (ValueError, RuntimeError, ImportError) as error:  # such as a logger that is not installed
-        raise ConfigError(f"transformers' Trainer cannot be set up: {error}") from error
-    with ExitStack() as context:
-        trainer.add_callback(ReportProgress(progress, context))
-        if config.max_optimizer_steps is not None:
-            trainer.add_callback(StopAfter(config.max_optimizer_steps))
-        if config.eval_every:
-            trainer.add_callback(LearningCurve(trainer, config, prm.encoder))
-        result = trainer.train(resume_from_checkpoint=run_dir.last_checkpoint(remove_broken=is_first))
-    state = trainer.state
-    is_finished = state.global_step >= state.max_steps
-    if is_finished:
-        trainer.save_model(config.out)
-        if trainer.args.should_save:
-            finish_checkpoint(prm, run_dir.path)
-    trainer.accelerator.wait_for_everyone()
-    losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
-    last_loss = losses[-1] if losses else None
-    return Trained(
-        config.out, state.global_step, is_finished, is_first, result.training_loss, prm.config.data, last_loss
-    )
 
 
 def leave_process_group() -> None:

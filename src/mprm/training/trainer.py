@@ -1,4 +1,4 @@
-"""transformers' Trainer with this package's batches, loss, adapters and checkpoints."""
+"""transformers' Trainer with this package's batches, loss, adapters, checkpoints and learning curve."""
 
 from __future__ import annotations
 
@@ -8,30 +8,43 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
+import msgspec
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
-from transformers import PrinterCallback, Trainer, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from mprm.data.benchmarks import Benchmark, check_images_exist, check_images_readable, read_benchmark
 from mprm.data.engine import n_cores
+from mprm.data.images import image_folder
 from mprm.errors import ConfigError, DataError, MissingDependencyError
-from mprm.models.checkpoint import check_complete, write_prm_config
-from mprm.models.head import PRMModel
-from mprm.models.prm import PRM
-from mprm.training.batches import BatchPlan, RankBatches
+from mprm.evaluation.bootstrap import model_result
+from mprm.evaluation.metrics import step_counts
+from mprm.evaluation.scores import with_scores
+from mprm.models.checkpoint import PRMConfig, check_complete, family_of, fingerprint_of, write_prm_config
+from mprm.models.head import PRMModel, freeze_vision
+from mprm.models.prm import PRM, score_chains
+from mprm.models.prompt import PromptEncoder
+from mprm.progress import Progress, silent
+from mprm.training.batches import BatchPlan, RankBatches, packed_plan
 from mprm.training.config import TrainConfig
 from mprm.training.dataset import TrainingSet
-from mprm.training.run_dir import checkpoints, file_sizes
+from mprm.training.run_dir import RunDir, checkpoints, file_sizes
+from mprm.training.train import Trained
 
 LAUNCH = Path(__file__).parent / "launch"
 """Configurations for sharded training."""
+CURVE = "curve.jsonl"
 
 
 def step_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
@@ -88,7 +101,6 @@ def trainer_arguments(config: TrainConfig, plan: BatchPlan | None = None) -> Tra
         ddp_find_unused_parameters=False,
         ddp_timeout=7200,
         seed=config.seed,
-        data_seed=config.seed,
         dataloader_num_workers=min(config.dataloader_workers, n_cores()),
         remove_unused_columns=False,
         logging_steps=1,
@@ -96,7 +108,6 @@ def trainer_arguments(config: TrainConfig, plan: BatchPlan | None = None) -> Tra
         save_strategy="steps" if config.save_every else "no",
         save_steps=config.save_every or 1,
         save_total_limit=None,  # `PRMTrainer` removes old checkpoints once the new one is complete
-        eval_strategy="no",
         report_to=_reporters(config.report_to),
         disable_tqdm=True,
         **_sharding(config),
@@ -131,6 +142,34 @@ def _sharding(config: TrainConfig) -> dict[str, Any]:
             raise ConfigError("sharding zero3 needs DeepSpeed: pip install deepspeed, or take --sharding fsdp")
         return {"deepspeed": str(LAUNCH / "zero3.json")}
     return {}
+
+
+def untrained_prm(config: TrainConfig, device: str) -> PRM:
+    """The model to train: vision tower frozen, ``<prm>`` in its vocabulary, adapters where they are trained."""
+    prm_config = PRMConfig(
+        max_length=config.max_length,
+        image_settings={**family_of(config.model).image_settings, **config.image_settings},
+        positive=config.positive,
+        negative=config.negative,
+        labels={"scheme": "soft"} if config.soft else {"scheme": "hard", "tau": config.tau},
+        base=str(Path(config.model).resolve()) if config.lora_rank else config.model,
+        base_fingerprint=fingerprint_of(config.model),
+    )
+    prm = PRM.from_pretrained(
+        config.model,
+        prm_config,
+        dtype="bfloat16" if config.precision == "pure-bf16" else "float32",
+        device="cpu" if config.sharding == "fsdp" else device,
+        attention=config.attention,
+        image_root=config.image_root,
+        share_prefixes=False,
+    )
+    if getattr(prm.model.config, "quantization_config", None) and not config.lora_rank:
+        raise ConfigError(f"{config.model} is quantised; only adapters can be trained on it: --lora-rank 16")
+    freeze_vision(prm.model)
+    if config.lora_rank:
+        prm.model = with_lora(prm.model, config)
+    return prm
 
 
 def with_lora(model: Any, config: TrainConfig) -> Any:
@@ -179,7 +218,7 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
         loader: Any = DataLoader(
             self._examples,  # type: ignore[arg-type]
             batch_sampler=batches,
-            collate_fn=_collated,  # type: ignore[arg-type]
+            collate_fn=dict,  # what `TrainingSet` gives is a batch already
             num_workers=workers,
             pin_memory=self.args.device.type == "cuda",
             prefetch_factor=2 if workers else None,
@@ -260,11 +299,6 @@ def finish_checkpoint(prm: PRM, folder: Path, *, with_sizes: bool = False) -> No
     write_prm_config(folder, replace(prm.config, files=file_sizes(folder)) if with_sizes else prm.config)
 
 
-def _collated(inputs: dict[str, Any]) -> dict[str, Any]:
-    """What `TrainingSet` gives is a batch already."""
-    return inputs
-
-
 @dataclass(frozen=True)
 class _Lazy:
     """The next ``n`` items of an iterator, taken one by one."""
@@ -277,3 +311,142 @@ class _Lazy:
 
     def __iter__(self) -> Iterator[Any]:
         return islice(self.items, self.n)
+
+
+class LearningCurve(TrainerCallback):  # type: ignore[misc]
+    """Appends a line to ``curve.jsonl`` every so many optimizer steps: overall value, macro-F1 by source, AUC.
+
+    All ranks score their share. A resumed run continues the curve at its checkpoint.
+    """
+
+    def __init__(self, trainer: Any, config: TrainConfig, encoder: PromptEncoder) -> None:
+        root = image_folder(config.benchmark_root or config.image_root)
+        self._trainer, self._eval_every, self._path = trainer, config.eval_every, Path(config.out) / CURVE
+        self._encoder = replace(encoder, image_root=root)
+        self._benchmark = read_benchmark(config.benchmark, text_only=config.text_only)
+        check_images_exist(self._benchmark, root)
+        check_images_readable(self._benchmark, root)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Score the untrained model; remove the points after the checkpoint that a killed run resumes from."""
+        if args.should_save and self._path.is_file():
+            kept = [line for line in self._path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+            kept = [line for line in kept if 0 < state.global_step >= msgspec.json.decode(line)["update"]]
+            self._path.write_bytes(b"".join(kept))
+        if state.global_step == 0:
+            self._add_point(state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Score when it is time."""
+        if state.global_step % self._eval_every == 0 or state.global_step == state.max_steps:
+            self._add_point(state)
+
+    def _add_point(self, state: Any) -> None:
+        trainer, chains = self._trainer, self._benchmark.chains
+        rank, world_size = trainer.args.process_index, trainer.args.world_size
+        can_share = trainer.model.why_no_trees is None
+        scores = score_chains(
+            trainer.model_wrapped, self._encoder, chains, rank=rank, world_size=world_size, share_prefixes=can_share
+        )
+        shares = gather_object([scores])
+        if not trainer.args.should_save:
+            return
+        by_chain = {chains[index]: values for share in shares for index, values in share.items()}
+        point = {"update": state.global_step, "epoch": state.epoch, **curve_point(self._benchmark, by_chain)}
+        with self._path.open("ab") as out:
+            out.write(msgspec.json.encode(point) + b"\n")
+        should_log = trainer.control.should_log
+        trainer.log({name: point[name] for name in ("overall", "auc") if point[name] is not None})
+        # Trainer takes the loss of this step for logged now; the other ranks would wait for this one to gather it
+        trainer.control.should_log = should_log
+
+
+def curve_point(benchmark: Benchmark, scores: dict[Any, list[float]]) -> dict[str, Any]:
+    """Overall value, AUC, and the macro-F1 of each source that the overall value is a mean of."""
+    result = model_result([with_scores(solution, "", scores[solution.chain]) for solution in benchmark.solutions])
+    counts = step_counts(result.table)
+    counted = [name for k, name in enumerate(result.table.sources) if step_counts(result.table, k).n_counted]
+    return {
+        "overall": result.value("overall"),
+        "auc": result.value("auc"),
+        "n_counted": counts.n_counted,
+        "n_unscored": counts.n_unscored,
+        "macro_f1": {source: result.value("macro_f1", source) for source in sorted(counted)},
+    }
+
+
+class ReportProgress(TrainerCallback):  # type: ignore[misc]
+    """Advances a progress bar by optimizer steps, with loss, speed and time left; on the first process alone.
+
+    The bar is closed with ``context``, also where training fails.
+    """
+
+    def __init__(self, progress: Progress, context: ExitStack) -> None:
+        self._progress, self._context = progress, context
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Open the bar at the step that training starts with."""
+        self._started, self._first_step = monotonic(), state.global_step
+        progress = self._progress if state.is_world_process_zero else silent
+        self._advance = self._context.enter_context(progress("training", state.max_steps))
+        self._advance(state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Advance by the step whose loss is logged; every step is."""
+        if logs and "loss" in logs:
+            speed = (state.global_step - self._first_step) / max(1e-9, monotonic() - self._started)
+            left = (state.max_steps - state.global_step) / speed
+            self._advance(1, f"loss {logs['loss']:.4f}, {speed:.3g} optimizer steps/s, {left:.0f} s left")
+
+
+class StopAfter(TrainerCallback):  # type: ignore[misc]
+    """Saves and stops after so many optimizer steps; the learning rate stays that of the whole schedule."""
+
+    def __init__(self, n_steps: int) -> None:
+        self._n_steps = n_steps
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop when it is time."""
+        if self._n_steps <= state.global_step < state.max_steps:
+            control.should_save = control.should_training_stop = True
+
+
+def run_trainer(
+    config: TrainConfig, run_dir: RunDir, prm: PRM, progress: Progress, *, is_first: bool, world_size: int
+) -> Trained:
+    """Do the optimizer steps that are left, and write the model."""
+    reason = prm.model.why_no_trees
+    if config.pack == "tree" and reason is not None and is_first:
+        print(f"rollouts are padded and not packed, which is slower: {reason}", file=sys.stderr)
+    is_packed = config.pack == "tree" and reason is None
+    examples = TrainingSet(run_dir.training_set, prm.encoder, pack=is_packed)
+    plan = BatchPlan(
+        lengths=examples.lengths,
+        batch_size=config.batch_size,
+        per_device=config.per_device,
+        world_size=world_size,
+        seed=config.seed,
+    )
+    if is_packed:
+        plan = packed_plan(plan, examples.problems, examples.n_prompt, epochs=config.epochs)
+    try:
+        trainer = PRMTrainer(prm, trainer_arguments(config, plan), plan, examples, config.save_total_limit)
+    except (ValueError, RuntimeError, ImportError) as error:  # such as a logger that is not installed
+        raise ConfigError(f"transformers' Trainer cannot be set up: {error}") from error
+    with ExitStack() as context:
+        trainer.add_callback(ReportProgress(progress, context))
+        if config.max_optimizer_steps is not None:
+            trainer.add_callback(StopAfter(config.max_optimizer_steps))
+        if config.eval_every:
+            trainer.add_callback(LearningCurve(trainer, config, prm.encoder))
+        result = trainer.train(resume_from_checkpoint=run_dir.last_checkpoint(remove_broken=is_first))
+    state = trainer.state
+    is_finished = state.global_step >= state.max_steps
+    if is_finished:
+        trainer.save_model(config.out)
+        if trainer.args.should_save:
+            finish_checkpoint(prm, run_dir.path)
+    trainer.accelerator.wait_for_everyone()
+    last_loss = next((entry["loss"] for entry in reversed(state.log_history) if "loss" in entry), None)
+    done = state.global_step, is_finished, is_first, result.training_loss
+    return Trained(config.out, *done, prm.config.data, last_loss)
