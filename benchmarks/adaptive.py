@@ -36,7 +36,7 @@ from scipy.stats import t as student
 from mprm import open_corpus
 from mprm.annotation import AdaptiveRule
 from mprm.cli.tables import show_table
-from mprm.data.tables import markdown_table
+from mprm.data.output import markdown_table
 from mprm.selection.strategies import random_order, rank_bis
 from mprm.theory.beta_binomial import all_fail, fit_beta
 

@@ -17,7 +17,7 @@ import mprm
 from mprm.cli import arguments as cli_arguments
 from mprm.cli.main import COMMANDS, MPRM, run
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
-from mprm.data.validate import ERRORS, WARNINGS
+from mprm.data.types import ERRORS, WARNINGS
 from mprm.selection.strategies import STRATEGIES
 from mprm_lab.cli import COMMANDS as LAB_COMMANDS, MPRM_LAB
 

@@ -1,6 +1,6 @@
 import pytest
 
-from mprm.errors import printable
+from mprm.data.output import printable
 
 
 @pytest.mark.parametrize(

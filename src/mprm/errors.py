@@ -1,4 +1,4 @@
-"""Every exception that mprm raises on purpose, and text from data made safe to show in a message.
+"""Every exception that mprm raises on purpose.
 
 Each derives from `MprmError`, so that one ``except`` catches them all, and from the builtin that a caller who knows
 nothing of mprm would expect.
@@ -31,17 +31,6 @@ class OutputExistsError(MprmError, FileExistsError):
 
 class MissingDependencyError(MprmError, ImportError):
     """An optional package is needed and not installed."""
-
-
-def printable(text: str) -> str:
-    r"""The text on one line, with whatever could steer a terminal or break a table written as an escape.
-
-    Examples
-    --------
-    >>> print(printable("ai2d\x1b[2J\n"), printable("Größe"))
-    ai2d\x1b[2J\n Größe
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def shown(value: Any, limit: int = 60) -> str:

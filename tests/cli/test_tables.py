@@ -1,7 +1,7 @@
 import pytest
 
 from mprm.cli.tables import latex_table, show_table
-from mprm.data.tables import Table, markdown_table
+from mprm.data.output import Table, markdown_table
 
 EVIL = "a\x1b[31m\x9b\x07\r\n\u202e[bold]b[/bold]|:smile:"
 SAFE = r"a\x1b[31m\x9b\x07\r\n\u202e[bold]b[/bold]|:smile:"

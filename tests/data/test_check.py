@@ -5,7 +5,7 @@ import pytest
 
 import mprm
 from mprm.cli.main import run
-from mprm.data.validate import ERRORS, WARNINGS
+from mprm.data.types import ERRORS, WARNINGS
 from tests.conftest import raw_record, write_jsonl
 
 

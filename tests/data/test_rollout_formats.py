@@ -11,7 +11,7 @@ import mprm
 from mprm.data.format import PRM_TOKEN
 from mprm.data.images import leaves_root
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, WRITABLE, decode_raw, parse_raw, write_mm_prm
-from mprm.data.validate import Issues
+from mprm.data.types import Issues
 from mprm.errors import ConfigError, DataError
 from tests.conftest import raw_record, write_jsonl
 

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from mprm.cli.main import run as run_mprm
 from mprm.cli.report import run
 from mprm.data import charts
-from mprm.data.tables import Table
+from mprm.data.output import Table
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError, OutputExistsError
 from mprm.report import ReportConfig, corpus as report_corpus, page as report_page, report
 from mprm.report.page import Best, csp_hash, render

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mprm.data.tables import Table
+from mprm.data.output import Table
 from mprm.errors import DataError
 from mprm.report import report
 from mprm.report.page import Best

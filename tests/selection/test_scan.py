@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from mprm.data.corpus import parse_line
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
-from mprm.data.validate import Issues, ValidationOptions
+from mprm.data.types import Issues, ValidationOptions
 from mprm.selection import scan as twin
 from mprm.selection.scan import BAD, BLANK, ROLLOUT, ROW, count_rows_python
 from tests.conftest import raw_record

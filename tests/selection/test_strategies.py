@@ -12,7 +12,8 @@ from mprm.config import StrategyName
 from mprm.data import records
 from mprm.data.corpus import open_corpus
 from mprm.data.engine import InlineEngine, ProcessEngine
-from mprm.selection.strategies import STRATEGIES, best, count_corpus, keep_top
+from mprm.selection.scan import count_corpus
+from mprm.selection.strategies import STRATEGIES, best, keep_top
 from tests import oracle
 from tests.conftest import raw_record, write_jsonl
 

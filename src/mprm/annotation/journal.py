@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from mprm.errors import ConfigError, DataError, printable
+from mprm.data.output import printable
+from mprm.errors import ConfigError, DataError
 
 SUFFIX = ".partial"
 APPLICATION_ID = int.from_bytes(b"mprm")

@@ -61,7 +61,7 @@ def run_stats(arguments: list[str]) -> int:
     every = {**sources, "all": corpus.total}
     rows = [[name, *(column.cell(entry) for column in STATISTICS)] for name, entry in every.items()]
     if options.style == "markdown":
-        from mprm.data.tables import markdown_table
+        from mprm.data.output import markdown_table
 
         print(markdown_table(heads, rows))
     elif options.style == "latex":

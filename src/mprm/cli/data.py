@@ -11,7 +11,7 @@ from mprm.config import Config, Force, Json, Option, Paths
 from mprm.data.check import CheckConfig, CheckReport, check
 from mprm.data.convert import ConvertConfig, convert
 from mprm.data.quickstart import quickstart
-from mprm.data.validate import ERRORS, WARNINGS
+from mprm.data.types import ERRORS, WARNINGS
 from mprm.progress import progress_bar
 
 EXAMPLES = 5

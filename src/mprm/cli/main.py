@@ -122,7 +122,7 @@ def run(arguments: list[str], program: Program = MPRM) -> int:
 
 def _shown(error: Exception) -> str:
     """The message, line by line, without anything from data that could steer the terminal."""
-    from mprm.errors import printable
+    from mprm.data.output import printable
 
     return "\n".join(map(printable, str(error).split("\n")))
 

@@ -1,14 +1,14 @@
-"""Tables for the terminal and for LaTeX; `mprm.data.tables` writes them in Markdown."""
+"""Tables for the terminal and for LaTeX; `mprm.data.output` writes them in Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mprm.errors import printable
+from mprm.data.output import printable
 
 if TYPE_CHECKING:
-    from mprm.data.tables import Table
+    from mprm.data.output import Table
 
 
 def rich_table(

@@ -10,8 +10,8 @@ from mprm.cli.arguments import as_json, parsed
 from mprm.cli.tables import show_table
 from mprm.config import Force, Json, Option, Paths
 from mprm.data.corpus import open_corpus
-from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
-from mprm.errors import ConfigError, printable
+from mprm.data.output import atomic_write, check_not_inputs, check_overwrite, printable
+from mprm.errors import ConfigError
 from mprm.progress import progress_bar
 from mprm.theory.fit import CorpusFit, FitConfig, SourceFit, fit_corpus
 

@@ -30,8 +30,7 @@ from mprm.data.images import check_images_exist as check_images_exist, check_ima
 from mprm.data.output import Dropped, hash_file
 from mprm.data.records import DataFile, Paths, find_files, read_records
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
-from mprm.data.types import CORRECT, IGNORED, INCORRECT, Chain, Solution, problem_key
-from mprm.data.validate import WARNINGS, BadRecord, Issues
+from mprm.data.types import CORRECT, IGNORED, INCORRECT, WARNINGS, BadRecord, Chain, Issues, Solution, problem_key
 from mprm.errors import DataError, shown
 
 Notes = dict[str, list[str]]

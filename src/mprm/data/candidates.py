@@ -21,8 +21,7 @@ from mprm.data.format import (
     text_field,
 )
 from mprm.data.rollout_formats import STEP_END
-from mprm.data.types import STEP_SEPARATOR, Candidate, CandidateSet, Question, split_steps
-from mprm.data.validate import BadRecord, Issues
+from mprm.data.types import STEP_SEPARATOR, BadRecord, Candidate, CandidateSet, Issues, Question, split_steps
 from mprm.errors import shown
 
 REMEDY = "Mend the records or take them out; docs/reranking.md shows the formats."

@@ -8,7 +8,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from mprm.errors import MissingDependencyError, printable
+from mprm.data.output import printable
+from mprm.errors import MissingDependencyError
 
 PALETTE = ["#0072b2", "#c04e00", "#009e73", "#cc79a7", "#8a6200", "#000000", "#56b4e9", "#6b7680"]
 """After Okabe and Ito: distinct with any kind of colour vision."""

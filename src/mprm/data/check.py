@@ -16,7 +16,7 @@ from mprm.config import EngineOptions, ImageRoot, InputFormat, TextOnly, takes
 from mprm.data.corpus import CountedLines, open_corpus, parse_lines
 from mprm.data.engine import make_engine
 from mprm.data.records import Chunk, is_blank, lines_of
-from mprm.data.validate import ERRORS, Issue, ValidationOptions
+from mprm.data.types import ERRORS, Issue, ValidationOptions
 from mprm.progress import Progress, silent
 
 

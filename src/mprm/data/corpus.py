@@ -26,8 +26,7 @@ from mprm.data.records import (
     lines_of,
 )
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, RolloutFormat, write_raw
-from mprm.data.types import Rollout
-from mprm.data.validate import BadRecord, Issues, ValidationOptions, validate
+from mprm.data.types import BadRecord, Issues, Rollout, ValidationOptions, validate
 from mprm.errors import ConfigError, DataError, MissingDependencyError
 
 LOOK_AT = 1000
@@ -270,7 +269,7 @@ def open_corpus(
             raise ConfigError(f"the corpus was opened in another format than {format}; open its files again")
         options = ValidationOptions(
             text_only=text_only or paths.options.text_only,
-            image_root=image_folder(image_root) or paths.options.image_root,
+            image_root=None if image_root is None else image_folder(image_root) or paths.options.image_root,
             forbids=forbids or paths.options.forbids,
         )
         return replace(paths, options=options)
@@ -278,7 +277,9 @@ def open_corpus(
     if is_frame(paths):
         folder = TemporaryFolder()
         paths = write_frame(paths, folder.path / "frame.jsonl")
-    options = ValidationOptions(text_only=text_only, image_root=image_folder(image_root), forbids=forbids)
+    options = ValidationOptions(
+        text_only=text_only, image_root=None if image_root is None else image_folder(image_root), forbids=forbids
+    )
     files = tuple(find_files(paths))
     formats: dict[str, RolloutFormat] = {}
     chunks: list[Chunk] = []

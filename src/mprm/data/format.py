@@ -12,8 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from mprm.config import nearest
 from mprm.data.records import DataFile, Paths, Record, find_files, read_records
-from mprm.data.types import Step
-from mprm.data.validate import BadRecord, Issues, StrictIssues
+from mprm.data.types import BadRecord, Issues, Step, StrictIssues
 from mprm.errors import ConfigError, DataError, shown
 
 Data = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Writing outputs: whole or not at all, with a manifest beside them and every dropped record kept."""
+"""Outputs: files written whole or not at all, manifests, dropped records; tables as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -286,3 +286,48 @@ def write_with_manifest(path: str, data: bytes, *, output: Mapping[str, Any] | N
         temporary.write_bytes(data)
         entry = {"path": path, "n_bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
         write_manifest(path, output={**entry, **(output or {})}, **manifest)
+
+
+# Tables
+
+
+def printable(text: str) -> str:
+    r"""The text on one line, with whatever could steer a terminal or break a table written as an escape.
+
+    Examples
+    --------
+    >>> print(printable("ai2d\x1b[2J\n"), printable("Größe"))
+    ai2d\x1b[2J\n Größe
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of text under heads, with a title above and notes below."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    has_total: bool = False
+    """Whether the last row sums up the others."""
+
+    def markdown(self) -> str:
+        """The table in Markdown, under its title."""
+        notes = map(printable, self.notes)
+        return "\n\n".join([f"## {printable(self.title)}", markdown_table(self.heads, self.rows), *notes]) + "\n"
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    r"""The table in Markdown: the first column left, the others right; whatever could break it is escaped.
+
+    Examples
+    --------
+    >>> print(markdown_table(["source", "n"], [["a|b", "1"]]))
+    | source | n |
+    | --- | ---: |
+    | a\|b | 1 |
+    """
+    lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *rows]
+    return "\n".join("| " + " | ".join(printable(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -17,8 +17,7 @@ from mprm.data.format import Data, Format, by_name, check_no_bad, has, read_item
 from mprm.data.images import IMAGE_MARK, find_images
 from mprm.data.output import hash_file
 from mprm.data.records import find_files
-from mprm.data.types import Question
-from mprm.data.validate import BadRecord, Issues
+from mprm.data.types import BadRecord, Issues, Question
 from mprm.errors import DataError, shown
 
 REMEDY = "Mend or remove these records; docs/questions.md shows what each format needs."

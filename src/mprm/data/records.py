@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from mprm.data.validate import BadRecord, Issues
+from mprm.data.types import BadRecord, Issues
 from mprm.errors import DataError, InputNotFoundError, MissingDependencyError, shown
 
 Container = Literal["plain", "gz", "zst", "parquet"]

@@ -27,8 +27,7 @@ from mprm.data.format import (
     steps_with_labels,
     text_field,
 )
-from mprm.data.types import STEP_SEPARATOR, Rollout, Step
-from mprm.data.validate import BadRecord, Issues, StrictIssues
+from mprm.data.types import STEP_SEPARATOR, BadRecord, Issues, Rollout, Step, StrictIssues
 from mprm.errors import shown
 
 append_mm_prm: Callable[[bytes | mmap, int, int, float, bytearray], bool] | None

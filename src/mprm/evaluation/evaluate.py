@@ -13,8 +13,8 @@ import msgspec
 from mprm import __version__
 from mprm.config import Option, Tau, TextOnly, takes
 from mprm.data.benchmarks import Benchmark, BenchmarkFile, check_images_exist, check_images_readable, read_benchmark
+from mprm.data.output import Table
 from mprm.data.records import Paths
-from mprm.data.tables import Table
 from mprm.data.types import StepScorer
 from mprm.errors import ConfigError
 from mprm.evaluation.bootstrap import METRICS, Comparison, Estimate, Key, ModelResult, compare, model_result

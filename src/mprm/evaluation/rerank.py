@@ -23,11 +23,10 @@ from mprm.config import Option, takes
 from mprm.data.candidates import read_candidates
 from mprm.data.charts import Chart, can_draw, line_figure, save_figure
 from mprm.data.images import image_files
-from mprm.data.output import atomic_write, check_not_inputs, hash_file
+from mprm.data.output import Table, atomic_write, check_not_inputs, hash_file, printable
 from mprm.data.records import find_files, is_url
-from mprm.data.tables import Table
 from mprm.data.types import Candidate, CandidateSet, StepScorer
-from mprm.errors import ConfigError, DataError, OutputExistsError, printable
+from mprm.errors import ConfigError, DataError, OutputExistsError
 from mprm.evaluation.best_of_n import (
     AGGREGATES,
     BASELINES,

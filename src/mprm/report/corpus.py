@@ -22,14 +22,13 @@ from mprm.data.engine import Engine, make_engine
 from mprm.data.output import MANIFEST_SUFFIX, DroppedRecords, InputHashes, check_not_inputs, check_unchanged
 from mprm.data.records import Chunk, lines_of
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, RolloutFormat
-from mprm.data.types import Rollout
-from mprm.data.validate import Issues
+from mprm.data.types import Issues, Rollout
 from mprm.errors import DataError
 from mprm.progress import Progress, silent
 from mprm.report.report import ReportConfig
-from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT
+from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT, LabelCounts, R_of, Rows, count_corpus, p_pos_of
 from mprm.selection.stats import Statistics, statistics_by_source
-from mprm.selection.strategies import STRATEGIES, LabelCounts, R_of, Rows, count_corpus, p_pos_of, rank_bis, tie_order
+from mprm.selection.strategies import STRATEGIES, rank_bis, tie_order
 
 IntArray = NDArray[np.int64]
 HIGH_MC, LOW_MC = 0.90, 0.70

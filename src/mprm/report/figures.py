@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from mprm.data.charts import line_figure, save_figure
-from mprm.data.output import atomic_write, check_overwrite
-from mprm.errors import printable
+from mprm.data.output import atomic_write, check_overwrite, printable
 from mprm.report.corpus import TITLES, CorpusView, Histogram
 from mprm.report.report import ReportConfig
 

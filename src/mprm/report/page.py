@@ -18,8 +18,8 @@ from markupsafe import Markup
 
 from mprm import __version__
 from mprm.data.images import image_folder, open_image
-from mprm.data.tables import Table
-from mprm.errors import DataError, MissingDependencyError, printable
+from mprm.data.output import Table, printable
+from mprm.errors import DataError, MissingDependencyError
 from mprm.report.corpus import HIGH_MC, LOW_MC, CorpusView, mc_level, packed_counts
 from mprm.report.report import ReportConfig
 from mprm.selection.bis import mixture, reliability

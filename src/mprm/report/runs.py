@@ -14,8 +14,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from mprm.data.charts import Chart, Point, Series
-from mprm.data.output import MANIFEST_SUFFIX
-from mprm.data.tables import Table
+from mprm.data.output import MANIFEST_SUFFIX, Table
 from mprm.errors import DataError, InputNotFoundError
 from mprm.evaluation.best_of_n import best_of_n_chart
 from mprm.evaluation.bootstrap import METRICS, Difference, Estimate

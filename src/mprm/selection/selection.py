@@ -45,10 +45,10 @@ from mprm.data.records import Chunk, Container, container_of, is_url, lines_of, 
 from mprm.data.types import Rollout
 from mprm.errors import ConfigError, DataError, MissingDependencyError
 from mprm.progress import Advance, Progress, silent
-from mprm.selection.scan import BLANK, ROLLOUT
+from mprm.selection.scan import BLANK, ROLLOUT, BoolArray, LabelCounts, Part, Rows
 from mprm.selection.select import SelectConfig
 from mprm.selection.stats import Statistics, statistics_by_source, total
-from mprm.selection.strategies import BoolArray, LabelCounts, Part, Rows, keep_top
+from mprm.selection.strategies import keep_top
 
 STORED_OPTIONS = ("strategy", "rho", "keep", "source_rho", "alpha", "tau", "seed", "ties", "pool", "to", "skip_bad")
 """Options that a subset depends on, and its manifest holds."""

@@ -25,17 +25,17 @@ from mprm.data.output import (
 )
 from mprm.errors import ConfigError
 from mprm.progress import Progress, silent
-from mprm.selection.scan import ROLLOUT
-from mprm.selection.strategies import (
+from mprm.selection.scan import (
+    ROLLOUT,
     BoolArray,
     LabelCounts,
     R_of,
     Rows,
+    bis_of,
     count_corpus,
     is_mixed,
     mean_mc_of,
     p_pos_of,
-    rank_bis,
 )
 
 
@@ -117,7 +117,7 @@ def statistics_of(rows: Rows, *, alpha: float) -> Statistics:
         n_pos=int(rows["n_pos"].sum(dtype=np.int64)),
         sum_mc=float(rows["sum_all"].sum()),
         n_mixed=int(is_mixed(rows).sum()),
-        n_tied=int((rank_bis(rows, alpha=alpha) == alpha).sum()),
+        n_tied=int((bis_of(rows, alpha) == alpha).sum()),
         n_unsampled=int(rows["n_unsampled"].sum(dtype=np.int64)),
         n_mc=int(rows["n_mc"].max()),
     )
@@ -235,7 +235,7 @@ def score_batches(counts: LabelCounts, *, alpha: float) -> Iterator[Any]:
         p_pos = p_pos_of(rows)
         sources = names.take(pa.array(rows["source"]))
         columns = [sources, [part.chunk.path] * len(rows), indices + part.first_line, rows["n_steps"], rows["n_pos"]]
-        columns += [p_pos, p_pos * (1 - p_pos), R_of(rows), mean_mc_of(rows), rank_bis(rows, alpha=alpha)]
+        columns += [p_pos, p_pos * (1 - p_pos), R_of(rows), mean_mc_of(rows), bis_of(rows, alpha)]
         yield pa.record_batch(columns, schema=score_schema())
 
 

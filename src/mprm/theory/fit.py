@@ -21,12 +21,22 @@ from mprm.data.engine import Engine, make_engine
 from mprm.data.output import Dropped, DroppedRecords
 from mprm.data.records import lines_of
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
-from mprm.data.validate import Issues
+from mprm.data.types import Issues
 from mprm.errors import DataError
 from mprm.progress import Progress, silent
-from mprm.selection.scan import ROLLOUT, Counted, CountTask, count_labels, start_counting
+from mprm.selection.scan import (
+    ROLLOUT,
+    ROW_TYPE,
+    BoolArray,
+    Counted,
+    CountTask,
+    LabelCounts,
+    count_labels,
+    gather_counts,
+    start_counting,
+)
 from mprm.selection.select import SelectConfig
-from mprm.selection.strategies import ROW_TYPE, BoolArray, LabelCounts, gather_counts, keep_top
+from mprm.selection.strategies import keep_top
 from mprm.theory.beta_binomial import (
     REMEDY,
     Z_95,
@@ -166,7 +176,7 @@ def count_corpus_steps(
     on_bad: Callable[[Dropped], Any] | None = None,
     progress: Progress = silent,
 ) -> StepCounts:
-    """Read the corpus once; see `mprm.selection.strategies.count_corpus`."""
+    """Read the corpus once; see `mprm.selection.scan.count_corpus`."""
     numbers: dict[Kind, int] = {}
     codes = bytearray()
 

@@ -38,7 +38,8 @@ from mprm.annotation.samplers.sampler import (
 )
 from mprm.config import takes
 from mprm.data.images import place_images
-from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError, printable
+from mprm.data.output import printable
+from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError
 
 try:
     import httpx2
