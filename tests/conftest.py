@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -99,3 +101,13 @@ def random_corpus(corpus: Callable[..., Path]) -> Path:
     rng = random.Random(7)
     sizes = {"ai2d": 97, "geos": 1, "vqav2": 40}
     return corpus(**{name: [random_scores(rng) for _ in range(n)] for name, n in sizes.items()})
+
+
+def script(path: str) -> ModuleType:
+    """A script of the checkout, imported."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, Path(__file__).parents[1] / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

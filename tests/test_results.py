@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
-from types import ModuleType
+
+from tests.conftest import script
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 
 
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_page_on_the_text_model_is_made_of_its_results() -> None:
     results = json.loads((RESULTS / "text_prm.json").read_text())
-    assert (RESULTS / "text_prm.md").read_text() == script("text_prm").page(results)
+    assert (RESULTS / "text_prm.md").read_text() == script("benchmarks/text_prm.py").page(results)
 
 
 def test_the_lab_page_is_made_of_its_results() -> None:
@@ -51,7 +42,7 @@ def test_the_page_of_the_second_run_is_made_of_both_results() -> None:
     first, again = (read_results(RESULTS / f"{name}.json") for name in ("lab", "lab_again"))
     assert again["summary"] == summary_of(again["runs"])
     assert [again[name] for name in ("corpus", "benchmark")] == [first[name] for name in ("corpus", "benchmark")]
-    assert (RESULTS / "lab_again.md").read_text() == script("lab_again").page(first, again)
+    assert (RESULTS / "lab_again.md").read_text() == script("benchmarks/lab_again.py").page(first, again)
 
 
 def test_the_figures_on_shared_prefixes_are_those_of_the_results() -> None:
@@ -88,7 +79,9 @@ def test_the_figures_on_shared_prefixes_are_those_of_the_results() -> None:
 
 
 def test_packed_and_plain_cells_are_compared_by_the_seeds_that_both_have() -> None:
-    comparison = script("packed_tables").compared({0: 58.0, 1: 60.0, 2: 59.0}, {0: 57.0, 1: 60.0, 3: 10.0})
+    comparison = script("benchmarks/packed_tables.py").compared(
+        {0: 58.0, 1: 60.0, 2: 59.0}, {0: 57.0, 1: 60.0, 3: 10.0}
+    )
     assert comparison["packed"]["mean"] == 59.0
     assert comparison["plain"]["mean"] == 58.5
     assert (comparison["packed_less_plain"]["mean"], comparison["packed_less_plain"]["n"]) == (0.5, 2)

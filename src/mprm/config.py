@@ -59,7 +59,6 @@ class Declared:
 
     @property
     def name(self) -> str:
-        """The field's name."""
         return self.field.name
 
     @property
@@ -90,7 +89,6 @@ class Config:
     """Checks each option's type, choices and range; a subclass adds what must hold between them."""
 
     def __post_init__(self) -> None:
-        """Check every option."""
         for entry in declared(type(self)):
             value = _plain(getattr(self, entry.name), entry)
             object.__setattr__(self, entry.name, value)

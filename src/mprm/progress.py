@@ -24,17 +24,13 @@ Unit = Literal["items", "bytes"]
 class Advance(Protocol):
     """Called with how much more is done, and optionally with a note that the bar shows."""
 
-    def __call__(self, n: int, note: str = "") -> None:
-        """Advance the bar."""
-        ...
+    def __call__(self, n: int, note: str = "") -> None: ...
 
 
 class Progress(Protocol):
     """Opens a progress bar; `total` is None where it is not known."""
 
-    def __call__(self, title: str, total: int | None, unit: Unit = "items") -> AbstractContextManager[Advance]:
-        """The bar, as a context that gives the function to advance it."""
-        ...
+    def __call__(self, title: str, total: int | None, unit: Unit = "items") -> AbstractContextManager[Advance]: ...
 
 
 @contextmanager

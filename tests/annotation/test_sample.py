@@ -15,7 +15,7 @@ import pytest
 
 from mprm.annotation.sample import SampleConfig, sample
 from mprm.annotation.samplers.sampler import Answered, Completion, Request, numbered
-from mprm.cli.sample import run
+from mprm.cli.annotate import run_sample as run
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
 from tests.annotation.full_disk import files_of_at_most
@@ -323,7 +323,11 @@ def test_a_run_that_was_killed_continues_with_every_question_once(tmp_path: Path
     out, partial = tmp_path / "c.jsonl", tmp_path / "c.jsonl.partial"
     with chat_server(delay_s=0.1) as server:
         command = [
-            *(sys.executable, "-c", "import sys; from mprm.cli.sample import run; sys.exit(run(sys.argv[1:]))"),
+            *(
+                sys.executable,
+                "-c",
+                "import sys; from mprm.cli.annotate import run_sample; sys.exit(run_sample(sys.argv[1:]))",
+            ),
             *(str(questions), "--server", server.url, "--served-model", "policy", "--out", str(out)),
             *("--n", "2", "--concurrency", "4"),
         ]

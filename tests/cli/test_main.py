@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mprm.cli.main import COMMANDS, run
-from mprm.cli.reference import reference
+from tests.conftest import script
 
 
 def cpu_time(arguments: list[str]) -> float:
@@ -81,4 +81,6 @@ def test_a_reader_that_goes_away_is_no_error(random_corpus) -> None:
 
 def test_the_reference_of_the_command_line_is_current() -> None:
     path = Path(__file__).parents[2] / "docs" / "cli.md"
-    assert path.read_text() == reference(), "make it anew: python -m mprm.cli.reference > docs/cli.md"
+    assert path.read_text() == script("docs/cli_reference.py").reference(), (
+        "make it anew: python docs/cli_reference.py > docs/cli.md"
+    )

@@ -539,7 +539,7 @@ def test_a_real_reward_model_scores_what_a_real_policy_sampled(kind: str, tmp_pa
     pytest.importorskip("transformers")
     from PIL import Image
 
-    from mprm.cli.sample import run as run_sample
+    from mprm.cli.annotate import run_sample
     from mprm.models import PRM, PRMConfig
     from tests.tiny_models import save_tiny
 

@@ -1,4 +1,4 @@
-"""``mprm annotate``."""
+"""``mprm annotate`` and ``mprm sample``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mprm.annotation.annotate import AnnotateConfig, annotate, estimate_cost
 from mprm.annotation.run import check_output
+from mprm.annotation.sample import SampleConfig, sample
 from mprm.annotation.samplers.load import SamplerOptions
 from mprm.cli.arguments import as_json, parsed
 from mprm.config import Json, Option
@@ -49,7 +50,6 @@ class AnnotateCommand(AnnotateConfig, SamplerOptions):
     json: Json = False
 
     def __post_init__(self) -> None:
-        """Check the options."""
         super().__post_init__()
         if bool(self.questions) == bool(self.rollouts_from):
             raise ConfigError("name either QUESTIONS or --rollouts-from FILE")
@@ -68,8 +68,7 @@ class AnnotateCommand(AnnotateConfig, SamplerOptions):
         return RaySampler(self.sampler, workers=self.ray_workers, address=self.ray_address)
 
 
-def run(arguments: list[str]) -> int:
-    """Parse, call `mprm.annotate`, print."""
+def run_annotate(arguments: list[str]) -> int:
     example = "mprm annotate questions.jsonl --policy Qwen2.5-VL-7B-Instruct --image-root images --out raw.jsonl"
     options = parsed(AnnotateCommand, arguments, command="annotate", example=example)
     config = options.narrowed(AnnotateConfig)
@@ -149,3 +148,35 @@ def run_remarks(summary: RunSummary) -> list[str]:
     if summary.n_failed:
         lines.append(f"{summary.n_failed:,} questions failed, each with its reason in {summary.failed_to}.")
     return lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleCommand(SampleConfig, SamplerOptions):
+    """Sample several answers of a policy to each question. A run that was stopped continues where it was."""
+
+    questions: Annotated[
+        tuple[str, ...],
+        Option("Files, globs or folders of questions.", "QUESTIONS", group="input", is_positional=True),
+    ]
+    out: Annotated[str, Option("Where the candidates go, one line a question.", "FILE", group="output")]
+    json: Json = False
+
+
+def run_sample(arguments: list[str]) -> int:
+    example = "mprm sample questions.jsonl --policy Qwen2.5-VL-7B-Instruct --out candidates.jsonl"
+    options = parsed(SampleCommand, arguments, command="sample", example=example)
+    options.check_sampler(options.out)
+    check_output(options.out, options.questions, force=options.force)  # before a policy is loaded
+    config = options.narrowed(SampleConfig)
+    summary = sample(options.questions, options.sampler(), options.out, config, progress=progress_bar)
+    if options.json:
+        print(as_json(asdict(summary)))
+        return 0
+    print(f"{summary.n_done:,} questions with {options.n} candidates each in {summary.out}.")
+    n_truncated, n_candidates = summary.stats["n_truncated"], summary.stats["n_candidates"]
+    if n_truncated:
+        limit = f"{options.max_new_tokens:,} tokens"
+        print(f"{n_truncated:,} of {n_candidates:,} candidates were cut off at {limit}.")
+    for remark in run_remarks(summary):
+        print(remark)
+    return 0

@@ -63,7 +63,6 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, with the nearest option where one is unknown."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the message and exit with 2."""
         known = [name for name in self._option_string_actions if name.startswith("--")]
         for word in message.removeprefix("unrecognized arguments: ").split() if "unrecognized" in message else ():
             for close in difflib.get_close_matches(word.split("=")[0], known, n=1):
@@ -72,7 +71,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _add(parser: Any, entry: Declared) -> None:
-    """Add the option of one field."""
     field, option = entry.field, entry.option
     is_required = field.default is MISSING
     default = None if is_required else field.default

@@ -22,7 +22,6 @@ class ConvertInternVLCommand(ConvertInternVLConfig):
 
 
 def run(arguments: list[str]) -> int:
-    """Convert a checkpoint."""
     example = "mprm convert-internvl InternVL2_5-8B InternVL2_5-8B-native"
     command = parsed(ConvertInternVLCommand, arguments, command="convert-internvl", example=example)
     config = command.narrowed(ConvertInternVLConfig)

@@ -21,7 +21,6 @@ class ScoreCommand(ScoreConfig):
 
 
 def run_score(arguments: list[str]) -> int:
-    """Parse, call `mprm.score`, print."""
     example = "mprm score annotations/*.jsonl --out scores.parquet"
     options = parsed(ScoreCommand, arguments, command="score", example=example)
     summary = score(options.paths, options.out, options.narrowed(ScoreConfig), progress=progress_bar)
@@ -44,7 +43,6 @@ class StatsCommand(StatsConfig):
 
 
 def run_stats(arguments: list[str]) -> int:
-    """Parse, call `mprm.stats`, print."""
     example = "mprm stats annotations/*.jsonl --style markdown"
     options = parsed(StatsCommand, arguments, command="stats", example=example)
     corpus = stats(options.paths, options.narrowed(StatsConfig), progress=progress_bar)

@@ -28,7 +28,6 @@ class CheckCommand(CheckConfig):
 
 
 def run_check(arguments: list[str]) -> int:
-    """Parse, call `mprm.check`, print."""
     example = "mprm check annotations/*.jsonl --image-root images/"
     options = parsed(CheckCommand, arguments, command="check", example=example)
     report = check(options.paths, options.narrowed(CheckConfig), progress=progress_bar)
@@ -82,7 +81,6 @@ class ConvertCommand(ConvertConfig):
 
 
 def run_convert(arguments: list[str]) -> int:
-    """Parse, call `mprm.convert`, print."""
     example = "mprm convert bis10.jsonl --to trl --out bis10_trl.jsonl"
     options = parsed(ConvertCommand, arguments, command="convert", example=example)
     summary = convert(options.paths, options.out, options.narrowed(ConvertConfig), progress=progress_bar)
@@ -106,7 +104,6 @@ class QuickstartCommand(Config):
 
 
 def run_quickstart(arguments: list[str]) -> int:
-    """Parse, call `mprm.quickstart`, print."""
     options = parsed(QuickstartCommand, arguments, command="quickstart", example="mprm quickstart .")
     paths = quickstart(options.folder, force=options.force)
     for path in paths:

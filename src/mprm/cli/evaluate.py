@@ -28,7 +28,6 @@ class EvaluateCommand(EvaluateConfig):
 
 
 def run(arguments: list[str]) -> int:
-    """Parse, call `mprm.evaluate`, print."""
     example = "mprm evaluate bench/test.jsonl --model runs/bis10 --image-root bench --out eval/bis10"
     options = parsed(EvaluateCommand, arguments, command="evaluate", example=example)
     evaluation = evaluate(options.benchmarks or None, config=options.narrowed(EvaluateConfig), progress=progress_bar)

@@ -12,7 +12,7 @@ from mprm import __version__
 from mprm.errors import ConfigError, MprmError
 
 COMMANDS = {
-    "annotate": ("mprm.cli.annotate:run", "questions to rollouts with Monte-Carlo step scores, by a policy"),
+    "annotate": ("mprm.cli.annotate:run_annotate", "questions to rollouts with Monte-Carlo step scores, by a policy"),
     "check": ("mprm.cli.data:run_check", "find every issue in a corpus, with file and line"),
     "stats": ("mprm.cli.corpus:run_stats", "the paper's statistics tables, per source and overall"),
     "score": ("mprm.cli.corpus:run_score", "one row a rollout: its label counts, R, mixture and BIS"),
@@ -20,7 +20,7 @@ COMMANDS = {
     "convert": ("mprm.cli.data:run_convert", "convert a corpus to another format"),
     "train": ("mprm.cli.train:run", "from rollouts to a process reward model"),
     "evaluate": ("mprm.cli.evaluate:run", "how well a model tells correct steps from incorrect ones"),
-    "sample": ("mprm.cli.sample:run", "candidate solutions of questions, from a policy"),
+    "sample": ("mprm.cli.annotate:run_sample", "candidate solutions of questions, from a policy"),
     "rerank": ("mprm.cli.rerank:run", "choose the best of N candidates by step scores"),
     "report": ("mprm.cli.report:run", "one page on a corpus, its selection and its runs, that opens offline"),
     "convert-internvl": (

@@ -23,7 +23,6 @@ class ReportCommand(ReportConfig):
 
 
 def run(arguments: list[str]) -> int:
-    """Parse, call `mprm.report`, print."""
     example = "mprm report annotations/*.jsonl --image-root images --runs runs eval --out report.html"
     options = parsed(ReportCommand, arguments, command="report", example=example)
     result = report(options.paths, options.narrowed(ReportConfig), progress=progress_bar)

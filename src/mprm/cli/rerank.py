@@ -23,7 +23,6 @@ class RerankCommand(RerankConfig):
 
 
 def run(arguments: list[str]) -> int:
-    """Parse, call `mprm.rerank`, print."""
     example = "mprm rerank candidates.jsonl --model runs/bis10 --image-root images --out rerank/bis10"
     options = parsed(RerankCommand, arguments, command="rerank", example=example)
     reranking = rerank(options.candidates, config=options.narrowed(RerankConfig), progress=progress_bar)

@@ -47,7 +47,6 @@ class SelectCommand(SelectConfig):
 
 
 def run(arguments: list[str]) -> int:
-    """Parse, call `mprm.select`, write, print."""
     example = "mprm select annotations/*.jsonl --strategy bis --rho 0.10 --alpha 0.05 --seed 0 --out bis10.jsonl"
     options = parsed(SelectCommand, arguments, command="select", example=example)
     if options.out is not None and not options.dry_run:

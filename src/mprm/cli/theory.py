@@ -31,7 +31,6 @@ class FitCommand(FitConfig):
 
 
 def run(arguments: list[str]) -> int:
-    """Parse, call `mprm.theory.fit_corpus`, write, print."""
     if arguments[:1] not in (["fit"], ["-h"], ["--help"]):
         raise ConfigError(f"expected the subcommand fit, got {arguments[0] if arguments else 'none'}")
     words = arguments[arguments[0] == "fit" :]

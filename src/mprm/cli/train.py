@@ -24,7 +24,6 @@ class TrainCommand(TrainConfig):
 
 
 def run(arguments: list[str]) -> int:
-    """Parse, call `mprm.train`, print."""
     example = "mprm train bis10.jsonl --model Qwen2.5-VL-7B-Instruct --image-root images --out runs/bis10"
     options = parsed(TrainCommand, arguments, command="train", example=example)
     from mprm.progress import progress_bar

@@ -203,15 +203,11 @@ class Corpus:
 
     def to_arrow(self) -> Any:
         """A `pyarrow.Table` with one row a rollout, in v1.1-Raw columns and with its source."""
-        import pyarrow as pa
-
-        pairs = ((located.rollout, located.source) for located in self.located())
-        return pa.Table.from_batches(arrow_batches(pairs), schema=arrow_schema())
+        return arrow_table((located.rollout, located.source) for located in self.located())
 
     def to_pandas(self) -> Any:
         """A pandas frame with one row a rollout."""
-        _imported("pandas")
-        return self.to_arrow().to_pandas()
+        return as_pandas(self.to_arrow())
 
     def to_polars(self) -> Any:
         """A polars frame with one row a rollout."""
@@ -467,3 +463,16 @@ def arrow_batches(rollouts: Iterable[tuple[Rollout, str | None]]) -> Iterator[An
             {**write_raw(rollout, 0.0), "image": list(rollout.images), "source": source} for rollout, source in batch
         ]
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def arrow_table(rollouts: Iterable[tuple[Rollout, str | None]]) -> Any:
+    """A `pyarrow.Table` of (rollout, source) pairs."""
+    import pyarrow as pa
+
+    return pa.Table.from_batches(arrow_batches(rollouts), schema=arrow_schema())
+
+
+def as_pandas(table: Any) -> Any:
+    """The `pyarrow.Table` as a pandas frame."""
+    _imported("pandas")
+    return table.to_pandas()

@@ -54,7 +54,6 @@ class InlineEngine:
     """Works in this process, one item after the other."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """See `Engine.map`."""
         return map(function, items)
 
 
@@ -66,7 +65,6 @@ class ProcessEngine:
         self._pool: ProcessPoolExecutor | None = None
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """See `Engine.map`."""
         rest = iter(items)
         pending = deque(self._submit(function, item) for item in islice(rest, 2 * self.processes + 1))
         return self._results(function, rest, pending)
@@ -158,7 +156,6 @@ class RayEngine:
         self._address = address
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """See `Engine.map`."""
         ray = joined(self._address)
         task = ray.remote(function).options(max_retries=RETRIES)
         under_way = 4 * max(1, int(ray.cluster_resources().get("CPU", 1)))

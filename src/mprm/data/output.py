@@ -165,7 +165,6 @@ class DroppedRecords:
         weakref.finalize(self, self._file.close)
 
     def __call__(self, dropped: Dropped) -> None:
-        """Add one."""
         kinds = self.counts.setdefault(dropped.source, {})
         kinds[dropped.kind] = kinds.get(dropped.kind, 0) + 1
         self._file.write(msgspec.json.encode(dropped.as_dict()) + b"\n")
@@ -186,7 +185,6 @@ class DroppedRecords:
         }
 
     def write(self, path: str) -> None:
-        """Write all of them to a file."""
         self._file.seek(0)
         with atomic_write(path) as temporary, temporary.open("wb") as out:
             shutil.copyfileobj(self._file, out)

@@ -65,7 +65,6 @@ class SelectConfig(CorpusOptions, EngineOptions):
     ] = None
 
     def __post_init__(self) -> None:
-        """Check the options and how they go together."""
         if isinstance(self.source_rho, Mapping):
             entries = tuple(f"{source}={rho}" for source, rho in self.source_rho.items())
             object.__setattr__(self, "source_rho", entries)

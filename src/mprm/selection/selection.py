@@ -27,7 +27,7 @@ from mprm.data.convert import (
     target_for,
     unpack_spans,
 )
-from mprm.data.corpus import Corpus, arrow_batches, arrow_schema, bytes_by_source, parse_lines
+from mprm.data.corpus import Corpus, arrow_table, as_pandas, bytes_by_source, parse_lines
 from mprm.data.engine import Engine
 from mprm.data.output import (
     DroppedRecords,
@@ -43,7 +43,7 @@ from mprm.data.output import (
 )
 from mprm.data.records import Chunk, Container, container_of, is_url, lines_of, mapped
 from mprm.data.types import Rollout
-from mprm.errors import ConfigError, DataError, MissingDependencyError
+from mprm.errors import ConfigError, DataError
 from mprm.progress import Advance, Progress, silent
 from mprm.selection.scan import BLANK, ROLLOUT, BoolArray, LabelCounts, Part, Rows
 from mprm.selection.select import SelectConfig
@@ -142,14 +142,7 @@ class Selection:
 
     def to_pandas(self) -> Any:
         """The kept rollouts of the only subset as a pandas frame, as `mprm.Corpus.to_pandas` makes one."""
-        import pyarrow as pa
-
-        rollouts = self._kept_rollouts(self._only_subset("to_pandas"))
-        table = pa.Table.from_batches(arrow_batches(rollouts), schema=arrow_schema())
-        try:
-            return table.to_pandas()
-        except ImportError as error:
-            raise MissingDependencyError("this needs pandas: pip install pandas") from error
+        return as_pandas(arrow_table(self._kept_rollouts(self._only_subset("to_pandas"))))
 
     def _only_subset(self, wanted: str) -> Subset:
         if len(self.subsets) != 1:

@@ -1,4 +1,4 @@
-"""The text of docs/cli.md: what every command's ``--help`` prints. ``python -m mprm.cli.reference > docs/cli.md``."""
+"""The text of docs/cli.md: what every command's ``--help`` prints. ``python docs/cli_reference.py > docs/cli.md``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SUBCOMMANDS = {"theory": "theory fit"}
 WIDTH = "100"
 HEAD = """# Command line
 
-Made by `python -m mprm.cli.reference > docs/cli.md`; a test keeps it current. Each section is what `--help` prints;
+Made by `python docs/cli_reference.py > docs/cli.md`; a test keeps it current. Each section is what `--help` prints;
 the Python function of the same name takes the same options. Exit codes: 0 done; 1 bad data or a failed run; 2 wrong
 usage; 3 (`mprm check`) warnings only.
 
