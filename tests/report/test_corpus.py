@@ -26,8 +26,8 @@ from mprm.report.corpus import (
     unique_counts,
 )
 from mprm.report.page import bis_computation
-from mprm.selection.scan import LabelCounts, count_corpus
 from mprm.selection.select import SelectConfig
+from mprm.selection.stats import LabelCounts, count_corpus
 from tests.conftest import random_scores, raw_record, write_jsonl
 
 

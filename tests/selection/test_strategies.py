@@ -12,7 +12,7 @@ from mprm.config import StrategyName
 from mprm.data import records
 from mprm.data.corpus import open_corpus
 from mprm.data.engine import InlineEngine, ProcessEngine
-from mprm.selection.scan import count_corpus
+from mprm.selection.stats import count_corpus
 from mprm.selection.strategies import STRATEGIES, best, keep_top
 from tests import oracle
 from tests.conftest import raw_record, write_jsonl

@@ -26,8 +26,8 @@ from mprm.data.types import Issues, Rollout
 from mprm.errors import DataError
 from mprm.progress import Progress, silent
 from mprm.report.report import ReportConfig
-from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT, LabelCounts, R_of, Rows, count_corpus, p_pos_of
-from mprm.selection.stats import Statistics, statistics_by_source
+from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT
+from mprm.selection.stats import LabelCounts, R_of, Rows, Statistics, count_corpus, p_pos_of, statistics_by_source
 from mprm.selection.strategies import STRATEGIES, rank_bis, tie_order
 
 IntArray = NDArray[np.int64]

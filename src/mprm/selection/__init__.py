@@ -11,10 +11,15 @@ if TYPE_CHECKING:
         positive_fraction as positive_fraction,
         reliability as reliability,
     )
-    from mprm.selection.scan import ROW_TYPE as ROW_TYPE, LabelCounts as LabelCounts
     from mprm.selection.select import SelectConfig as SelectConfig, select as select
     from mprm.selection.selection import Selection as Selection
-    from mprm.selection.stats import Statistics as Statistics, score as score, stats as stats
+    from mprm.selection.stats import (
+        ROW_TYPE as ROW_TYPE,
+        LabelCounts as LabelCounts,
+        Statistics as Statistics,
+        score as score,
+        stats as stats,
+    )
     from mprm.selection.strategies import STRATEGIES as STRATEGIES, Strategy as Strategy, keep_top as keep_top
 
 __getattr__ = lazy_exports(__name__)

@@ -137,8 +137,8 @@ def select(
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     counting = start_counting(corpus, engine, tau=config.tau, stop_at_bad=not config.skip_bad)
     # numpy and what needs it are loaded only now, while the workers read
-    from mprm.selection.scan import gather_counts
     from mprm.selection.selection import Selection
+    from mprm.selection.stats import gather_counts
 
     dropped = DroppedRecords()
     on_bad = dropped if config.skip_bad else None

@@ -45,9 +45,9 @@ from mprm.data.records import Chunk, Container, container_of, is_url, lines_of, 
 from mprm.data.types import Rollout
 from mprm.errors import ConfigError, DataError
 from mprm.progress import Advance, Progress, silent
-from mprm.selection.scan import BLANK, ROLLOUT, BoolArray, LabelCounts, Part, Rows
+from mprm.selection.scan import BLANK, ROLLOUT
 from mprm.selection.select import SelectConfig
-from mprm.selection.stats import Statistics, statistics_by_source, total
+from mprm.selection.stats import BoolArray, LabelCounts, Part, Rows, Statistics, statistics_by_source, total
 from mprm.selection.strategies import keep_top
 
 STORED_OPTIONS = ("strategy", "rho", "keep", "source_rho", "alpha", "tau", "seed", "ties", "pool", "to", "skip_bad")

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import StrategyName
-from mprm.selection.scan import ROLLOUT, BoolArray, FloatArray, LabelCounts, R_of, Rows, bis_of, is_mixed, mean_mc_of
+from mprm.selection.scan import ROLLOUT
+from mprm.selection.stats import BoolArray, FloatArray, LabelCounts, R_of, Rows, bis_of, is_mixed, mean_mc_of
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

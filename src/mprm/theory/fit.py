@@ -24,18 +24,9 @@ from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.types import Issues
 from mprm.errors import DataError
 from mprm.progress import Progress, silent
-from mprm.selection.scan import (
-    ROLLOUT,
-    ROW_TYPE,
-    BoolArray,
-    Counted,
-    CountTask,
-    LabelCounts,
-    count_labels,
-    gather_counts,
-    start_counting,
-)
+from mprm.selection.scan import ROLLOUT, Counted, CountTask, count_labels, start_counting
 from mprm.selection.select import SelectConfig
+from mprm.selection.stats import ROW_TYPE, BoolArray, LabelCounts, gather_counts
 from mprm.selection.strategies import keep_top
 from mprm.theory.beta_binomial import (
     REMEDY,
@@ -176,7 +167,7 @@ def count_corpus_steps(
     on_bad: Callable[[Dropped], Any] | None = None,
     progress: Progress = silent,
 ) -> StepCounts:
-    """Read the corpus once; see `mprm.selection.scan.count_corpus`."""
+    """Read the corpus once; see `mprm.selection.stats.count_corpus`."""
     numbers: dict[Kind, int] = {}
     codes = bytearray()
 
