@@ -1,4 +1,4 @@
-"""The label counts of a corpus as arrays; ``mprm stats``, the tables of the paper; ``mprm score``, one row a rollout."""
+"""The label counts of a corpus as arrays; ``mprm stats``, the paper's tables; ``mprm score``, one row a rollout."""
 
 from __future__ import annotations
 
