@@ -103,9 +103,8 @@ def expected_vote(
 ) -> float:
     """Accuracy of the answer with the largest sum of weights, mean over the subsets; see `subsets`.
 
-    Answers with equal sums win with equal probability. Where candidates of one answer have different verdicts, the
-    answer is as correct as they are on average. Without any vote, nothing is correct. A candidate whose answer is -1
-    has no vote; weights are 1 for a majority vote, the candidates' scores for a weighted one.
+    Answers with equal sums win with equal probability. An answer whose candidates have different verdicts is as
+    correct as they are on average. A candidate whose answer is -1 has no vote; without any vote, nothing is correct.
     """
     n_answers = int(answers_M.max()) + 1
     if n_answers == 0:

@@ -282,8 +282,7 @@ def first_error_ranges(table: StepTable) -> HitRanges:
 def hit_counts(ranges: HitRanges, sources: IntArray, thresholds_C: FloatArray) -> FloatArray:
     """Counts of each source at each threshold, shape (C, K, 4).
 
-    The last axis: how many have an error, how many of these are predicted right; how many have none, how many of
-    these are predicted right.
+    The last axis: how many have an error, those of them predicted right; how many have none, those predicted right.
     """
     names = np.unique(sources)
     counts_C_K_4 = np.empty((len(thresholds_C), len(names), 4))

@@ -1,7 +1,4 @@
-"""The page: one HTML file that holds all it needs and requests nothing; text from data can only ever be text.
-
-Its figures as SVG, PNG and PDF need the extra ``report``.
-"""
+"""The page, one HTML file that requests nothing and where text from data is only ever text; figures with Altair."""
 
 from __future__ import annotations
 

@@ -89,14 +89,12 @@ def report(
     for path in (config.page, config.page + output.MANIFEST_SUFFIX):
         output.check_overwrite(path, force=config.force)
     runs = None
-    figures: tuple[str, ...] = ()
     if config.runs:
         from mprm.report.runs import read_runs, view_runs
 
         runs = view_runs(read_runs(config.runs))
     corpus = view_corpus(paths, config, progress=progress) if has_corpus else None
-    if config.figures is not None:
-        figures = write_figures(corpus, runs, config)
+    figures = () if config.figures is None else write_figures(corpus, runs, config)
     n_rollouts = {} if corpus is None else {name: entry.n_rollouts for name, entry in corpus.statistics.items()}
     with output.atomic_write(config.page) as temporary:
         temporary.write_text(page_markup(corpus, runs, config), encoding="utf-8")

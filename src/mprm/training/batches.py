@@ -1,7 +1,6 @@
 """Which rollouts make a global batch, and how it is split into micro-batches and over devices.
 
-Padded micro-batches hold rollouts of similar length; packed ones hold rollouts of the same problem, which share a
-prompt.
+Padded micro-batches hold rollouts of similar length; packed ones those of the same problem, which share a prompt.
 """
 
 from __future__ import annotations

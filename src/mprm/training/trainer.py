@@ -62,10 +62,7 @@ def step_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def trainer_arguments(config: TrainConfig, plan: BatchPlan | None = None) -> TrainingArguments:
-    """Trainer's arguments.
-
-    Without a plan they only say how the run is launched: its rank, and whether DeepSpeed shards weights on loading.
-    """
+    """Trainer's arguments; without a plan they only say how the run is launched, which loading weights depends on."""
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(Path(config.out) / "logs"))
     n_steps = 1 if plan is None else plan.n_optimizer_steps * config.epochs
     is_bf16 = config.precision in ("bf16", "pure-bf16")
