@@ -215,18 +215,16 @@ def test_a_figure_shows_all_kept_and_coverage_of_every_source(
 ) -> None:
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
-    from mprm.report import figures
-
-    monkeypatch.setattr(figures, "SUFFIXES", ("svg",))
+    monkeypatch.setattr(report_page, "SUFFIXES", ("svg",))
     result = report(random_corpus, out=tmp_path / "r.html", figures=tmp_path / "figures")
     assert [Path(path).stem for path in result.figures] == [
         *("bis", "bis_by_source", "r", "r_by_source", "mixture", "mixture_by_source", "step_scores")
     ]
     drawn = (tmp_path / "figures" / "bis_by_source.svg").read_text()
     assert all(name in drawn for name in ("ai2d", "geos", "vqav2"))
-    for colour in (figures.ALL, figures.KEPT):
+    for colour in (report_page.ALL, report_page.KEPT):
         assert drawn.count(f'fill="{colour}"') > 3
-    assert drawn.count(f'stroke="{figures.COVERAGE}"') == 3
+    assert drawn.count(f'stroke="{report_page.COVERAGE}"') == 3
 
 
 @pytest.mark.slow

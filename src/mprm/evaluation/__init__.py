@@ -1,7 +1,4 @@
-"""Step metrics, thresholds, intervals and comparisons; best-of-N.
-
-`mprm.evaluate` and `mprm.rerank` are the stages.
-"""
+"""Step metrics, thresholds, intervals, comparisons and best-of-N; `mprm.evaluate` and `mprm.rerank` are stages."""
 
 from typing import TYPE_CHECKING
 

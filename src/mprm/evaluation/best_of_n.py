@@ -43,7 +43,6 @@ METHODS = {
 BASELINES = ("majority_vote", "random", "first")
 """What the PRM's choice is compared with, question by question."""
 Subsets = Literal["all", "first"]
-"""Best-of-N over all subsets of N candidates, or among the first N alone."""
 TIE = 1e-9
 """Sums of weights that differ by less, relatively, are equal: the order of adding must not decide."""
 
@@ -89,13 +88,10 @@ def expected_oracle(correct_M: FloatArray, n: int) -> float:
 
 
 def subsets(m: int, n: int, *, most: int, seed: int) -> BoolArray:
-    """Subsets of n out of m candidates as rows of a mask, shape (S, M).
-
-    All of them where there are no more than ``most``; else ``most`` random ones, the same for every question.
-    """
+    """Subsets of n out of m as rows of a mask, shape (S, M): all, or ``most`` random ones where there are more."""
     if comb(m, n) <= most:
         chosen = np.array(list(combinations(range(m), n)))
-    else:
+    else:  # the same for every question
         chosen = np.random.default_rng([seed, m, n]).random((most, m)).argpartition(n, axis=1)[:, :n]
     masks = np.zeros((len(chosen), m), dtype=np.bool_)
     np.put_along_axis(masks, chosen, True, axis=1)
@@ -107,9 +103,8 @@ def expected_vote(
 ) -> float:
     """Accuracy of the answer with the largest sum of weights, mean over the subsets; see `subsets`.
 
-    Answers with equal sums win with equal probability. Where candidates of one answer have different verdicts, the
-    answer is as correct as they are on average. Without any vote, nothing is correct. A candidate whose answer is -1
-    has no vote; weights are 1 for a majority vote, the candidates' scores for a weighted one.
+    Answers with equal sums win with equal probability. An answer whose candidates have different verdicts is as
+    correct as they are on average. A candidate whose answer is -1 has no vote; without any vote, nothing is correct.
     """
     n_answers = int(answers_M.max()) + 1
     if n_answers == 0:
@@ -184,18 +179,10 @@ def best_of_n(
     seed: int = 0,
     progress: Progress = silent,
 ) -> BestOfNResult:
-    """Best-of-N over all questions, and over those of each source.
+    """Best-of-N over all questions, and over those of each source; each of ``ns`` is at most any question's M.
 
-    Parameters
-    ----------
-    ns
-        Each no larger than the number of any question's candidates.
-    over
-        ``all``: the expectation over all subsets of N candidates, in closed form; for votes, the mean over all
-        subsets or over ``draws`` random ones where there are more. ``first``: the first N.
-        No votes are held where not a single answer is known.
-    draws, seed
-        Bootstrap draws over questions, maximum of subsets for votes; seed of both.
+    ``over="all"``: the expectation over all subsets of N candidates, in closed form; for votes, the mean over all
+    subsets or over ``draws`` random ones where there are more. ``first``: the first N. Without answers, no votes.
     """
     can_vote = any((question.answers_M >= 0).any() for question in questions)
     methods = [name for name in METHODS if name != "prm" and (can_vote or not name.endswith("_vote"))]
@@ -253,7 +240,6 @@ def _summary(
     index = {column: c for c, column in enumerate(columns)}
 
     def estimated(column: Column, baseline: Column | None = None) -> AccuracyEstimate:
-        """Of a column, or of its lead over a baseline."""
         values, distribution, bounds = (
             array[:, index[column]] - (0 if baseline is None else array[:, index[baseline]])
             for array in (lower_Q_C, means_D_C, upper_Q_C)

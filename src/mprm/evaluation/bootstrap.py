@@ -13,16 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from mprm.evaluation import metrics
-from mprm.evaluation.metrics import (
-    BINS,
-    BoolArray,
-    FloatArray,
-    HitRanges,
-    IntArray,
-    RankedSteps,
-    StepTable,
-    Thresholds,
-)
+from mprm.evaluation.metrics import BINS, BoolArray, FloatArray, IntArray, StepTable, Thresholds
 from mprm.evaluation.scores import ScoredSolution
 
 Key = tuple[str | None, str]
@@ -107,7 +98,7 @@ class UnitCounts:
     """Shape (U, 4): `metrics.hit_counts` of its solutions, for first errors."""
     bins: FloatArray
     """Shape (U, 3 * BINS): see `metrics.expected_calibration_error`."""
-    rankings: tuple[tuple[str | None, RankedSteps, IntArray], ...]
+    rankings: tuple[tuple[str | None, metrics.RankedSteps, IntArray], ...]
     """(source, its steps by score, the unit of each of them), and so for all sources together."""
 
     def by_source(self, counts_U_4: FloatArray, weights_D_P: FloatArray) -> FloatArray:
@@ -122,7 +113,7 @@ def count_units(table: StepTable, thresholds: Thresholds) -> UnitCounts:
     units, unit_of_solution = np.unique(np.stack([table.source, table.problem], 1), axis=0, return_inverse=True)
     n_units, unit_of_solution = len(units), unit_of_solution.reshape(-1)
 
-    def hits(ranges: HitRanges, thresholds_of_folds: tuple[float, ...]) -> FloatArray:
+    def hits(ranges: metrics.HitRanges, thresholds_of_folds: tuple[float, ...]) -> FloatArray:
         t = np.array(thresholds_of_folds)[thresholds.fold][table.problem[ranges.solution]]
         is_hit = (ranges.above < t) & (t <= ranges.up_to)
         unit, column = unit_of_solution[ranges.solution], np.where(ranges.is_error, 0, 2)
@@ -157,13 +148,7 @@ def _summed(rows: IntArray, columns: IntArray, amounts: FloatArray | BoolArray, 
 
 
 def compute_metrics(counts: UnitCounts, weights_D_P: FloatArray) -> dict[Key, FloatArray]:
-    """Every metric of each source and of all together, shape (D,); nan where it is undefined.
-
-    Parameters
-    ----------
-    weights_D_P : shape (D, P)
-        How often each draw holds each problem; ones for the metrics themselves.
-    """
+    """Every metric of each source and of all together, shape (D,), nan where undefined; weights of 1 are no draw."""
     weights_D_U = weights_D_P[:, counts.problem]
     steps_D_K = counts.by_source(counts.steps, weights_D_P)
     solutions_D_K = counts.by_source(counts.solutions, weights_D_P)
@@ -201,7 +186,6 @@ class ModelResult:
     metrics: dict[Key, Estimate]
 
     def value(self, metric: str, source: str | None = None) -> float | None:
-        """A metric of all sources together, or of one; None where it is undefined."""
         return self.metrics[source, metric].value
 
 
@@ -268,15 +252,13 @@ class Comparison:
     """Two-sided, for the overall value: how often a difference as large comes of swapping the two at random."""
     n_permutations: int
     is_exact: bool
-    """Whether every way of swapping was tried."""
     n_left_out: int
     """Labelled steps that only one of them scored."""
 
 
 def compare(model: ModelResult, baseline: ModelResult, *, draws: int, seed: int) -> Comparison:
     """The model against the baseline; both hold the same steps, see `mprm.evaluation.scores.check_same_steps`."""
-    is_unscored, is_unscored_there = np.isnan(model.table.scores), np.isnan(baseline.table.scores)
-    is_left_out = is_unscored != is_unscored_there
+    is_left_out = np.isnan(model.table.scores) != np.isnan(baseline.table.scores)
     if is_left_out.any():
         tables = (replace(r.table, scores=np.where(is_left_out, np.nan, r.table.scores)) for r in (model, baseline))
         model, baseline = (
@@ -341,7 +323,6 @@ def permutation_test(
 
 
 def _swapped_difference(model: UnitCounts, baseline: UnitCounts, is_swapped_D_P: FloatArray) -> FloatArray:
-    """Difference of the overall values after swapping the two models on some problems."""
     moved = model.by_source(baseline.steps - model.steps, is_swapped_D_P)
     own, other = (c.by_source(c.steps, np.ones((1, c.n_problems))) for c in (model, baseline))
     return metrics.overall_f1(own + moved) - metrics.overall_f1(other - moved)

@@ -40,7 +40,6 @@ SOURCE_COLUMNS = {
     "first_error_accuracy": "first-error accuracy",
     "processbench_f1": "ProcessBench F1",
 }
-"""Metrics that the table of sources shows, with short heads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +82,6 @@ class Evaluation:
     files: tuple[BenchmarkFile, ...]
     """The benchmark's, where it was read."""
     notes: tuple[str, ...]
-    """What is odd about the benchmark's records."""
     models: tuple[ModelResult, ...]
     comparisons: tuple[Comparison, ...]
     """Every other model against the first."""
@@ -111,7 +109,6 @@ class Evaluation:
         }
 
     def tables(self) -> list[Table]:
-        """The metrics of all models side by side, each model's sources, and the comparisons."""
         heads, rows = ["metric"], [[title] for title in METRICS.values()]
         for model in self.models:
             heads += [model.name, "95% interval"]
@@ -272,7 +269,6 @@ def _source_table(model: ModelResult, threshold: str) -> Table:
 
 
 def _warnings(model: ModelResult) -> list[str]:
-    """What a reader of a model's numbers must know."""
     warnings = []
     for k, source in enumerate(model.table.sources):
         counts = step_counts(model.table, k)

@@ -21,11 +21,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Threshold = Literal["held-out", "test"] | float
-"""Chosen on held-out problems, on the reported data itself, or fixed."""
 BINS = 15
 """Bins of the calibration error, of equal width."""
 MAX_CANDIDATES = 1000
-"""Thresholds that are tried."""
 TOLERANCE = 1e-12
 """Values that differ by less are equal: their sums were only rounded differently."""
 
@@ -77,8 +75,7 @@ class StepTable:
     @property
     def is_counted(self) -> BoolArray:
         """Shape (S,): whether step metrics count the step: it has a label and a score."""
-        is_counted: BoolArray = (self.labels != 0) & ~np.isnan(self.scores)
-        return is_counted
+        return np.not_equal(self.labels, 0) & ~np.isnan(self.scores)
 
     @property
     def is_scored(self) -> BoolArray:
@@ -104,7 +101,6 @@ class TableCounts:
 
     @property
     def n_counted(self) -> int:
-        """Steps that step metrics count."""
         return self.n_correct + self.n_error
 
 
@@ -132,13 +128,7 @@ def defined_ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
 
 
 def f1_by_class(counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """F1 of the correct and of the incorrect class; 0 where nothing is in a class and nothing is predicted to be.
-
-    Parameters
-    ----------
-    counts : shape (..., 4)
-        Incorrect steps, those predicted so; correct steps, those predicted so. See `hit_counts`.
-    """
+    """F1 of the correct and of the incorrect class of `hit_counts`; 0 where none is, or is predicted to be, in it."""
     n_error, n_true_error, n_correct, n_true_correct = np.moveaxis(counts, -1, 0)
     n_wrong = n_error - n_true_error + n_correct - n_true_correct
     correct, error = (
@@ -193,10 +183,7 @@ def calibration_bin(scores: FloatArray) -> IntArray:
 def expected_calibration_error(bins: FloatArray) -> FloatArray:
     """Mean distance of a bin's mean score from its share of correct steps, weighted by its number of steps.
 
-    Parameters
-    ----------
-    bins : shape (..., 3, B)
-        Of each bin: number of steps, sum of scores, number of correct steps.
+    ``bins``, shape (..., 3, B): number of steps, sum of scores, number of correct steps.
     """
     n_steps, scores, correct = np.moveaxis(bins, -2, 0)
     # n / total * |scores / n - correct / n|: the n cancels, and an empty bin gives 0
@@ -227,11 +214,7 @@ def ranking_metrics(steps: RankedSteps, weights_D_S: FloatArray) -> dict[str, Fl
 
     ``auc``: probability that a correct step scores above an incorrect one, ties counting half.
     ``ap_error``, ``ap_correct``: mean precision over the recall of the class, equal scores taken together.
-
-    Parameters
-    ----------
-    weights_D_S : shape (D, S)
-        How often each draw holds each step, in the order of ``steps``.
+    ``weights_D_S``: how often each draw holds each step, in the order of ``steps``.
     """
     if not len(steps.starts):
         return dict.fromkeys(("auc", "ap_error", "ap_correct"), np.full(len(weights_D_S), np.nan))
@@ -266,7 +249,6 @@ class HitRanges(NamedTuple):
     """For each of M steps or solutions, the thresholds t at which it is predicted right: ``above < t <= up_to``."""
 
     solution: IntArray
-    """Shape (M,): index of the solution."""
     is_error: BoolArray
     """Shape (M,): whether the step is incorrect, or the solution has an error."""
     above: FloatArray
@@ -300,8 +282,7 @@ def first_error_ranges(table: StepTable) -> HitRanges:
 def hit_counts(ranges: HitRanges, sources: IntArray, thresholds_C: FloatArray) -> FloatArray:
     """Counts of each source at each threshold, shape (C, K, 4).
 
-    The last axis: how many have an error, how many of these are predicted right; how many have none, how many of
-    these are predicted right.
+    The last axis: how many have an error, those of them predicted right; how many have none, those predicted right.
     """
     names = np.unique(sources)
     counts_C_K_4 = np.empty((len(thresholds_C), len(names), 4))
@@ -324,9 +305,8 @@ class Thresholds:
 
     scheme: Literal["held-out", "test", "fixed"]
     steps: tuple[float, ...]
-    """For step metrics: of each fold, or a single one."""
+    """Of each fold, or a single one; so for ``solutions``, for first-error metrics."""
     solutions: tuple[float, ...]
-    """For first-error metrics, likewise."""
     fold: IntArray
     """Shape (P,): fold of each problem."""
 

@@ -111,21 +111,17 @@ class ChosenCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reranking:
-    """What was chosen, and how good the choice is."""
+    """What was chosen, and how good the choice is; `notes` say what the counts mean."""
 
     model: str
     config: RerankConfig
     ns: tuple[int, ...]
     n_candidates: int
     n_failed: int
-    """Candidates that the checker could not decide on; counted as not correct."""
     failed_share: float
     n_answerless: int
-    """Candidates that state no answer; they have no vote."""
     n_unscored_steps: int
-    """Steps without a score: truncation cut them off, or the model gave nan."""
     n_unscored_candidates: int
-    """Candidates without any scored step; they rank below all others."""
     best_of_n: BestOfNResult
     chosen: list[ChosenCandidate]
 
@@ -163,7 +159,6 @@ class Reranking:
         return tables
 
     def notes(self) -> list[str]:
-        """What must be known to read the numbers."""
         config, largest, accuracy = self.config, max(self.ns), self.best_of_n.total.accuracy
         over = {"all": "expectation over all subsets of N candidates", "first": "the first N candidates"}
         notes = [
@@ -190,7 +185,6 @@ class Reranking:
         return notes
 
     def chart(self) -> Chart:
-        """Accuracy against N, a line and its 95% band for each method."""
         return best_of_n_chart("best_of_n", f"Best of N: {self.model}", self.best_of_n.total.accuracy)
 
 
@@ -260,7 +254,6 @@ def rerank(
 
 
 def _check_outputs(config: RerankConfig, inputs: list[str]) -> None:
-    """Stop when an output would replace an input, whatever ``force`` says, or anything else without it."""
     inputs = inputs if config.scores is None else [*inputs, config.scores]
     saved = Path(config.path(SCORES)).expanduser()
     if config.model is not None:
@@ -293,7 +286,6 @@ def _values_of_n(sets: Sequence[CandidateSet], given: tuple[int, ...]) -> tuple[
 def _step_scores(
     sets: Sequence[CandidateSet], config: RerankConfig, inputs: list[dict[str, Any]], progress: Progress
 ) -> ScoredSolutions:
-    """From the model, from saved scores, or from the candidate files themselves."""
     if config.scores is not None:
         scored = read_candidate_scores(config.scores, sets)
     elif config.model is not None:
@@ -328,8 +320,7 @@ def score_candidates(
 ) -> ScoredSolutions:
     """The candidates of all questions with the model's scores; saved to ``out`` as they come.
 
-    A run that was stopped continues, with the same candidates and the same model only: one with the same
-    ``fingerprint``, or else name.
+    A run that was stopped continues, with the same candidates and model (``fingerprint``, or else name) only.
     """
     model = name_of(scorer)
     solutions = {entry.key: entry.solutions for entry in sets}
@@ -459,7 +450,6 @@ def _chosen(
 
 
 def _write(reranking: Reranking, sets: Sequence[CandidateSet], inputs: list[dict[str, Any]]) -> None:
-    """Write chosen.jsonl, metrics.json with its manifest, metrics.md and, where Altair is installed, the figure."""
     config = reranking.config
     chosen = b"".join(msgspec.json.encode(line) + b"\n" for line in reranking.chosen)
     with atomic_write(config.path("chosen.jsonl")) as temporary:

@@ -48,7 +48,6 @@ class ScoringConfig(ModelOptions):
             object.__setattr__(self, "image_root", str(Path(self.image_root).expanduser()))
 
     def load_model(self) -> StepScorer:
-        """The model itself, or the one of the folder."""
         if not isinstance(self.model, str):
             return cast("StepScorer", self.model)
         from mprm.models.prm import PRM
@@ -57,7 +56,6 @@ class ScoringConfig(ModelOptions):
         return PRM.from_pretrained(self.model, image_root=self.image_root, **options)  # type: ignore[arg-type]
 
     def recorded(self) -> dict[str, Any]:
-        """The options that metrics.json holds."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_RECORDED}
 
     def path(self, name: str) -> str:
@@ -70,7 +68,6 @@ class ScoringConfig(ModelOptions):
         check_outputs(map(self.path, written), inputs=inputs, force=self.force)
 
     def write_results(self, metrics: Mapping[str, Any], text: str, **manifest: Any) -> None:
-        """Write metrics.md, and metrics.json with its manifest."""
         with atomic_write(self.path("metrics.md")) as temporary:
             temporary.write_text(text, encoding="utf-8")
         data = msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n"
@@ -86,7 +83,6 @@ class ScoredSolution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Files of earlier versions name it in their manifest."""
     problem: str = ""
     chain_xxh3: str = ""
-    """XXH3-64 of question, image paths and steps."""
     labels: tuple[int, ...] = ()
     """1 correct, -1 incorrect, 0 ignored; empty for a candidate."""
     first_error: int | None = None

@@ -1,8 +1,4 @@
-"""One HTML page on a corpus, its selection and its runs.
-
-The package is callable: ``mprm.report(paths, out=…)`` is ``mprm.report.report(paths, out=…)``, whether or not
-``mprm.report`` has been imported as a package before.
-"""
+"""One HTML page on a corpus, its selection and its runs; the package itself is callable, as `mprm.report.report`."""
 
 import sys
 from inspect import signature

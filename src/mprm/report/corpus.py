@@ -38,9 +38,8 @@ MAX_UNIQUE = 200_000
 MAX_ORDERED = 1_000_000
 """Rollouts; with more, the page holds no random order, and keeps a share of each tied label count."""
 N_BINS = 30
-"""Of a histogram over rollouts."""
 N_SCORE_BINS = 17
-"""Of step scores: 0, and sixteenths above it. With 16 continuations a step, a bin is one number of successes."""
+"""Of step scores: 0, (0, 1/16], (1/16, 2/16] …; with 16 continuations a step, a bin is one number of successes."""
 
 
 def mc_level(mean_mc: float) -> Literal["high", "medium", "low"]:
@@ -71,8 +70,7 @@ class UniqueCounts:
     def ranked(self, strategy: StrategyName, *, alpha: float) -> IntArray:
         """Shape (N,): indices into `inverse`, the best rollout first."""
         rank = STRATEGIES[strategy].rank(self.unique, alpha=alpha)
-        indices: IntArray = np.argsort(-rank[self.inverse], kind="stable")
-        return indices
+        return np.argsort(-rank[self.inverse], kind="stable")
 
     def n_kept(self, strategy: StrategyName, *, alpha: float, n_keep: int) -> IntArray:
         """Shape (U,): how many rollouts of each label count are kept."""
@@ -86,10 +84,8 @@ def unique_counts(counts: LabelCounts, source: int, *, seed: int) -> UniqueCount
     rows = counts.rows[rows_in_order]
     keys = [rows[name] for name in ("sum_all", "sum_pos", "n_pos", "n_steps")]
     by_key = np.lexsort(keys)
-    is_first = np.zeros(len(rows), np.bool_)
-    is_first[:1] = True
-    for key in keys:
-        is_first[1:] |= key[by_key][1:] != key[by_key][:-1]
+    is_first = np.ones(len(rows), np.bool_)
+    is_first[1:] = np.any([key[by_key][1:] != key[by_key][:-1] for key in keys], axis=0)
     inverse = np.empty(len(rows), np.int64)
     inverse[by_key] = np.cumsum(is_first) - 1
     n_rollouts = np.bincount(inverse, minlength=int(is_first.sum())).astype(np.int64)
@@ -123,7 +119,6 @@ def _packed(numbers: NDArray[Any]) -> str:
 
 
 TITLES = {"bis": "Balanced-Information Score", "R": "reliability R(x)", "mixture": "mixture p_pos (1 − p_pos)"}
-"""Of the quantities that histograms show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,13 +134,7 @@ class Histogram:
 
 
 def histograms(sources: Sequence[UniqueCounts], kept: Sequence[IntArray], *, alpha: float) -> list[Histogram]:
-    """For each quantity, the histogram of all sources together and that of each.
-
-    Parameters
-    ----------
-    kept
-        For each source, how many rollouts of each distinct label count are kept.
-    """
+    """For each quantity, the histogram of all sources together and of each; ``kept``: their `UniqueCounts.n_kept`."""
     ends = {"bis": 0.25 + alpha, "R": 1.0, "mixture": 0.25}  # the largest possible values
     counts = np.zeros((len(ends), 1 + len(sources), 2, N_BINS), np.int64)
     for s, (source, n_kept) in enumerate(zip(sources, kept, strict=True), 1):
@@ -172,7 +161,6 @@ class Case:
     """By BIS among its source's rollouts, from 1."""
     is_kept: bool
     row: int
-    """Row in the corpus."""
     file: str = ""
     line: int = 0
     rollout: Rollout | None = None
@@ -212,10 +200,7 @@ def choose_cases(source: UniqueCounts, *, alpha: float, n_keep: int, n_each: int
 def read_scores_and_cases(
     counts: LabelCounts, engine: Engine, cases: Sequence[Case], *, progress: Progress = silent
 ) -> tuple[IntArray, tuple[Case, ...]]:
-    """(steps by score, shape (sources, 17), and the cases with their rollouts), by reading the corpus again.
-
-    Label counts hold sums of scores and no text. The bins are the score 0, then (0, 1/16], (1/16, 2/16] and so on.
-    """
+    """(steps by score, shape (sources, 17), cases with their rollouts), read again: label counts hold only sums."""
     tasks = []
     for part in counts.parts:
         rows = counts.rows[part.first_row : part.first_row + part.n_rows]
@@ -237,11 +222,8 @@ def read_scores_and_cases(
 
 
 def _read(task: tuple[Chunk, NDArray[np.int32], set[int]]) -> tuple[dict[int, IntArray], dict[int, bytes]]:
-    """(numbers of steps by source and score bin, lines by number) of a chunk.
-
-    The task holds the source of each of its lines, -1 for those without a rollout, and the lines to return, from 0.
-    """
-    chunk, sources, wanted = task
+    """(numbers of steps by source and score bin, lines by number) of a chunk."""
+    chunk, sources, wanted = task  # the source of each line, -1 without a rollout; the lines to return, from 0
     scores: dict[int, list[float]] = {}
     lines: dict[int, bytes] = {}
     fmt = ROLLOUT_FORMATS[chunk.format]
@@ -288,7 +270,6 @@ class CorpusView:
     """A corpus and the selection that the page shows first."""
 
     inputs: list[dict[str, Any]]
-    """Its files, for the manifest."""
     statistics: dict[str, Statistics]
     """Of every source that has a rollout."""
     unique: tuple[UniqueCounts, ...]

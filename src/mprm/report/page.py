@@ -1,11 +1,11 @@
-"""The page: one HTML file that holds all it needs and requests nothing; text from data can only ever be text."""
+"""The page, one HTML file that requests nothing and where text from data is only ever text; figures with Altair."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
@@ -17,10 +17,11 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from mprm import __version__
+from mprm.data.charts import line_figure, save_figure
 from mprm.data.images import image_folder, open_image
-from mprm.data.output import Table, printable
+from mprm.data.output import Table, atomic_write, check_overwrite, printable
 from mprm.errors import DataError, MissingDependencyError
-from mprm.report.corpus import HIGH_MC, LOW_MC, CorpusView, mc_level, packed_counts
+from mprm.report.corpus import HIGH_MC, LOW_MC, TITLES, CorpusView, Histogram, mc_level, packed_counts
 from mprm.report.report import ReportConfig
 from mprm.selection.bis import mixture, reliability
 from mprm.selection.stats import STATISTICS, Statistics, total
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from mprm.report.runs import RunsView
 
 SCRIPTS = ("keep.js", "charts.js", "page.js")
-"""Parts of the one script, in order."""
 LIMITS = {"paths": 3, "images": 2, "question": 1500, "steps": 24, "step": 700, "summands": 10}
 """Input files that the page names; of a case, images, characters of the question, steps, characters of a step, and
 scores written out in a sum. The rest is counted."""
@@ -39,6 +39,9 @@ MAX_IMAGE_BYTES = 1_800_000
 """Of all images together, before base64: the page stays below 5 MB."""
 RELIABILITIES = ((0.25, "faint"), (0.75, "fair"), (1.0, "firm"))
 """Largest score and CSS class of a positive step."""
+ALL, KEPT, COVERAGE, NEGATIVE = "#b9ddf3", "#0072b2", "#c04e00", "#d55e00"
+SUFFIXES = ("svg", "png", "pdf")
+COLUMNS = 4
 
 
 class Best(str):
@@ -53,7 +56,6 @@ def page_markup(corpus: CorpusView | None, runs: RunsView | None, config: Report
         "corpus": None if corpus is None else _corpus_data(corpus, config),
         "charts": [] if runs is None else [asdict(chart) for chart in runs.charts],
     }
-    context = {} if corpus is None else _corpus_context(corpus, config)
     return render(
         "page.html",
         corpus=corpus,
@@ -64,7 +66,7 @@ def page_markup(corpus: CorpusView | None, runs: RunsView | None, config: Report
         limits=LIMITS,
         config=config,
         version=__version__,
-        **context,
+        **({} if corpus is None else _corpus_context(corpus, config)),
     )
 
 
@@ -116,7 +118,6 @@ def csp_hash(code: str) -> str:
 
 
 def _corpus_data(corpus: CorpusView, config: ReportConfig) -> dict[str, Any]:
-    """What the script draws and recomputes from."""
     label_counts = packed_counts(corpus.unique)
     return {
         "alpha": config.alpha,
@@ -134,7 +135,6 @@ def _corpus_data(corpus: CorpusView, config: ReportConfig) -> dict[str, Any]:
 
 
 def _corpus_context(corpus: CorpusView, config: ReportConfig) -> dict[str, Any]:
-    """What the templates show of a corpus."""
     every = total(corpus.statistics)
     tiles = {
         "rollouts": f"{every.n_rollouts:,}",
@@ -182,16 +182,13 @@ def bis_computation(scores: Sequence[float], *, alpha: float, tau: float) -> dic
 
 
 def _thumbnails(root: Path | None) -> Callable[[str], dict[str, Any]]:
-    """A function from an image's path to its thumbnail, decoded and encoded anew, or to why it is not shown.
-
-    Without a root no file is opened on the word of the data.
-    """
+    """A function from an image's path to its thumbnail, decoded and encoded anew, or to why it is not shown."""
     n_bytes = 0
 
     @cache
     def thumbnail(path: str) -> dict[str, Any]:
         nonlocal n_bytes
-        if root is None:
+        if root is None:  # no file is opened on the word of the data
             return {"reason": "images are shown with --image-root DIR"}
         if n_bytes >= MAX_IMAGE_BYTES:
             return {"reason": "left out, to keep the page small"}
@@ -210,3 +207,106 @@ def _thumbnails(root: Path | None) -> Callable[[str], dict[str, Any]]:
         return {"kind": kind, "data": encoded, "width": image.width, "height": image.height}
 
     return thumbnail
+
+
+def write_figures(corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig) -> tuple[str, ...]:
+    """Write every figure as SVG, PNG and PDF; returns the files."""
+    figures = {
+        f"{(config.figures or '').rstrip('/')}/{name}.{suffix}": (chart, suffix)
+        for name, chart in _figures(corpus, runs, config)
+        for suffix in SUFFIXES
+    }
+    for path in figures:
+        check_overwrite(path, force=config.force)
+    for path, (chart, suffix) in figures.items():
+        with atomic_write(path) as temporary:
+            save_figure(chart, temporary, suffix)
+    return tuple(figures)
+
+
+def _figures(corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig) -> Iterator[tuple[str, Any]]:
+    import altair as alt
+
+    if corpus is not None:
+        selection = f"BIS, α = {config.alpha:g}, ρ = {config.rho:g}"
+        for quantity, title in TITLES.items():
+            overall, *by_source = [h for h in corpus.histograms if h.quantity == quantity]
+            heading = f"All rollouts and those kept by {selection}"
+            yield quantity.lower(), _histogram(overall, title, heading, 420, 260)
+            panels = [_histogram(h, "", printable(h.source or ""), 170, 80, is_small=True) for h in by_source]
+            headings = alt.TitleParams(f"{title}: all rollouts and those kept by {selection}", offset=14)
+            yield f"{quantity.lower()}_by_source", alt.concat(*panels, columns=COLUMNS).properties(title=headings)
+        yield "step_scores", _step_scores(corpus, config.tau)
+    for chart in runs.charts if runs is not None else ():
+        yield chart.name, line_figure(chart)
+
+
+def _histogram(data: Histogram, x_title: str, title: str, width: int, height: int, *, is_small: bool = False) -> Any:
+    import altair as alt
+
+    step = data.end / len(data.n_all)
+    rows = [
+        {
+            "from": b * step,
+            "to": (b + 1) * step,
+            "middle": (b + 0.5) * step,
+            "all": n_all,
+            "kept": n_kept,
+            "share": n_kept / n_all if n_all else None,
+            "zero": 0,
+        }
+        for b, (n_all, n_kept) in enumerate(zip(data.n_all, data.n_kept, strict=True))
+    ]
+    base = alt.Chart(alt.InlineData(values=rows))
+    x = alt.X("from:Q", title=x_title or None, scale=alt.Scale(domain=[0, data.end], nice=False))
+    counts = alt.Scale(type="symlog")
+    axis = alt.Axis(format=",d", values=[10**power for power in range(7)])
+    y_title = None if is_small else "rollouts: all (light), kept (dark)"
+    bars = [
+        base.mark_rect(fill=colour, stroke="white", strokeWidth=0.5).encode(
+            x=x,
+            x2="to:Q",
+            y2="zero:Q",
+            y=alt.Y(f"{name}:Q", title=y_title, scale=counts, axis=axis),
+        )
+        for name, colour in (("all", ALL), ("kept", KEPT))
+    ]
+    share_axis = alt.Y(
+        "share:Q",
+        title=None if is_small else "coverage: kept / all",
+        scale=alt.Scale(domain=[0, 1]),
+        axis=alt.Axis(format="%", labelColor=COVERAGE, titleColor=COVERAGE, tickCount=2, grid=False),
+    )
+    curve = (
+        base.transform_filter("datum.share !== null")
+        .mark_line(
+            color=COVERAGE,
+            strokeWidth=1.5 if is_small else 2,
+            point=False if is_small else alt.OverlayMarkDef(color=COVERAGE, size=25),
+        )
+        .encode(x="middle:Q", y=share_axis)
+    )
+    layers = alt.layer(alt.layer(*bars), curve).resolve_scale(y="independent")
+    return layers.properties(width=width, height=height, title=title)
+
+
+def _step_scores(corpus: CorpusView, tau: float) -> Any:
+    import altair as alt
+
+    counts = corpus.step_scores.sum(0).tolist()
+    ends = [k / (len(counts) - 1) for k in range(len(counts))]
+    rows = [
+        {"score": end, "share": n / sum(counts), "label": "negative" if end <= tau else "positive"}
+        for end, n in zip(ends, counts, strict=True)
+    ]
+    colours = alt.Scale(domain=["positive", "negative"], range=[KEPT, NEGATIVE])
+    return (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_bar(size=20)
+        .encode(
+            x=alt.X("score:Q", title="MC score of a step (bins of a sixteenth, named by their upper end)"),
+            y=alt.Y("share:Q", title="share of steps", axis=alt.Axis(format="%")),
+            color=alt.Color("label:N", title=None, scale=colours),
+        )
+        .properties(width=480, height=260, title=f"MC scores of {sum(counts):,} steps")
+    )

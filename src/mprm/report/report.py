@@ -10,7 +10,6 @@ from mprm.errors import ConfigError
 from mprm.progress import Progress, silent
 
 PAGE = "report.html"
-"""Name of the page where the output is a folder."""
 NOT_STORED = ("out", "figures", "force", "engine", "processes", "ray_address")
 """Options that a manifest leaves out: the page does not depend on them."""
 
@@ -75,45 +74,32 @@ def report(
         See `ReportConfig`.
     """
     # here and not above: the command line needs the options alone
-    from mprm.data.charts import need_altair
-    from mprm.data.images import image_folder
-    from mprm.data.output import (
-        MANIFEST_SUFFIX,
-        atomic_write,
-        check_folder,
-        check_overwrite,
-        hash_file,
-        write_manifest,
-    )
+    from mprm.data import charts, images, output
     from mprm.report.corpus import view_corpus
-    from mprm.report.page import page_markup
+    from mprm.report.page import page_markup, write_figures
 
     config = ReportConfig.of(config, options)
     has_corpus = not (isinstance(paths, list | tuple) and not paths)
     if not has_corpus and not config.runs:
         raise ConfigError("there is nothing to report on: name files of rollouts, or --runs DIR")
-    image_folder(config.image_root)
+    images.image_folder(config.image_root)
     if config.figures is not None:
-        need_altair()
-        check_folder(config.figures)
-    for path in (config.page, config.page + MANIFEST_SUFFIX):
-        check_overwrite(path, force=config.force)
+        charts.need_altair()
+        output.check_folder(config.figures)
+    for path in (config.page, config.page + output.MANIFEST_SUFFIX):
+        output.check_overwrite(path, force=config.force)
     runs = None
-    figures: tuple[str, ...] = ()
     if config.runs:
         from mprm.report.runs import read_runs, view_runs
 
         runs = view_runs(read_runs(config.runs))
     corpus = view_corpus(paths, config, progress=progress) if has_corpus else None
-    if config.figures is not None:
-        from mprm.report.figures import write_figures
-
-        figures = write_figures(corpus, runs, config)
+    figures = () if config.figures is None else write_figures(corpus, runs, config)
     n_rollouts = {} if corpus is None else {name: entry.n_rollouts for name, entry in corpus.statistics.items()}
-    with atomic_write(config.page) as temporary:
+    with output.atomic_write(config.page) as temporary:
         temporary.write_text(page_markup(corpus, runs, config), encoding="utf-8")
-        n_bytes, digest = temporary.stat().st_size, hash_file(str(temporary))
-        write_manifest(
+        n_bytes, digest = temporary.stat().st_size, output.hash_file(str(temporary))
+        output.write_manifest(
             config.page,
             command="report",
             config={name: value for name, value in config.as_dict().items() if name not in NOT_STORED},

@@ -23,7 +23,6 @@ from mprm.evaluation.scores import read_scores
 from mprm.report.page import Best
 
 DEFAULT_RHO = 0.10
-"""Of `mprm select`."""
 ALL_DATA = "all"
 """The strategy of a run that was given no subset."""
 NOT_COMPARED = frozenset(
@@ -42,8 +41,6 @@ OLD_NAMES = {
 }
 """Training options that runs of earlier versions stored under other names."""
 Decoded = TypeVar("Decoded")
-
-
 F1 = dict[str | None, float | None]
 """Macro-F1 by source, and overall F1 under None."""
 
@@ -60,7 +57,6 @@ class CurvePoint(Struct, frozen=True):
 
     @property
     def f1(self) -> F1:
-        """All values of the point."""
         return dict([(None, self.overall), *self.macro_f1.items()])
 
 
@@ -119,7 +115,6 @@ class ModelMetrics(Struct):
 
     @property
     def f1(self) -> F1:
-        """Overall and by source."""
         by_source = ((source, row.macro_f1.value) for source, row in self.metrics.sources.items())
         return dict([(None, self.metrics.all.overall.value), *by_source])
 
@@ -155,12 +150,8 @@ class RerankingMetrics(Struct):
     total: _BestOfN
 
     def chart(self, name: str) -> Chart:
-        """Accuracy against N."""
         title = f"Best of N: {self.model}, {self.total.n_questions:,} questions"
         return best_of_n_chart(name, title, self.total.accuracy)
-
-
-# Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +165,6 @@ class TrainedOn:
 
     @property
     def name(self) -> str:
-        """Strategy and share."""
         return "all data" if self.strategy == ALL_DATA else f"{self.strategy} {100 * self.rho:g}%"
 
 
@@ -300,9 +290,6 @@ def _decode(kind: type[Decoded], data: bytes, where: Path | str) -> Decoded:
         raise DataError(f"{where}: {error}; expected what mprm wrote there. Run that stage again.") from error
 
 
-# Charts
-
-
 Result = tuple[list[str], str, TrainedOn, F1]
 """A model's settings, what else must be the same to compare it with others, its training data and its F1."""
 
@@ -359,7 +346,6 @@ def _seed_groups(measured: Iterable[TrainingRun], settings: dict[Path, list[str]
 
 
 def _curve_charts(measured: Sequence[TrainingRun], groups: dict[str, list[TrainingRun]]) -> list[Chart]:
-    """A chart of the overall value and of each source, with a line for each group of seeds."""
     charts = []
     for number, source in enumerate(dict.fromkeys(s for run in measured for point in run.curve for s in point.f1)):
         series = []
@@ -386,16 +372,14 @@ def _mean_point(x: float, values: Sequence[float]) -> Point:
 
 
 def _scaling_charts(stem: str, title: str, results: Iterable[Result]) -> Iterator[Chart]:
-    """F1 against rho, a line for each strategy; all lines end in the full data.
-
-    Only results of the same settings and sources share a chart, where they have two values of rho.
-    """
+    """F1 against rho, a line for each strategy; all lines end in the full data."""
     groups: dict[tuple[str, str], dict[str, dict[float, list[float]]]] = {}
     for settings, identity, on, f1 in results:
         name = ", ".join([*settings, *(source for source in f1 if source is not None)])
         if (value := f1[None]) is not None:
             lines = groups.setdefault((name, identity), {})
             lines.setdefault(on.strategy, {}).setdefault(on.rho, []).append(value)
+    # only results of the same settings and sources share a chart, where they have two values of rho
     several = {key: lines for key, lines in groups.items() if len(set().union(*lines.values())) > 1}
     for number, ((name, _), lines) in enumerate(several.items(), 1):
         full = lines.pop(ALL_DATA, {})
@@ -428,14 +412,11 @@ def _calibration_charts(evaluations: Sequence[EvaluationRun]) -> list[Chart]:
     return [chart] if series else []
 
 
-# Tables
-
 ModelRow = tuple[str, TrainedOn, F1]
 """A model's name, what it was trained on, and its F1."""
 
 
 def _training_tables(training: Sequence[TrainingRun], groups: dict[str, list[TrainingRun]]) -> list[Table]:
-    """The last point of each learning curve."""
     measured = [run for run in training if run.curve]
     sources = list(dict.fromkeys(source for run in measured for source in run.curve[-1].f1))
     rows: list[ModelRow] = []
@@ -513,7 +494,6 @@ def best_marked(rows: Sequence[tuple[str, Sequence[float | None]]]) -> list[tupl
 
 
 def _comparison_table(pair: _Comparison, metrics: EvaluationMetrics) -> Table:
-    """A paired comparison of an evaluation."""
     rows = []
     for metric, title in METRICS.items():
         difference = pair.differences.all.get(metric)

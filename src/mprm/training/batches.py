@@ -1,7 +1,6 @@
 """Which rollouts make a global batch, and how it is split into micro-batches and over devices.
 
-Padded micro-batches hold rollouts of similar length; packed ones hold rollouts of the same problem, which share a
-prompt.
+Padded micro-batches hold rollouts of similar length; packed ones those of the same problem, which share a prompt.
 """
 
 from __future__ import annotations
@@ -102,7 +101,6 @@ class RankBatches:
         self.plan, self.rank, self.epoch = plan, rank, epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Shuffle for that epoch."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -135,14 +133,10 @@ class PackedPlan(BatchPlan):
     """Packs of each device in a global batch, by its number of rollouts."""
 
     def n_rounds_of(self, n_rollouts: int) -> int:
-        """See `BatchPlan.n_rounds_of`."""
         return self.n_rounds[n_rollouts]
 
     def micro_batches(self, batch: list[int]) -> list[list[list[int]]]:
-        """The global batch as packs by round and rank, those of similar size in a round, the largest first.
-
-        A rank that gets none in a round gets the complement ``~i`` of an index, as in `BatchPlan.micro_batches`.
-        """
+        """The global batch as packs by round and rank, those of similar size in a round, the largest first."""
         packs = _packed(self.by_problem(batch), self.n_rounds_of(len(batch)) * self.world_size)
         shortest = min(batch, key=lambda index: (self.lengths[index], index))
         filled = [list(pack.rollouts) or [~shortest] for pack in packs]
@@ -184,10 +178,7 @@ def _packed(groups: Sequence[Pack], n_packs: int) -> list[Pack]:
 
 
 def packed_plan(plan: BatchPlan, problems: IntArray, n_prompt: IntArray, *, epochs: int = 1) -> PackedPlan:
-    """The plan with packs: as few as hold every global batch of the run's epochs.
-
-    ``n_prompt`` are the tokens before the first step of each rollout, shape (N,).
-    """
+    """The plan with as few packs as hold every global batch; ``n_prompt``, shape (N,): tokens before the steps."""
     batches = [batch for epoch in range(epochs) for batch in plan.global_batches(epoch)]
     packed = PackedPlan(
         **{entry.name: getattr(plan, entry.name) for entry in fields(BatchPlan)},

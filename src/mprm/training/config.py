@@ -94,7 +94,6 @@ class TrainConfig(CorpusOptions):
     )
 
     def __post_init__(self) -> None:
-        """Check what must hold between the options."""
         super().__post_init__()
         if self.soft and self.tau:
             raise ConfigError("soft labels have no threshold; leave out tau or soft")
@@ -107,6 +106,5 @@ class TrainConfig(CorpusOptions):
 
     @property
     def image_settings(self) -> dict[str, int]:
-        """The settings of images that were given, by the family's names."""
         names = ("min_pixels", "max_pixels", "max_patches")
         return {name: value for name in names if (value := getattr(self, name)) is not None}

@@ -79,7 +79,6 @@ def prepare(
     located = corpus.located(on_bad=dropped if skip_bad else None)
 
     def tokenize(entry: LocatedRollout) -> TokenizedChain | str:
-        """The chain, or why its images cannot be used."""
         reasons = [error for image in entry.rollout.images if (error := image_errors[image])]
         return "; ".join(reasons) or encoder.tokenize(entry.rollout.chain)
 
@@ -175,15 +174,12 @@ class TrainingSet:
         return len(self.lengths)
 
     def __getitems__(self, indices: list[int]) -> dict[str, Any]:
-        """A micro-batch for `PRMModel`, with its labels and where its rollouts come from.
-
-        The images of a problem are decoded once.
-        """
+        """A micro-batch for `PRMModel`, with its labels and where its rollouts come from."""
         import torch
 
         chains: list[TokenizedChain] = []
         labels: list[float] = []
-        cache: dict[tuple[Any, ...], Any] = {}
+        cache: dict[tuple[Any, ...], Any] = {}  # the images of a problem are decoded once
         # 0.3 ms a row of 600,000; Table.take copies all of them first, for 0.3 s and more
         rows = [self._table.slice(max(index, ~index), 1).to_pylist()[0] for index in indices]
         for index, row in zip(indices, rows, strict=True):

@@ -1,22 +1,33 @@
-"""``mprm train``: from rollouts to a process reward model."""
+"""``mprm train``: from rollouts to a process reward model, in a folder that only the same run can resume."""
 
 from __future__ import annotations
 
+import fcntl
+import shutil
+import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mprm.config import EngineOptions, takes
 from mprm.data.corpus import Corpus, open_corpus
 from mprm.data.engine import make_engine
-from mprm.data.output import InputHashes
-from mprm.errors import MprmError
-from mprm.models.checkpoint import need_torch
+from mprm.data.output import InputHashes, atomic_write
+from mprm.errors import ConfigError, MprmError, OutputExistsError
+from mprm.models.checkpoint import OLD_PRM_CONFIG, PRM_CONFIG, need_torch, prm_config_path, read_prm_config
 from mprm.models.prm import PRM
 from mprm.progress import Progress, silent
 from mprm.selection.select import select
 from mprm.training.config import TrainConfig
-from mprm.training.run_dir import RunDir, read_json, write_json
+
+FREE_TO_CHANGE = {
+    *("per_device", "pack", "device", "image_root", "dataloader_workers", "report_to"),
+    *("save_every", "save_total_limit", "max_optimizer_steps"),
+}
+"""Options that may differ when a run is resumed: they do not change the result, up to rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +43,6 @@ class Trained:
     """Mean over the optimizer steps since the last start; None where none was left to do."""
     data: dict[str, Any]
     last_loss: float | None = None
-    """Of the last optimizer step."""
 
 
 @takes(TrainConfig)
@@ -60,8 +70,6 @@ def train(
         Continue from the last complete checkpoint in ``out``; from the start where there is none.
     force
         Replace a run that is in ``out``, once the new one is finished.
-    progress
-        Reports rollouts prepared and optimizer steps done; see `mprm.progress`.
     """
     config = TrainConfig.of(config, options)
     need_torch()
@@ -111,15 +119,8 @@ def _prepare(
         return
     selected = None
     if config.strategy is not None:
-        selection = select(
-            corpus,
-            strategy=config.strategy,
-            rho=config.rho,
-            alpha=config.alpha,
-            tau=config.tau,
-            seed=config.select_seed,
-            skip_bad=config.skip_bad,
-        )
+        same = {name: getattr(config, name) for name in ("strategy", "rho", "alpha", "tau", "skip_bad")}
+        selection = select(corpus, seed=config.select_seed, **same)
         subset = selection.write(str(run_dir.data / "selected.jsonl"), force=True)
         corpus = open_corpus(subset.paths[0], format=config.format, text_only=config.text_only)
         manifest = str(Path(subset.manifest).relative_to(run_dir.path))
@@ -137,11 +138,141 @@ def _prepare(
 
 
 def leave_process_group() -> None:
-    """Leave the group of processes that torchrun started, if there is one.
-
-    A process that ends with the group's threads still running can crash, after all is written.
-    """
+    """Leave the group of torchrun's processes, whose running threads can crash a process that ends."""
     import torch
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+
+
+class RunDir:
+    """The files of a run in ``out``, and the lock on it."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.config, self.path = config, Path(config.out)
+        self.options = self.path / "train.json"
+        self.data = self.path / "data"
+        self.training_set = self.data / "train.arrow"
+        self.summary = self.data / "summary.json"
+        """Counts of the training set; written last, as the mark that it is complete."""
+        self._lock = ExitStack()
+        self._replaced: Path | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return prm_config_path(self.path) is not None
+
+    def check(self, inputs: list[str], *, resume: bool, force: bool) -> None:
+        """Raise an error where the run cannot go there; changes nothing."""
+        if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
+            raise ConfigError(f"{self.path} is no folder; choose another --out")
+        for name in [] if resume else inputs:
+            if Path(name).resolve().is_relative_to(self.path.resolve()):
+                raise ConfigError(f"{name} is in {self.path}, the folder of the run; choose another --out")
+        if not self.path.exists() or not any(self.path.iterdir()):
+            return
+        if not self.options.is_file():
+            raise ConfigError(
+                f"{self.path} is not empty and not the folder of a training run ({self.options.name} is not in it);"
+                " choose another --out"
+            )
+        if self.summary.is_file() and not (resume or force):
+            raise OutputExistsError(
+                f"{self.path} exists already; continue with --resume, replace it with --force, or choose another"
+                " folder"
+            )
+
+    def lock(self, identity: dict[str, Any], *, resume: bool) -> None:
+        """Lock the folder, for a new run or the same one as before.
+
+        An earlier run is moved aside until the new one is finished; a start that never came to training is removed.
+        """
+        options = msgspec.json.decode(msgspec.json.encode({**self.config.as_dict(), **identity}))  # tuples as lists
+        if resume and self.summary.is_file():
+            self._take_lock()
+            before = read_json(self.options)
+            changed = [name for name in options if name not in FREE_TO_CHANGE and before.get(name) != options[name]]
+            if changed:
+                differences = "; ".join(f"{name} was {before.get(name)!r}, now {options[name]!r}" for name in changed)
+                raise ConfigError(f"{self.path} holds another run and cannot be resumed: {differences}")
+            return
+        if resume:
+            print(f"there is no run in {self.path} to resume; it starts now", file=sys.stderr)
+        if self.options.is_file():
+            self._take_lock()
+            if self.summary.is_file():
+                replaced = self.path.with_name(self.path.name + ".replaced")
+                if replaced.exists():
+                    raise ConfigError(
+                        f"{replaced} is in the way: an earlier --force was not finished; move or remove it"
+                    )
+                self._replaced = self.path.rename(replaced)
+                print(f"the earlier run is kept in {replaced} until this one is finished", file=sys.stderr)
+            else:
+                shutil.rmtree(self.data, ignore_errors=True)
+                self.options.unlink()
+        self.data.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        write_json(self.options, options)
+
+    def _take_lock(self) -> None:
+        self._lock.close()
+        file = self._lock.enter_context((self.path / "lock").open("a"))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise ConfigError(
+                f"another process is training in {self.path}; wait for it, or choose another --out"
+            ) from error
+
+    def release(self) -> None:
+        """Unlock the folder; the run that it replaced is removed once this one is finished."""
+        self._lock.close()
+        if self._replaced is not None and self.is_finished:
+            shutil.rmtree(self._replaced)
+
+    def last_checkpoint(self, *, remove_broken: bool) -> str | None:
+        """The newest complete checkpoint; what a killed run left half-written is removed."""
+        newest = None
+        for folder in checkpoints(self.path / "checkpoints"):
+            if _is_complete(folder):
+                newest = str(folder)
+            elif remove_broken:
+                shutil.rmtree(folder)
+        return newest
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The run's checkpoints, oldest first, complete or not."""
+    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*")}
+    return sorted((path for path in steps if steps[path].isdigit()), key=lambda path: int(steps[path]))
+
+
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Size of every file of a checkpoint but ``prm_config.json``."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    names = (PRM_CONFIG, OLD_PRM_CONFIG)
+    return {str(path.relative_to(folder)): path.stat().st_size for path in paths if path.name not in names}
+
+
+def _is_complete(folder: Path) -> bool:
+    """Whether the checkpoint's config is there, and every file that it names has the size it had."""
+    try:
+        return read_prm_config(folder).files == file_sizes(folder)
+    except MprmError:
+        return False
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Write indented JSON, all of it or nothing."""
+    with atomic_write(str(path)) as temporary:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(values), indent=2) + b"\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The values of a file that `write_json` wrote."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path} is damaged: {error}; start again with --force") from error

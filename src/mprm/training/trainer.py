@@ -39,11 +39,9 @@ from mprm.progress import Progress, silent
 from mprm.training.batches import BatchPlan, RankBatches, packed_plan
 from mprm.training.config import TrainConfig
 from mprm.training.dataset import TrainingSet
-from mprm.training.run_dir import RunDir, checkpoints, file_sizes
-from mprm.training.train import Trained
+from mprm.training.train import RunDir, Trained, checkpoints, file_sizes
 
 LAUNCH = Path(__file__).parent / "launch"
-"""Configurations for sharded training."""
 CURVE = "curve.jsonl"
 
 
@@ -55,12 +53,7 @@ def step_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
     The caller divides by the number of steps of the whole global batch, so that a step's weight does not depend on
     who shares its micro-batch or its device.
 
-    Parameters
-    ----------
-    logits : shape (S, 2)
-        Yes, then No.
-    labels : shape (S,)
-        In [0, 1], hard or soft; negative where the step is ignored.
+    ``logits``, shape (S, 2): Yes, then No. ``labels``, shape (S,): in [0, 1]; negative where the step is ignored.
     """
     margin = logits[:, 0] - logits[:, 1]
     # where(): an ignored step must not spoil the sum, but stays in the graph for the other ranks' sake
@@ -69,11 +62,7 @@ def step_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def trainer_arguments(config: TrainConfig, plan: BatchPlan | None = None) -> TrainingArguments:
-    """``transformers.TrainingArguments`` of the run.
-
-    Without a plan they only say how the run is launched: the rank of this process, and whether DeepSpeed shards the
-    weights, which must be known before they are loaded.
-    """
+    """Trainer's arguments; without a plan they only say how the run is launched, which loading weights depends on."""
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(Path(config.out) / "logs"))
     n_steps = 1 if plan is None else plan.n_optimizer_steps * config.epochs
     is_bf16 = config.precision in ("bf16", "pure-bf16")
@@ -227,12 +216,10 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
         return loader
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[Any, Any]:
-        """The micro-batches of the next optimizer step, each loaded when its turn comes, and its number of steps.
-
-        Trainer would load all of them first: with images, gigabytes.
-        """
+        """The micro-batches of the next optimizer step, and its number of steps."""
         epoch, step = divmod(self.state.global_step, self._plan.n_optimizer_steps)
         n_steps = int(self._examples.n_steps[self._batches_of(epoch)[step]].sum())
+        # lazily: Trainer would load all of them first, with images gigabytes
         return _Lazy(epoch_iterator, num_batches), torch.tensor(n_steps, device=device)
 
     def compute_loss(
@@ -248,12 +235,9 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Trainer's; before the weights change, every loss of the optimizer step must be finite.
-
-        Checked once an optimizer step: the device has to finish its work to answer.
-        """
+        """Trainer's; before the weights change, every loss of the optimizer step must be finite."""
         loss = super().training_step(*args, **kwargs)
-        if self.accelerator.sync_gradients:
+        if self.accelerator.sync_gradients:  # once an optimizer step: the device has to finish its work to answer
             losses = torch.stack([total for total, _ in self._unchecked]).tolist()
             for value, (_, locations) in zip(losses, self._unchecked, strict=True):
                 if not math.isfinite(value):
@@ -337,7 +321,6 @@ class LearningCurve(TrainerCallback):  # type: ignore[misc]
             self._add_point(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Score when it is time."""
         if state.global_step % self._eval_every == 0 or state.global_step == state.max_steps:
             self._add_point(state)
 
@@ -376,23 +359,18 @@ def curve_point(benchmark: Benchmark, scores: dict[Any, list[float]]) -> dict[st
 
 
 class ReportProgress(TrainerCallback):  # type: ignore[misc]
-    """Advances a progress bar by optimizer steps, with loss, speed and time left; on the first process alone.
-
-    The bar is closed with ``context``, also where training fails.
-    """
+    """Advances a bar by optimizer steps, on the first process alone; ``context`` closes it, also on failure."""
 
     def __init__(self, progress: Progress, context: ExitStack) -> None:
         self._progress, self._context = progress, context
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Open the bar at the step that training starts with."""
         self._started, self._first_step = monotonic(), state.global_step
         progress = self._progress if state.is_world_process_zero else silent
         self._advance = self._context.enter_context(progress("training", state.max_steps))
         self._advance(state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Advance by the step whose loss is logged; every step is."""
         if logs and "loss" in logs:
             speed = (state.global_step - self._first_step) / max(1e-9, monotonic() - self._started)
             left = (state.max_steps - state.global_step) / speed
@@ -406,7 +384,6 @@ class StopAfter(TrainerCallback):  # type: ignore[misc]
         self._n_steps = n_steps
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stop when it is time."""
         if self._n_steps <= state.global_step < state.max_steps:
             control.should_save = control.should_training_stop = True
 
