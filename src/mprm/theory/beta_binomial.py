@@ -7,6 +7,7 @@ broadcast; its success rate r is ``Beta(a, b)``; and it is reliable when r is at
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -93,7 +94,7 @@ def pseudo_positive_share(n: ArrayLike, *, tau: float, a: float, b: float) -> Fl
 
 
 def checked_counts(k: ArrayLike, n: ArrayLike) -> tuple[IntArray, IntArray]:
-    """Both as arrays, once it is checked that they can be counts."""
+    """Both as arrays; an error where they cannot be counts."""
     part, whole = np.asarray(k), np.asarray(n)
     for array in (part, whole):
         if array.size and not np.issubdtype(array.dtype, np.integer):
@@ -114,18 +115,9 @@ def fit_beta(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None = None) -> tup
     Maximizes the Beta-Binomial likelihood, ``sum log B(a + k, b + n - k) - log B(a, b)``, over log a and
     log b. Steps that were never sampled (``n = 0``) weigh nothing, for their likelihood is 1 under any prior.
 
-    Parameters
-    ----------
-    k, n : shape (S,)
-        Successes; continuations, not necessarily the same number for all steps.
-    counts : shape (S,)
-        How many steps each pair stands for, to fit a histogram; one each when None.
-
-    Raises
-    ------
-    DataError
-        No prior is the most likely one: all continuations succeed or all fail, no step has two of them,
-        or the success rates vary less than a Binomial, or more than any Beta.
+    k, n and counts have shape (S,); n may differ between steps. ``counts`` is how many steps each pair stands for,
+    to fit a histogram; one each when None. A `DataError` says that no prior is the most likely one: all continuations
+    succeed or all fail, no step has two of them, or success rates vary less than a Binomial, or more than any Beta.
 
     Examples
     --------
@@ -207,10 +199,7 @@ def observed_information(k: ArrayLike, n: ArrayLike, counts: ArrayLike, *, a: fl
     k, n = checked_counts(k, n)
     weight = np.asarray(counts, np.float64)
 
-    def psi_1(x: ArrayLike) -> FloatArray:
-        curvature: FloatArray = scipy_special().polygamma(1, x)
-        return curvature
-
+    psi_1 = partial(scipy_special().polygamma, 1)
     both = weight @ (psi_1(a + b) - psi_1(a + b + n))
     aa = weight @ (psi_1(a + k) - psi_1(a)) + both
     bb = weight @ (psi_1(b + n - k) - psi_1(b)) + both

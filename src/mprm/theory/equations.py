@@ -201,7 +201,6 @@ class RiskBound:
 
     @property
     def total(self) -> FloatArray:
-        """The bound, both terms together."""
         return self.data + self.opt
 
 
