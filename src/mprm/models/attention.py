@@ -80,14 +80,8 @@ def flash_backward(grad: Tensor, *saved: Tensor, rest: Any, batch: VarlenBatch, 
     )
 
 
-class Level(NamedTuple):
-    """Nodes, and the part of the packed sequence that sees them."""
-
-    queries: Tensor | slice
-    """Rows of the packed sequence, shape (Q,)."""
-    keys: Tensor | slice
-    """Rows of the nodes, shape (K,)."""
-    batch: VarlenBatch
+Level = tuple[Tensor | slice, Tensor | slice, VarlenBatch]
+"""Rows of queries (Q,) in the packed sequence, rows of the nodes that they see (K,), and both as spans."""
 
 
 class TreeOnDevice:
@@ -107,12 +101,12 @@ class TreeOnDevice:
             for ancestor in ancestors:
                 continued_to[ancestor] = node.end
         spans = [(node.start, node.end) for node in nodes]
-        levels = [Level(slice(None), slice(None), self._batch(spans, spans, is_causal=True))]
+        levels: list[Level] = [(slice(None), slice(None), self._batch(spans, spans, is_causal=True))]
         for depth in range(max(depths)):
             at = [n for n, node in enumerate(nodes) if depths[n] == depth and continued_to[n] > node.end]
             queries, keys = [(nodes[n].end, continued_to[n]) for n in at], [spans[n] for n in at]
             batch = self._batch(queries, keys, is_causal=False)
-            levels.append(Level(self._rows(queries), self._rows(keys), batch))
+            levels.append((self._rows(queries), self._rows(keys), batch))
         return levels
 
     def _rows(self, spans: Spans) -> Tensor | slice:
@@ -180,8 +174,8 @@ class _TreeFlash(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TreeOnDevice, scale: Any) -> Tensor:
-        own_nodes, *levels = tree.levels
-        out, log_sum, *rest = flash(query, key, value, own_nodes.batch, scale)
+        (_, _, own_nodes), *levels = tree.levels
+        out, log_sum, *rest = flash(query, key, value, own_nodes, scale)
         for q, k, batch in levels:
             level_out, level_sum, *_ = flash(query[q], key[k], value[k], batch, scale)
             before = log_sum[:, q]

@@ -129,7 +129,12 @@ class PRMModel:
             # needs no mask: padding is on the right, where causal attention never looks; without one the fastest
             # kernels run
             hidden = base(input_ids=input_ids, use_cache=False, **inputs)[0]
-        logits = _scaled(self.get_output_embeddings()(hidden.flatten(0, 1)[prm_index]), self.config)
+        logits = self.get_output_embeddings()(hidden.flatten(0, 1)[prm_index])
+        # what some language models do after the head
+        text = self.config.get_text_config()
+        logits = logits / (getattr(text, "logits_scaling", None) or 1) * (getattr(text, "logit_scale", None) or 1)
+        if cap := getattr(text, "final_logit_softcapping", None):
+            logits = torch.tanh(logits / cap) * cap
         return ModelOutput(logits=logits if unused is None else logits + unused)
 
     def train(self: Any, mode: bool = True) -> Any:
@@ -174,17 +179,6 @@ def _image_features(model: Any, vision: dict[str, Any]) -> Tensor:
     """Embeddings of all images, shape (I, H): the model gives a tensor for each image, or one of all tiles."""
     features = model.model.get_image_features(**vision, return_dict=True).pooler_output
     return torch.cat(list(features)) if isinstance(features, tuple | list) else features.flatten(0, -2)
-
-
-def _scaled(logits: Tensor, config: Any) -> Tensor:
-    """What some language models do to their logits after the head."""
-    text = config.get_text_config()
-    if getattr(text, "logits_scaling", None):
-        logits = logits / text.logits_scaling
-    if getattr(text, "logit_scale", None):
-        logits = logits * text.logit_scale
-    cap = getattr(text, "final_logit_softcapping", None)
-    return torch.tanh(logits / cap) * cap if cap else logits
 
 
 def step_probabilities(logits: Tensor) -> Tensor:

@@ -87,7 +87,6 @@ def read_published_config(source: Path) -> dict[str, Any]:
 
 
 def _wrong_fields(config: Mapping[str, Any], fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """What is missing or of another kind."""
     for name, kind in fields.items():
         value = config.get(name)
         expected, accepts = kind if isinstance(kind, tuple) else ("an object", lambda value: isinstance(value, dict))
@@ -320,10 +319,20 @@ def sentencepiece_backend(path: Path, added: Mapping[int, AddedToken]) -> Tokeni
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers
     from tokenizers.models import BPE
-    from transformers.convert_slow_tokenizer import generate_merges
+    from transformers.convert_slow_tokenizer import generate_merges, import_protobuf
 
-    model = _read_sentencepiece(path)
+    try:
+        model = import_protobuf().ModelProto.FromString(path.read_bytes())
+    except ImportError as error:
+        raise MissingDependencyError(f"{path} needs protobuf: install mprm with its extra [train]") from error
+    except Exception as error:  # protobuf's DecodeError
+        raise DataError(f"{path}: not a SentencePiece model ({error}); download it again") from error
     kinds, trainer, normalizer = model.SentencePiece, model.trainer_spec, model.normalizer_spec
+    if trainer.model_type != trainer.BPE:
+        raise DataError(f"{path}: a SentencePiece model of type {trainer.model_type}; expected {trainer.BPE}, BPE")
+    unused = [piece.piece for piece in model.pieces if piece.type == kinds.UNUSED]
+    if unused:
+        raise DataError(f"{path}: a fast tokenizer cannot skip pieces of type UNUSED, such as {unused[0]!r}")
     vocabulary = {added[i].content if i in added else piece.piece: i for i, piece in enumerate(model.pieces)}
     if trainer.unk_piece not in vocabulary:
         raise DataError(f"{path}: no piece {trainer.unk_piece!r} for unknown text; expected one")
@@ -347,25 +356,6 @@ def sentencepiece_backend(path: Path, added: Mapping[int, AddedToken]) -> Tokeni
         [AddedToken(piece.piece, normalized=False) for piece in pieces if piece.type == kinds.USER_DEFINED]
     )
     return backend
-
-
-def _read_sentencepiece(path: Path) -> Any:
-    """The ``ModelProto`` of a BPE model."""
-    from transformers.convert_slow_tokenizer import import_protobuf
-
-    try:
-        model = import_protobuf().ModelProto.FromString(path.read_bytes())
-    except ImportError as error:
-        raise MissingDependencyError(f"{path} needs protobuf: install mprm with its extra [train]") from error
-    except Exception as error:  # protobuf's DecodeError
-        raise DataError(f"{path}: not a SentencePiece model ({error}); download it again") from error
-    trainer = model.trainer_spec
-    if trainer.model_type != trainer.BPE:
-        raise DataError(f"{path}: a SentencePiece model of type {trainer.model_type}; expected {trainer.BPE}, BPE")
-    unused = [piece.piece for piece in model.pieces if piece.type == piece.UNUSED]
-    if unused:
-        raise DataError(f"{path}: a fast tokenizer cannot skip pieces of type UNUSED, such as {unused[0]!r}")
-    return model
 
 
 def _qwen2_backend(source: Path) -> Tokenizer:
