@@ -63,10 +63,7 @@ def as_autocast(*states: Tensor) -> tuple[Tensor, ...]:
 
 
 def flash(query: Tensor, key: Tensor, value: Tensor, batch: VarlenBatch, scale: float | None) -> tuple[Tensor, ...]:
-    """Output (Q, heads, width), log-sum-exp (heads, Q), and two tensors that backward takes.
-
-    ``query`` has shape (Q, heads, width), ``key`` and ``value`` have shape (K, shared heads, width).
-    """
+    """Of Q queries (Q, heads, width) and K keys: output, log-sum-exp (heads, Q), two tensors that backward takes."""
     results: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
         query, key, value, *batch[:4], 0.0, batch.is_causal, False, scale=scale
     )
@@ -214,8 +211,7 @@ def window_attention(
 ) -> tuple[Tensor, None]:
     """Attention within windows, all at once where flash attention can.
 
-    ``sdpa`` takes one window after the other: hundreds of small calls for an image, and a wait for the device in
-    every layer.
+    ``sdpa`` takes one window after the other: hundreds of small calls for an image, and a wait in every layer.
     """
     cu_seqlens, longest = options.pop("cu_seq_lens_q", None), options.pop("max_length_q", None)
     for name in ("cu_seq_lens_k", "max_length_k"):
@@ -248,8 +244,7 @@ def grouped_attention(
 ) -> tuple[Tensor, None]:
     """Attention of one new token a row, the heads that share keys as several queries of one head.
 
-    Under a mask, of shape (R, 1, T, C), ``sdpa`` copies keys and values to every head that shares them, at every
-    token.
+    Under a mask (R, 1, T, C), ``sdpa`` copies keys and values to every head that shares them, at every token.
     """
     n_rows, n_heads, n_queries, width = query.shape
     if n_queries > 1:

@@ -304,7 +304,17 @@ def build_tokenizer(source: Path, *, vocab_size: int) -> Any:
         clean_up_tokenization_spaces=False,
         chat_template=("{{- bos_token -}}\n" if bos is not None else "") + CHAT_TEMPLATE,
     )
-    _check_ids(tokenizer, added, vocab_size=vocab_size, source=source)
+    problems = []
+    for token_id, token in sorted(added.items()):
+        native_id = tokenizer.convert_tokens_to_ids(token.content)
+        if native_id != token_id or tokenizer.convert_ids_to_tokens(token_id) != token.content:
+            problems.append(f"{token.content} has id {native_id}; expected {token_id}")
+    missing = [text for text in REQUIRED_TOKENS if text not in {token.content for token in added.values()}]
+    problems += [f"{text} is not among the added tokens; InternVL needs it" for text in missing]
+    highest = max(tokenizer.get_vocab().values())
+    if highest >= vocab_size:
+        problems.append(f"the highest id is {highest}; expected less than llm_config.vocab_size, {vocab_size}")
+    raise_problems(f"{source}: the tokenizer does not fit its checkpoint:", problems)
     return tokenizer
 
 
@@ -372,20 +382,3 @@ def _qwen2_backend(source: Path) -> Tokenizer:
     except Exception as error:  # the tokenizers package raises no other class
         raise DataError(f"{source}: vocab.json or merges.txt is broken ({error}); download them again") from error
     return backend
-
-
-def _check_ids(tokenizer: Any, added: Mapping[int, AddedToken], *, vocab_size: int, source: Path) -> None:
-    """Raise unless every added token has its published id, and every id a row of the embedding table."""
-    problems = []
-    for token_id, token in sorted(added.items()):
-        native_id = tokenizer.convert_tokens_to_ids(token.content)
-        if native_id != token_id or tokenizer.convert_ids_to_tokens(token_id) != token.content:
-            problems.append(f"{token.content} has id {native_id}; expected {token_id}")
-    texts = {token.content for token in added.values()}
-    problems += [
-        f"{text} is not among the added tokens; InternVL needs it" for text in REQUIRED_TOKENS if text not in texts
-    ]
-    highest = max(tokenizer.get_vocab().values())
-    if highest >= vocab_size:
-        problems.append(f"the highest id is {highest}; expected less than llm_config.vocab_size, {vocab_size}")
-    raise_problems(f"{source}: the tokenizer does not fit its checkpoint:", problems)

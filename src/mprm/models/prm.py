@@ -146,7 +146,6 @@ class PRM:
         if share_prefixes and reason is not None:
             print(f"{name} computes the question again for each of its chains, and slower: {reason}", file=sys.stderr)
         self.shares_prefixes = share_prefixes and reason is None
-        """Whether a common prefix of chains is computed once."""
 
     @classmethod
     def from_pretrained(
@@ -163,20 +162,11 @@ class PRM:
     ) -> PRM:
         """Load what ``mprm train`` wrote: a whole checkpoint, or an adapter on its base.
 
-        Parameters
-        ----------
-        path
-            Folder with weights, tokenizer and ``prm_config.json``.
-        config
-            In place of ``prm_config.json``: for any backbone, as an untrained process reward model. The tokens that
-            it names are added where they are missing.
-        device, dtype, attention
-            See `mprm.models.load_backbone`.
-        tokens_per_batch
-            Padding counted; fewer need less memory.
-        share_prefixes
-            Compute a common prefix of chains (images, question, leading steps) once, where the model's attention
-            allows it. The scores are the same up to rounding.
+        With a ``config``, any backbone is loaded as an untrained process reward model, and the tokens that it names
+        are added where they are missing. For ``device``, ``dtype`` and ``attention`` see `mprm.models.load_backbone`.
+        Fewer ``tokens_per_batch``, padding counted, need less memory. ``share_prefixes`` computes a common prefix of
+        chains (images, question, leading steps) once where the model's attention allows it, to the same scores up to
+        rounding.
         """
         weights, is_trained, is_adapter = str(path), config is None, False
         if config is None:
@@ -230,10 +220,7 @@ class PRM:
     def score(self, question: str, images: Sequence[Any] = (), steps: Sequence[str] = ()) -> list[float]: ...
 
     @overload
-    def score(self, question: str, images: Sequence[Any], steps: Sequence[Steps]) -> list[list[float]]: ...
-
-    @overload
-    def score(self, question: str, *, images: Sequence[Any] = (), steps: Sequence[Steps]) -> list[list[float]]: ...
+    def score(self, question: str, images: Sequence[Any] = (), steps: Sequence[Steps] = ()) -> list[list[float]]: ...
 
     def score(
         self, question: str, images: Sequence[Any] = (), steps: Sequence[str] | Sequence[Steps] = ()
@@ -285,7 +272,6 @@ def _checked(index: int, chain: Any) -> Chain:
 
 
 def _with_adapter(model: Any, path: str | Path) -> Any:
-    """The model with a LoRA adapter merged into its weights."""
     try:
         from peft import PeftModel
     except ImportError as error:

@@ -37,15 +37,13 @@ def posterior_mean(k: ArrayLike, n: ArrayLike, *, a: float, b: float) -> FloatAr
     [0.1667, 0.8333]
     """
     k, n = checked_counts(k, n)
-    mean: FloatArray = (a + k) / (a + b + n)
-    return mean
+    return (a + k) / (a + b + n)
 
 
 def eta_eff(k: ArrayLike, n: ArrayLike, *, tau: float, a: float, b: float) -> FloatArray:
     """Posterior probability that a step is not tau-reliable, the paper's effective noise; in [0, 1].
 
-    ``eta_eff(k, n) = Pr(r < tau | k of n) = I_tau(a + k, b + n - k)``, with I the regularized incomplete
-    beta function; strictly decreasing in k.
+    ``Pr(r < tau | k of n) = I_tau(a + k, b + n - k)``, I the regularized incomplete beta function; decreasing in k.
 
     Examples
     --------
@@ -60,8 +58,7 @@ def eta_eff(k: ArrayLike, n: ArrayLike, *, tau: float, a: float, b: float) -> Fl
 def all_fail(n: ArrayLike, n_max: ArrayLike, *, a: float, b: float) -> FloatArray:
     """Probability that after n failures in a row all continuations up to n_max fail as well; in (0, 1].
 
-    ``Pr(k = 0 of n_max | k = 0 of n) = B(a, b + n_max) / B(a, b + n)``, with B the beta function;
-    rises with n to 1 at n_max.
+    ``Pr(k = 0 of n_max | k = 0 of n) = B(a, b + n_max) / B(a, b + n)``, B the beta function; rises with n to 1.
 
     Examples
     --------
@@ -77,9 +74,8 @@ def all_fail(n: ArrayLike, n_max: ArrayLike, *, a: float, b: float) -> FloatArra
 def pseudo_positive_share(n: ArrayLike, *, tau: float, a: float, b: float) -> FloatArray:
     """Expected share of positive steps (``k > 0``) that are not tau-reliable (``r < tau``); in (0, 1).
 
-    ``Pr(r < tau | k > 0) = (I_tau(a, b) - f I_tau(a, b + n)) / (1 - f)``, with
-    ``f = Pr(k = 0) = B(a, b + n) / B(a, b)``. The mean of `eta_eff` over positive steps; rises with n, for
-    more continuations find the rare success of more steps.
+    ``(I_tau(a, b) - f I_tau(a, b + n)) / (1 - f)``, with ``f = Pr(k = 0) = B(a, b + n) / B(a, b)``. The mean of
+    `eta_eff` over positive steps; rises with n, for more continuations find the rare success of more steps.
 
     Examples
     --------
@@ -187,8 +183,7 @@ def likelihood_slopes(k: ArrayLike, n: ArrayLike, *, a: float, b: float) -> Floa
     k, n = checked_counts(k, n)
     psi = scipy_special().digamma
     both = psi(a + b) - psi(a + b + n)
-    slopes: FloatArray = np.stack([a * (psi(a + k) - psi(a) + both), b * (psi(b + n - k) - psi(b) + both)], axis=-1)
-    return slopes
+    return np.stack([a * (psi(a + k) - psi(a) + both), b * (psi(b + n - k) - psi(b) + both)], axis=-1)
 
 
 def observed_information(k: ArrayLike, n: ArrayLike, counts: ArrayLike, *, a: float, b: float) -> FloatArray:

@@ -212,7 +212,6 @@ class SourceFit:
     """Steps without a continuation: they weigh nothing in the fit."""
     continuations: tuple[int, ...]
     continuations_inferred: bool
-    """Whether the scores' grid told them."""
     prior: Prior | None
     why_no_prior: str | None
     negative: float
@@ -489,7 +488,6 @@ class Fit:
 
 
 def _fitted(counts: Counts) -> tuple[float, float] | str:
-    """The prior of most likelihood, or why there is none."""
     try:
         return beta_binomial.fit_beta(counts.k, counts.n, counts.steps)
     except DataError as error:
@@ -499,7 +497,6 @@ def _fitted(counts: Counts) -> tuple[float, float] | str:
 def _with_interval(
     counts: Counts, prior: tuple[float, float], squared_slopes: FloatArray, n_rollouts: int
 ) -> Prior | str:
-    """The prior with its intervals, or why there is none; see `mprm.theory.beta_binomial.prior_covariance`."""
     a, b = prior
     if n_rollouts < 2:
         return "there is only one rollout, and nothing tells how rollouts vary"
