@@ -63,10 +63,7 @@ def as_autocast(*states: Tensor) -> tuple[Tensor, ...]:
 
 
 def flash(query: Tensor, key: Tensor, value: Tensor, batch: VarlenBatch, scale: float | None) -> tuple[Tensor, ...]:
-    """Output (Q, heads, width), log-sum-exp (heads, Q), and two tensors that backward takes.
-
-    ``query`` has shape (Q, heads, width), ``key`` and ``value`` have shape (K, shared heads, width).
-    """
+    """Of Q queries (Q, heads, width) and K keys: output, log-sum-exp (heads, Q), two tensors that backward takes."""
     results: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
         query, key, value, *batch[:4], 0.0, batch.is_causal, False, scale=scale
     )
@@ -80,14 +77,8 @@ def flash_backward(grad: Tensor, *saved: Tensor, rest: Any, batch: VarlenBatch, 
     )
 
 
-class Level(NamedTuple):
-    """Nodes, and the part of the packed sequence that sees them."""
-
-    queries: Tensor | slice
-    """Rows of the packed sequence, shape (Q,)."""
-    keys: Tensor | slice
-    """Rows of the nodes, shape (K,)."""
-    batch: VarlenBatch
+Level = tuple[Tensor | slice, Tensor | slice, VarlenBatch]
+"""Rows of queries (Q,) in the packed sequence, rows of the nodes that they see (K,), and both as spans."""
 
 
 class TreeOnDevice:
@@ -107,12 +98,12 @@ class TreeOnDevice:
             for ancestor in ancestors:
                 continued_to[ancestor] = node.end
         spans = [(node.start, node.end) for node in nodes]
-        levels = [Level(slice(None), slice(None), self._batch(spans, spans, is_causal=True))]
+        levels: list[Level] = [(slice(None), slice(None), self._batch(spans, spans, is_causal=True))]
         for depth in range(max(depths)):
             at = [n for n, node in enumerate(nodes) if depths[n] == depth and continued_to[n] > node.end]
             queries, keys = [(nodes[n].end, continued_to[n]) for n in at], [spans[n] for n in at]
             batch = self._batch(queries, keys, is_causal=False)
-            levels.append(Level(self._rows(queries), self._rows(keys), batch))
+            levels.append((self._rows(queries), self._rows(keys), batch))
         return levels
 
     def _rows(self, spans: Spans) -> Tensor | slice:
@@ -180,8 +171,8 @@ class _TreeFlash(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TreeOnDevice, scale: Any) -> Tensor:
-        own_nodes, *levels = tree.levels
-        out, log_sum, *rest = flash(query, key, value, own_nodes.batch, scale)
+        (_, _, own_nodes), *levels = tree.levels
+        out, log_sum, *rest = flash(query, key, value, own_nodes, scale)
         for q, k, batch in levels:
             level_out, level_sum, *_ = flash(query[q], key[k], value[k], batch, scale)
             before = log_sum[:, q]
@@ -220,8 +211,7 @@ def window_attention(
 ) -> tuple[Tensor, None]:
     """Attention within windows, all at once where flash attention can.
 
-    ``sdpa`` takes one window after the other: hundreds of small calls for an image, and a wait for the device in
-    every layer.
+    ``sdpa`` takes one window after the other: hundreds of small calls for an image, and a wait in every layer.
     """
     cu_seqlens, longest = options.pop("cu_seq_lens_q", None), options.pop("max_length_q", None)
     for name in ("cu_seq_lens_k", "max_length_k"):
@@ -254,8 +244,7 @@ def grouped_attention(
 ) -> tuple[Tensor, None]:
     """Attention of one new token a row, the heads that share keys as several queries of one head.
 
-    Under a mask, of shape (R, 1, T, C), ``sdpa`` copies keys and values to every head that shares them, at every
-    token.
+    Under a mask (R, 1, T, C), ``sdpa`` copies keys and values to every head that shares them, at every token.
     """
     n_rows, n_heads, n_queries, width = query.shape
     if n_queries > 1:

@@ -1,7 +1,4 @@
-"""The user's turn of a chat as token ids: what the checkpoint's template puts around it, and plain text within.
-
-Text from data can never bring in a special token, whatever it says.
-"""
+"""The user's turn of a chat as token ids: what the checkpoint's template puts around it, and plain text within."""
 
 from __future__ import annotations
 
@@ -57,8 +54,7 @@ def _frame(tokenizer: Any, template: Any, add_generation_prompt: bool) -> tuple[
 class PlainText:
     """Encodes text from data: no token outside the ordinary vocabulary can come out of it.
 
-    The tokenizer's own pipeline runs without its added tokens, so that a literal ``<prm>`` or ``<|im_end|>`` in a
-    step is tokenized like any other text.
+    The tokenizer's pipeline runs without its added tokens: a literal ``<prm>`` in a step is tokenized as text.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -70,10 +66,8 @@ class PlainText:
         pipeline = json.loads(backend.to_str())
         pipeline.update(added_tokens=[], truncation=None, padding=None, post_processor=None)
         self._tokenizer = Tokenizer.from_str(json.dumps(pipeline))
-        special = {
-            **tokenizer.get_added_vocab(),
-            **dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True)),
-        }
+        special = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
+        special = tokenizer.get_added_vocab() | special
         self._special = {id_: text for text, id_ in special.items() if id_ != tokenizer.unk_token_id}
 
     def encode(self, text: str) -> list[int]:
@@ -86,17 +80,15 @@ class PlainText:
             for id_ in special:
                 token = self._special[id_]
                 text = text.replace(token, f"{token[:1]} {token[1:]}")
-            ids = [
-                id_ for id_ in self._tokenizer.encode(text, add_special_tokens=False).ids if id_ not in self._special
-            ]
+            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+            ids = [id_ for id_ in ids if id_ not in self._special]
         return ids
 
     def encode_prefix(self, text: str) -> list[int]:
         """Ids of a prefix of a response, as they are when a word follows.
 
-        Many vocabularies tokenize white space at the end of a text otherwise than before a word: two line ends as
-        one token that occurs nowhere else. A policy would continue from what it never saw, and fail for no fault of
-        the text.
+        Many vocabularies tokenize white space at the end of a text otherwise than before a word, two line ends as one
+        token that occurs nowhere else: a policy would continue from what it never saw.
         """
         ids = self.encode(text)
         if not text[-1:].isspace():

@@ -43,7 +43,6 @@ class PRMConfig:
     labels: dict[str, Any] = field(default_factory=dict)
     """How steps were labelled: hard at tau, or soft."""
     base_fingerprint: str | None = None
-    """Of the checkpoint that training started from."""
     files: dict[str, int] = field(default_factory=dict)
     """Sizes of the files beside it, when the checkpoint was complete."""
     base: str | None = None
@@ -139,18 +138,6 @@ def need_torch() -> None:
         logging.disable_progress_bar()
 
 
-def load_tokenizer(path: str | Path) -> Any:
-    """The checkpoint's fast tokenizer; its chat template may be in the processor's file."""
-    from transformers import AutoTokenizer
-
-    with _named_errors(path, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(str(path))
-    template = Path(path) / "chat_template.json"
-    if not tokenizer.chat_template and template.is_file():
-        tokenizer.chat_template = json.loads(template.read_text(encoding="utf-8"))["chat_template"]
-    return tokenizer
-
-
 @contextmanager
 def _named_errors(path: str | Path, what: str) -> Iterator[None]:
     """Turn whatever transformers raises into one line that names the folder."""
@@ -207,17 +194,13 @@ def load_backbone(
 ) -> Backbone:
     """The model in a folder in Hugging Face format, with its tokenizer and image processor; none of its code is run.
 
-    Parameters
-    ----------
-    dtype, device
-        ``auto``: the GPU where there is one, bfloat16 there and float32 elsewhere.
-    attention
-        Attention implementation by transformers' name; its default when None.
-    image_settings
-        Instead of the paper's: ``min_pixels`` and ``max_pixels`` (Qwen2.5-VL), ``max_patches`` (InternVL).
+    ``auto`` is the GPU where there is one, with bfloat16 there and float32 elsewhere; ``attention`` an implementation
+    by transformers' name. Instead of the paper's, ``image_settings`` may hold ``min_pixels`` and ``max_pixels``
+    (Qwen2.5-VL), ``max_patches`` (InternVL).
     """
     need_torch()
     import torch
+    from transformers import AutoTokenizer
     from transformers.integrations import is_deepspeed_zero3_enabled
 
     family = family_of(path)
@@ -246,4 +229,9 @@ def load_backbone(
         raise ConfigError(f"image settings must be at least 1, got {settings}")
     with _named_errors(path, "image processor"):
         processor = family.image_processor(str(path), settings)
-    return Backbone(family, model.eval(), load_tokenizer(path), processor)
+    with _named_errors(path, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(str(path))
+    template = Path(path) / "chat_template.json"  # of the processor
+    if not tokenizer.chat_template and template.is_file():
+        tokenizer.chat_template = json.loads(template.read_text(encoding="utf-8"))["chat_template"]
+    return Backbone(family, model.eval(), tokenizer, processor)

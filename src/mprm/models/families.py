@@ -29,7 +29,6 @@ class Family:
 
     name = "text"
     architecture = "AutoModelForCausalLM"
-    """Name of the transformers class."""
     image_tokens: tuple[str, ...] = ()
     """First token, placeholder and last token of an image; empty for a text model."""
     image_settings: ClassVar[dict[str, int]] = {}
@@ -40,7 +39,6 @@ class Family:
     """Names of the modules in the model; empty for a text model."""
 
     def model_class(self) -> Any:
-        """The transformers class to load."""
         import transformers
 
         return getattr(transformers, self.architecture)
@@ -50,7 +48,6 @@ class Family:
         return None
 
     def n_image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """Number of embeddings of an image of that size."""
         raise DataError(NO_IMAGES)
 
     def image_ids(self, tokenizer: Any, processor: Any, image: Any, size: tuple[int, int]) -> list[int]:
@@ -65,7 +62,6 @@ class Family:
         return [start, *[placeholder] * n_tokens, end]
 
     def preprocess(self, processor: Any, images: Sequence[Image]) -> VisionInputs:
-        """The vision inputs of one chain's images."""
         raise DataError(NO_IMAGES)
 
     def positions(self, tokenizer: Any, processor: Any, ids: Any, vision: VisionInputs) -> Any:
@@ -96,7 +92,6 @@ class Qwen25VL(Family):
     """28 × 28 pixels a token: 1 to 256 tokens an image."""
 
     def image_processor(self, path: str, settings: dict[str, int]) -> Any:
-        """See `Family.image_processor`; both pixel bounds are passed, or the checkpoint's own would apply."""
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
         bounds = {**self.image_settings, **settings}
@@ -104,13 +99,13 @@ class Qwen25VL(Family):
             raise ConfigError(
                 f"min_pixels must be at most max_pixels, and that at least 784 (one token), got {bounds}"
             )
+        # both bounds are passed, or the checkpoint's own would apply
         size = {"shortest_edge": bounds["min_pixels"], "longest_edge": bounds["max_pixels"]}
         processor = Qwen2VLImageProcessorPil.from_pretrained(path, size=size)
         assert dict(processor.size) == size, processor.size
         return processor
 
     def n_image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """See `Family.n_image_tokens`."""
         return int(processor.get_number_of_image_patches(height, width, {}) // processor.merge_size**2)
 
     def preprocess(self, processor: Any, images: Sequence[Image]) -> VisionInputs:
@@ -150,7 +145,6 @@ class InternVL(Family):
     image_end = "\n"
 
     def image_processor(self, path: str, settings: dict[str, int]) -> Any:
-        """See `Family.image_processor`; it also holds the number of tokens of a tile."""
         from transformers import AutoConfig
         from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 
@@ -167,11 +161,9 @@ class InternVL(Family):
         return processor
 
     def n_image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """See `Family.n_image_tokens`."""
         return int(processor.get_number_of_image_patches(height, width, {})) * int(processor.tokens_per_tile)
 
     def preprocess(self, processor: Any, images: Sequence[Image]) -> VisionInputs:
-        """The tiles of all images in one array."""
         return {"pixel_values": np.stack(processor(list(images))["pixel_values"])}
 
 

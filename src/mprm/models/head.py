@@ -122,14 +122,27 @@ class PRMModel:
             # every rank must send gradients for the projector, and gather sharded weights, without images too
             blank = {name: tensor.to(self.device) for name, tensor in self.blank_vision.items()}
             unused = _image_features(self, blank).sum() * 0.0
-        if tree is not None:
-            hidden = _tree_hidden_states(self, input_ids, TreeOnDevice(tree, input_ids.device), **inputs)
-        else:
+        if tree is None:
             base = getattr(self, self.base_model_prefix)
             # needs no mask: padding is on the right, where causal attention never looks; without one the fastest
             # kernels run
             hidden = base(input_ids=input_ids, use_cache=False, **inputs)[0]
-        logits = _scaled(self.get_output_embeddings()(hidden.flatten(0, 1)[prm_index]), self.config)
+        elif self.why_no_trees is not None:
+            raise ConfigError(f"the model cannot read packed trees: {self.why_no_trees}")
+        else:
+            options = {"position_ids": inputs.pop("position_ids"), "tree": TreeOnDevice(tree, input_ids.device)}
+            embedded = self.get_input_embeddings()(input_ids)
+            if (image_positions := inputs.pop("image_positions", None)) is not None:
+                indices = inputs.pop("image_features")
+                features = _image_features(self, inputs).to(embedded.dtype).index_select(0, indices)
+                embedded = embedded[0].index_copy(0, image_positions, features)[None]
+            hidden = _decoder(self)(inputs_embeds=embedded, use_cache=False, **options)[0]
+        logits = self.get_output_embeddings()(hidden.flatten(0, 1)[prm_index])
+        # what some language models do after the head
+        text = self.config.get_text_config()
+        logits = logits / (getattr(text, "logits_scaling", None) or 1) * (getattr(text, "logit_scale", None) or 1)
+        if cap := getattr(text, "final_logit_softcapping", None):
+            logits = torch.tanh(logits / cap) * cap
         return ModelOutput(logits=logits if unused is None else logits + unused)
 
     def train(self: Any, mode: bool = True) -> Any:
@@ -144,47 +157,14 @@ class PRMModel:
     def enable_input_require_grads(self) -> None:
         """Nothing: the kind of gradient checkpointing that is used here does without it.
 
-        transformers would let all embeddings require gradients, those of the frozen vision tower too, and backward
-        would go through the whole tower for nothing.
+        transformers would let the embeddings of the frozen tower require gradients too: a backward pass for nothing.
         """
-
-
-def _tree_hidden_states(
-    model: Any,
-    input_ids: Tensor,
-    tree: TreeOnDevice,
-    *,
-    position_ids: Tensor,
-    image_positions: Tensor | None = None,
-    image_features: Any = None,
-    **vision: Any,
-) -> Tensor:
-    """Last hidden states, shape (1, T, H); see `collate_tree` for the arguments."""
-    if model.why_no_trees is not None:
-        raise ConfigError(f"the model cannot read packed trees: {model.why_no_trees}")
-    embedded = model.get_input_embeddings()(input_ids)
-    if image_positions is not None:
-        features = _image_features(model, vision).to(embedded.dtype).index_select(0, image_features)
-        embedded = embedded[0].index_copy(0, image_positions, features)[None]
-    hidden: Tensor = _decoder(model)(inputs_embeds=embedded, position_ids=position_ids, use_cache=False, tree=tree)[0]
-    return hidden
 
 
 def _image_features(model: Any, vision: dict[str, Any]) -> Tensor:
     """Embeddings of all images, shape (I, H): the model gives a tensor for each image, or one of all tiles."""
     features = model.model.get_image_features(**vision, return_dict=True).pooler_output
     return torch.cat(list(features)) if isinstance(features, tuple | list) else features.flatten(0, -2)
-
-
-def _scaled(logits: Tensor, config: Any) -> Tensor:
-    """What some language models do to their logits after the head."""
-    text = config.get_text_config()
-    if getattr(text, "logits_scaling", None):
-        logits = logits / text.logits_scaling
-    if getattr(text, "logit_scale", None):
-        logits = logits * text.logit_scale
-    cap = getattr(text, "final_logit_softcapping", None)
-    return torch.tanh(logits / cap) * cap if cap else logits
 
 
 def step_probabilities(logits: Tensor) -> Tensor:

@@ -87,7 +87,6 @@ def read_published_config(source: Path) -> dict[str, Any]:
 
 
 def _wrong_fields(config: Mapping[str, Any], fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """What is missing or of another kind."""
     for name, kind in fields.items():
         value = config.get(name)
         expected, accepts = kind if isinstance(kind, tuple) else ("an object", lambda value: isinstance(value, dict))
@@ -305,7 +304,17 @@ def build_tokenizer(source: Path, *, vocab_size: int) -> Any:
         clean_up_tokenization_spaces=False,
         chat_template=("{{- bos_token -}}\n" if bos is not None else "") + CHAT_TEMPLATE,
     )
-    _check_ids(tokenizer, added, vocab_size=vocab_size, source=source)
+    problems = []
+    for token_id, token in sorted(added.items()):
+        native_id = tokenizer.convert_tokens_to_ids(token.content)
+        if native_id != token_id or tokenizer.convert_ids_to_tokens(token_id) != token.content:
+            problems.append(f"{token.content} has id {native_id}; expected {token_id}")
+    missing = [text for text in REQUIRED_TOKENS if text not in {token.content for token in added.values()}]
+    problems += [f"{text} is not among the added tokens; InternVL needs it" for text in missing]
+    highest = max(tokenizer.get_vocab().values())
+    if highest >= vocab_size:
+        problems.append(f"the highest id is {highest}; expected less than llm_config.vocab_size, {vocab_size}")
+    raise_problems(f"{source}: the tokenizer does not fit its checkpoint:", problems)
     return tokenizer
 
 
@@ -320,10 +329,20 @@ def sentencepiece_backend(path: Path, added: Mapping[int, AddedToken]) -> Tokeni
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers
     from tokenizers.models import BPE
-    from transformers.convert_slow_tokenizer import generate_merges
+    from transformers.convert_slow_tokenizer import generate_merges, import_protobuf
 
-    model = _read_sentencepiece(path)
+    try:
+        model = import_protobuf().ModelProto.FromString(path.read_bytes())
+    except ImportError as error:
+        raise MissingDependencyError(f"{path} needs protobuf: install mprm with its extra [train]") from error
+    except Exception as error:  # protobuf's DecodeError
+        raise DataError(f"{path}: not a SentencePiece model ({error}); download it again") from error
     kinds, trainer, normalizer = model.SentencePiece, model.trainer_spec, model.normalizer_spec
+    if trainer.model_type != trainer.BPE:
+        raise DataError(f"{path}: a SentencePiece model of type {trainer.model_type}; expected {trainer.BPE}, BPE")
+    unused = [piece.piece for piece in model.pieces if piece.type == kinds.UNUSED]
+    if unused:
+        raise DataError(f"{path}: a fast tokenizer cannot skip pieces of type UNUSED, such as {unused[0]!r}")
     vocabulary = {added[i].content if i in added else piece.piece: i for i, piece in enumerate(model.pieces)}
     if trainer.unk_piece not in vocabulary:
         raise DataError(f"{path}: no piece {trainer.unk_piece!r} for unknown text; expected one")
@@ -349,25 +368,6 @@ def sentencepiece_backend(path: Path, added: Mapping[int, AddedToken]) -> Tokeni
     return backend
 
 
-def _read_sentencepiece(path: Path) -> Any:
-    """The ``ModelProto`` of a BPE model."""
-    from transformers.convert_slow_tokenizer import import_protobuf
-
-    try:
-        model = import_protobuf().ModelProto.FromString(path.read_bytes())
-    except ImportError as error:
-        raise MissingDependencyError(f"{path} needs protobuf: install mprm with its extra [train]") from error
-    except Exception as error:  # protobuf's DecodeError
-        raise DataError(f"{path}: not a SentencePiece model ({error}); download it again") from error
-    trainer = model.trainer_spec
-    if trainer.model_type != trainer.BPE:
-        raise DataError(f"{path}: a SentencePiece model of type {trainer.model_type}; expected {trainer.BPE}, BPE")
-    unused = [piece.piece for piece in model.pieces if piece.type == piece.UNUSED]
-    if unused:
-        raise DataError(f"{path}: a fast tokenizer cannot skip pieces of type UNUSED, such as {unused[0]!r}")
-    return model
-
-
 def _qwen2_backend(source: Path) -> Tokenizer:
     from tokenizers.models import BPE
     from transformers import Qwen2Tokenizer
@@ -382,20 +382,3 @@ def _qwen2_backend(source: Path) -> Tokenizer:
     except Exception as error:  # the tokenizers package raises no other class
         raise DataError(f"{source}: vocab.json or merges.txt is broken ({error}); download them again") from error
     return backend
-
-
-def _check_ids(tokenizer: Any, added: Mapping[int, AddedToken], *, vocab_size: int, source: Path) -> None:
-    """Raise unless every added token has its published id, and every id a row of the embedding table."""
-    problems = []
-    for token_id, token in sorted(added.items()):
-        native_id = tokenizer.convert_tokens_to_ids(token.content)
-        if native_id != token_id or tokenizer.convert_ids_to_tokens(token_id) != token.content:
-            problems.append(f"{token.content} has id {native_id}; expected {token_id}")
-    texts = {token.content for token in added.values()}
-    problems += [
-        f"{text} is not among the added tokens; InternVL needs it" for text in REQUIRED_TOKENS if text not in texts
-    ]
-    highest = max(tokenizer.get_vocab().values())
-    if highest >= vocab_size:
-        problems.append(f"the highest id is {highest}; expected less than llm_config.vocab_size, {vocab_size}")
-    raise_problems(f"{source}: the tokenizer does not fit its checkpoint:", problems)

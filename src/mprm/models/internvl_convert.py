@@ -20,14 +20,8 @@ from typing import Annotated, Any, NamedTuple
 from mprm import __version__
 from mprm.config import Config, Dtype, Force, Option, takes
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
-from mprm.models.internvl_config import (
-    build_tokenizer,
-    json_files,
-    native_config,
-    raise_problems,
-    read_json,
-    read_published_config,
-)
+from mprm.models import internvl_config
+from mprm.models.internvl_config import raise_problems, read_json
 from mprm.progress import Progress, silent
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -82,12 +76,8 @@ def convert_internvl(
 ) -> ConversionSummary:
     """Rewrite a published InternVL2.5 checkpoint for transformers' ``InternVLForConditionalGeneration``.
 
-    Parameters
-    ----------
-    source
-        Folder of the checkpoint: config, .safetensors files, tokenizer. Its language model is InternLM2 or Qwen2.
-    out
-        Folder to write. It appears complete or not at all.
+    The source folder has config, .safetensors files and tokenizer; its language model is InternLM2 or Qwen2. The
+    output folder appears complete or not at all.
     """
     from mprm.models.checkpoint import need_torch
 
@@ -96,16 +86,16 @@ def convert_internvl(
     source, out = Path(source).expanduser(), Path(out).expanduser()
     check_folders(source, out, force=config.force)
 
-    published = read_published_config(source)
+    published = internvl_config.read_published_config(source)
     text = published["llm_config"]
-    tokenizer = build_tokenizer(source, vocab_size=text["vocab_size"])
+    tokenizer = internvl_config.build_tokenizer(source, vocab_size=text["vocab_size"])
     headers = read_headers(source)
     has_head = any(f"language_model.{name}.weight" in headers for name in ("output", "lm_head"))
     says_tied = bool(text.get("tie_word_embeddings", False))
     largest = max(headers.values(), key=lambda header: math.prod(header.shape))
     dtype = DTYPES.get(largest.dtype, "float32") if config.dtype == "auto" else config.dtype
     try:
-        native = native_config(
+        native = internvl_config.native_config(
             published,
             image_token_id=tokenizer.context_image_token_id,
             is_tied=says_tied and not has_head,
@@ -119,7 +109,7 @@ def convert_internvl(
         ) from error
     check_tensors(headers, layout, source)
 
-    settings = json_files(published, native, tokenizer, source)
+    settings = internvl_config.json_files(published, native, tokenizer, source)
     with new_folder(out) as path_of:
         index = write_weights(headers, layout, path_of, config, progress)
         weight_files = tuple(dict.fromkeys(index["weight_map"].values()))

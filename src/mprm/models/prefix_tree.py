@@ -164,11 +164,8 @@ def collate_tree(
 
     ``prm_index`` has each step of each chain, chain by chain; a shared step occurs as often as it is shared. Pixel
     values are those of the first chain with the same images; the others need none.
-
-    Returns
-    -------
-    ``input_ids`` (1, T), ``position_ids`` (1, T) or (axes, 1, T), ``prm_index`` (S,), ``tree``, and with images
-    ``image_positions`` (I,) and ``image_features`` (I,): the index of each image token, and of its embedding.
+    Shapes: ``input_ids`` (1, T), ``position_ids`` (1, T) or (axes, 1, T), ``prm_index`` (S,), and with images
+    ``image_positions`` (I,) and ``image_features`` (I,), the index of each image token and of its embedding.
     """
     import torch
 

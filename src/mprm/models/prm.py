@@ -15,15 +15,8 @@ from typing import Any, overload
 from mprm.data.images import image_folder
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
-from mprm.models.checkpoint import (
-    PRM_CONFIG,
-    PRMConfig,
-    fingerprint_of,
-    load_backbone,
-    need_torch,
-    read_prm_config,
-    write_prm_config,
-)
+from mprm.models import checkpoint
+from mprm.models.checkpoint import PRM_CONFIG, PRMConfig, fingerprint_of
 from mprm.models.prefix_tree import collate_tree, pack_chains
 from mprm.models.prompt import PromptEncoder, TokenizedChain, step_tokens
 from mprm.progress import Progress, silent
@@ -69,6 +62,11 @@ def score_chains(
     demand. A chain longer than ``tokens_per_batch``, padding counted, is a batch by itself. Models with a
     `PRMModel.why_no_trees` cannot share prefixes.
     """
+    import torch
+    from accelerate.utils import send_to_device
+
+    from mprm.models.head import step_probabilities
+
     tokenized = [encoder.tokenize(chain) for chain in chains]
     order = [index for index, chain in enumerate(tokenized) if chain.prm_positions]
     if share_prefixes:
@@ -85,7 +83,9 @@ def score_chains(
         with progress("scoring", len(chains)) as advance:
             advance(len(scores))
             for batch, inputs in _collated(batches[rank::world_size], tokenized, encoder, share_prefixes):
-                probabilities = iter(_probabilities(model, inputs))
+                inputs = send_to_device(inputs, next(model.parameters()).device, non_blocking=True)
+                with torch.no_grad():
+                    probabilities = iter(step_probabilities(model(**inputs)["logits"]).tolist())
                 for index in batch:
                     chain = tokenized[index]
                     scored = islice(probabilities, len(chain.prm_positions))
@@ -113,17 +113,6 @@ def _collated(
             if number + LOOKAHEAD < len(batches):
                 waiting.append(pool.submit(collate, batches[number + LOOKAHEAD]))
             yield batch, inputs
-
-
-def _probabilities(model: Any, inputs: dict[str, Any]) -> list[float]:
-    import torch
-    from accelerate.utils import send_to_device
-
-    from mprm.models.head import step_probabilities
-
-    inputs = send_to_device(inputs, next(model.parameters()).device, non_blocking=True)
-    with torch.no_grad():
-        return step_probabilities(model(**inputs)["logits"]).tolist()
 
 
 Steps = list[str] | tuple[str, ...]
@@ -157,7 +146,6 @@ class PRM:
         if share_prefixes and reason is not None:
             print(f"{name} computes the question again for each of its chains, and slower: {reason}", file=sys.stderr)
         self.shares_prefixes = share_prefixes and reason is None
-        """Whether a common prefix of chains is computed once."""
 
     @classmethod
     def from_pretrained(
@@ -174,28 +162,17 @@ class PRM:
     ) -> PRM:
         """Load what ``mprm train`` wrote: a whole checkpoint, or an adapter on its base.
 
-        Parameters
-        ----------
-        path
-            Folder with weights, tokenizer and ``prm_config.json``.
-        config
-            In place of ``prm_config.json``: for any backbone, as an untrained process reward model. The tokens that
-            it names are added where they are missing.
-        device, dtype, attention
-            See `load_backbone`.
-        image_root
-            Folder that image paths are relative to.
-        tokens_per_batch
-            Tokens in a batch, padding counted; fewer need less memory.
-        share_prefixes
-            Compute a common prefix of chains (images, question, leading steps) once, where the model's attention
-            allows it. The scores are the same up to rounding.
+        With a ``config``, any backbone is loaded as an untrained process reward model, and the tokens that it names
+        are added where they are missing. For ``device``, ``dtype`` and ``attention`` see `mprm.models.load_backbone`.
+        Fewer ``tokens_per_batch``, padding counted, need less memory. ``share_prefixes`` computes a common prefix of
+        chains (images, question, leading steps) once where the model's attention allows it, to the same scores up to
+        rounding.
         """
         weights, is_trained, is_adapter = str(path), config is None, False
         if config is None:
             if not Path(path).is_dir():
                 raise InputNotFoundError(f"{path} is not a folder; expected a checkpoint that mprm train wrote")
-            config = read_prm_config(path)
+            config = checkpoint.read_prm_config(path)
             is_adapter = (Path(path) / "adapter_config.json").is_file()
         if is_adapter:
             if config.base is None:
@@ -204,10 +181,10 @@ class PRM:
             if config.base_fingerprint not in (None, fingerprint_of(weights)):
                 raise ConfigError(f"{weights} is not the checkpoint that the adapter in {path} was trained on")
         root = image_folder(image_root)
-        need_torch()
+        checkpoint.need_torch()
         from mprm.models.head import grow_embeddings, prm_model
 
-        backbone = load_backbone(
+        backbone = checkpoint.load_backbone(
             weights, dtype=dtype, device=device, attention=attention, image_settings=config.image_settings
         )
         tokenizer, family = backbone.tokenizer, backbone.family
@@ -230,13 +207,11 @@ class PRM:
         )
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write weights, tokenizer, image processor and ``prm_config.json``, as `from_pretrained` reads them."""
         self.model.save_pretrained(str(folder))
         self.save_processor(folder)
-        write_prm_config(folder, self.config)
+        checkpoint.write_prm_config(folder, self.config)
 
     def save_processor(self, folder: str | Path) -> None:
-        """Write tokenizer and image processor into a checkpoint's folder."""
         self.encoder.tokenizer.save_pretrained(str(folder))
         if self.encoder.image_processor is not None:
             self.encoder.image_processor.save_pretrained(str(folder))
@@ -245,25 +220,15 @@ class PRM:
     def score(self, question: str, images: Sequence[Any] = (), steps: Sequence[str] = ()) -> list[float]: ...
 
     @overload
-    def score(self, question: str, images: Sequence[Any], steps: Sequence[Steps]) -> list[list[float]]: ...
-
-    @overload
-    def score(self, question: str, *, images: Sequence[Any] = (), steps: Sequence[Steps]) -> list[list[float]]: ...
+    def score(self, question: str, images: Sequence[Any] = (), steps: Sequence[Steps] = ()) -> list[list[float]]: ...
 
     def score(
         self, question: str, images: Sequence[Any] = (), steps: Sequence[str] | Sequence[Steps] = ()
     ) -> list[float] | list[list[float]]:
         """Probability that each step is correct, in [0, 1]; nan for steps beyond the model's length.
 
-        Parameters
-        ----------
-        question
-            The question alone, without an instruction how to answer.
-        images
-            Paths or PIL images.
-        steps
-            The chain, in order; a step's score depends on the steps before it. Or several chains, a list of steps
-            each, which gives a list of scores for each.
+        The question comes without an instruction how to answer; images are paths or PIL images. A step's score
+        depends on the steps before it. Several chains, a list of steps each, give a list of scores for each.
         """
         listed, pictures = _as_tuple(steps), _as_tuple(images)
         is_many = bool(listed) and all(isinstance(chain, list | tuple) for chain in listed)
@@ -273,7 +238,7 @@ class PRM:
         return scores if is_many else scores[0]
 
     def score_many(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[float]]:
-        """`score` for many chains, those of a question together; see `StepScorer.score_many`."""
+        """`score` for many chains, in their order."""
         chains = [_checked(index, chain) for index, chain in enumerate(_as_tuple(chains))]
         scores = score_chains(
             self.model,
@@ -307,7 +272,6 @@ def _checked(index: int, chain: Any) -> Chain:
 
 
 def _with_adapter(model: Any, path: str | Path) -> Any:
-    """The model with a LoRA adapter merged into its weights."""
     try:
         from peft import PeftModel
     except ImportError as error:

@@ -48,20 +48,19 @@ def step_tokens(
     if step not in tokenizer.get_added_vocab():
         # normalized=False: no tokenizer's text clean-up may change what the token looks like
         tokenizer.add_tokens([AddedToken(step, special=True, normalized=False)], special_tokens=True)
-    tokens = StepTokens(*(_single_id(tokenizer, text) for text in (step, positive, negative)))
+    ids: list[int] = []
+    for text in (step, positive, negative):
+        own = tokenizer.encode(text, add_special_tokens=False)
+        if len(own) != 1 or own[0] == tokenizer.unk_token_id:
+            raise ConfigError(
+                f"the tokenizer splits {text!r} into {tokenizer.convert_ids_to_tokens(own)}; expected one known"
+                " token. Name other answers with --positive and --negative."
+            )
+        ids += own
+    tokens = StepTokens(*ids)
     if len(set(tokens)) < 3:
         raise ConfigError(f"{step!r}, {positive!r} and {negative!r} must be three tokens, got the ids {tokens}")
     return tokens
-
-
-def _single_id(tokenizer: Any, text: str) -> int:
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
-        raise ConfigError(
-            f"the tokenizer splits {text!r} into {tokenizer.convert_ids_to_tokens(ids)}; expected one known token."
-            " Name other answers with --positive and --negative."
-        )
-    return int(ids[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +75,11 @@ class TokenizedChain:
     images: tuple[Any, ...] = ()
     """Paths or PIL images, in the order of their placeholders."""
     image_sizes: tuple[tuple[int, int], ...] = ()
-    """Width and height of each, by which its placeholders were counted."""
+    """Width and height of each."""
     vision: VisionInputs = field(default_factory=dict)
 
     @property
     def n_truncated(self) -> int:
-        """Steps that truncation cut off; they are the last ones."""
         return self.n_steps - len(self.prm_positions)
 
     @property
@@ -119,7 +117,6 @@ class PromptEncoder:
         return self._plain.encode(self.family.image_end) if self.family.image_end else []
 
     def encode(self, chain: Chain) -> TokenizedChain:
-        """Ids, positions of ``<prm>`` and vision inputs."""
         return self.add_pixel_values(self.tokenize(chain))
 
     def tokenize(self, chain: Chain) -> TokenizedChain:
@@ -142,10 +139,7 @@ class PromptEncoder:
         return min(self.max_length, len(ids) + len(self._plain.encode(text)))
 
     def _prompt(self, chain: Chain) -> tuple[list[int], str, dict[int, tuple[int, int]]]:
-        """Ids of all that precedes the steps but the text at the end, that text, and the images' sizes by index.
-
-        The text at the end is tokenized together with the first step.
-        """
+        """Ids before the steps, text that is tokenized with the first step, and the images' sizes by index."""
         pieces = place_images(chain.question.strip(), len(chain.images))
         segments: list[str | int | list[int]] = [self._frame[0]]
         # images that precede the question precede its heading too

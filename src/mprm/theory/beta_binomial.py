@@ -7,6 +7,7 @@ broadcast; its success rate r is ``Beta(a, b)``; and it is reliable when r is at
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -36,15 +37,13 @@ def posterior_mean(k: ArrayLike, n: ArrayLike, *, a: float, b: float) -> FloatAr
     [0.1667, 0.8333]
     """
     k, n = checked_counts(k, n)
-    mean: FloatArray = (a + k) / (a + b + n)
-    return mean
+    return (a + k) / (a + b + n)
 
 
 def eta_eff(k: ArrayLike, n: ArrayLike, *, tau: float, a: float, b: float) -> FloatArray:
     """Posterior probability that a step is not tau-reliable, the paper's effective noise; in [0, 1].
 
-    ``eta_eff(k, n) = Pr(r < tau | k of n) = I_tau(a + k, b + n - k)``, with I the regularized incomplete
-    beta function; strictly decreasing in k.
+    ``Pr(r < tau | k of n) = I_tau(a + k, b + n - k)``, I the regularized incomplete beta function; decreasing in k.
 
     Examples
     --------
@@ -59,8 +58,7 @@ def eta_eff(k: ArrayLike, n: ArrayLike, *, tau: float, a: float, b: float) -> Fl
 def all_fail(n: ArrayLike, n_max: ArrayLike, *, a: float, b: float) -> FloatArray:
     """Probability that after n failures in a row all continuations up to n_max fail as well; in (0, 1].
 
-    ``Pr(k = 0 of n_max | k = 0 of n) = B(a, b + n_max) / B(a, b + n)``, with B the beta function;
-    rises with n to 1 at n_max.
+    ``Pr(k = 0 of n_max | k = 0 of n) = B(a, b + n_max) / B(a, b + n)``, B the beta function; rises with n to 1.
 
     Examples
     --------
@@ -76,9 +74,8 @@ def all_fail(n: ArrayLike, n_max: ArrayLike, *, a: float, b: float) -> FloatArra
 def pseudo_positive_share(n: ArrayLike, *, tau: float, a: float, b: float) -> FloatArray:
     """Expected share of positive steps (``k > 0``) that are not tau-reliable (``r < tau``); in (0, 1).
 
-    ``Pr(r < tau | k > 0) = (I_tau(a, b) - f I_tau(a, b + n)) / (1 - f)``, with
-    ``f = Pr(k = 0) = B(a, b + n) / B(a, b)``. The mean of `eta_eff` over positive steps; rises with n, for
-    more continuations find the rare success of more steps.
+    ``(I_tau(a, b) - f I_tau(a, b + n)) / (1 - f)``, with ``f = Pr(k = 0) = B(a, b + n) / B(a, b)``. The mean of
+    `eta_eff` over positive steps; rises with n, for more continuations find the rare success of more steps.
 
     Examples
     --------
@@ -93,7 +90,7 @@ def pseudo_positive_share(n: ArrayLike, *, tau: float, a: float, b: float) -> Fl
 
 
 def checked_counts(k: ArrayLike, n: ArrayLike) -> tuple[IntArray, IntArray]:
-    """Both as arrays, once it is checked that they can be counts."""
+    """Both as arrays; an error where they cannot be counts."""
     part, whole = np.asarray(k), np.asarray(n)
     for array in (part, whole):
         if array.size and not np.issubdtype(array.dtype, np.integer):
@@ -114,18 +111,9 @@ def fit_beta(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None = None) -> tup
     Maximizes the Beta-Binomial likelihood, ``sum log B(a + k, b + n - k) - log B(a, b)``, over log a and
     log b. Steps that were never sampled (``n = 0``) weigh nothing, for their likelihood is 1 under any prior.
 
-    Parameters
-    ----------
-    k, n : shape (S,)
-        Successes; continuations, not necessarily the same number for all steps.
-    counts : shape (S,)
-        How many steps each pair stands for, to fit a histogram; one each when None.
-
-    Raises
-    ------
-    DataError
-        No prior is the most likely one: all continuations succeed or all fail, no step has two of them,
-        or the success rates vary less than a Binomial, or more than any Beta.
+    k, n and counts have shape (S,); n may differ between steps. ``counts`` is how many steps each pair stands for,
+    to fit a histogram; one each when None. A `DataError` says that no prior is the most likely one: all continuations
+    succeed or all fail, no step has two of them, or success rates vary less than a Binomial, or more than any Beta.
 
     Examples
     --------
@@ -195,8 +183,7 @@ def likelihood_slopes(k: ArrayLike, n: ArrayLike, *, a: float, b: float) -> Floa
     k, n = checked_counts(k, n)
     psi = scipy_special().digamma
     both = psi(a + b) - psi(a + b + n)
-    slopes: FloatArray = np.stack([a * (psi(a + k) - psi(a) + both), b * (psi(b + n - k) - psi(b) + both)], axis=-1)
-    return slopes
+    return np.stack([a * (psi(a + k) - psi(a) + both), b * (psi(b + n - k) - psi(b) + both)], axis=-1)
 
 
 def observed_information(k: ArrayLike, n: ArrayLike, counts: ArrayLike, *, a: float, b: float) -> FloatArray:
@@ -207,10 +194,7 @@ def observed_information(k: ArrayLike, n: ArrayLike, counts: ArrayLike, *, a: fl
     k, n = checked_counts(k, n)
     weight = np.asarray(counts, np.float64)
 
-    def psi_1(x: ArrayLike) -> FloatArray:
-        curvature: FloatArray = scipy_special().polygamma(1, x)
-        return curvature
-
+    psi_1 = partial(scipy_special().polygamma, 1)
     both = weight @ (psi_1(a + b) - psi_1(a + b + n))
     aa = weight @ (psi_1(a + k) - psi_1(a)) + both
     bb = weight @ (psi_1(b + n - k) - psi_1(b)) + both

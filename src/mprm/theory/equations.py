@@ -2,7 +2,8 @@
 
 Section 3.1: the teacher and the student, logistic regression on the representation of a step. Section 3.2: the bound
 on the excess risk, and what random sub-sampling does to it. Section 3.3: how much a step moves the student, what the
-mixture of a rollout's labels tells, and what flipped labels do to it.
+mixture of a rollout's labels tells, and what flipped labels do to it. Throughout, q is the teacher's probability
+``q*(phi)`` of a positive label, eta the probability that a label is flipped, norm_sq the squared norm ``||phi||^2``.
 """
 
 from __future__ import annotations
@@ -83,8 +84,6 @@ def gradient_second_moment(q: ArrayLike, *, norm_sq: ArrayLike = 1.0, eta: Array
     and phi are. The paper asks for eta below 1/2; the equation holds up to 1. It may also be written
     ``(q (1 - q) + eta (1 - 2 q)^2) ||phi||^2``: noise never lowers it, and leaves it at 1/4 where q = 1/2.
 
-    q is the teacher's probability ``q*(phi)`` of the positive label, norm_sq the squared norm ``||phi||^2``.
-
     Examples
     --------
     >>> gradient_second_moment([0.5, 0.9], norm_sq=4.0).round(4).tolist()  # 4 * 0.25 and 4 * 0.09
@@ -123,9 +122,7 @@ def flipped_mixture(theta: ArrayLike, *, eta: ArrayLike) -> FloatArray:
 
 
 def mixture_shift_bound(theta: ArrayLike, *, eta: ArrayLike) -> FloatArray:
-    """The paper's bound on how far flips move the mixture; at most ``2 eta``.
-
-    ``|theta~ - theta| <= 4 eta theta + eta (1 - eta) <= 2 eta``. See `mixture_shift` for the shift itself.
+    """The paper's bound on `mixture_shift`: ``|theta~ - theta| <= 4 eta theta + eta (1 - eta) <= 2 eta``.
 
     Examples
     --------
@@ -139,8 +136,7 @@ def mixture_shift_bound(theta: ArrayLike, *, eta: ArrayLike) -> FloatArray:
 def mixture_shift(theta: ArrayLike, *, eta: ArrayLike) -> FloatArray:
     """How far flips move the mixture: ``theta~ - theta = eta (1 - eta) (1 - 4 theta)``; never below 0.
 
-    Follows from the equation of theta~, since ``(1 - 2 eta)^2 - 1 = -4 eta (1 - eta)``. So flips only ever
-    raise the mixture, by at most ``eta (1 - eta)``, and most where the labels were all alike.
+    Since ``(1 - 2 eta)^2 - 1 = -4 eta (1 - eta)``. Flips only ever raise the mixture, most where labels are alike.
 
     Examples
     --------
@@ -201,7 +197,6 @@ class RiskBound:
 
     @property
     def total(self) -> FloatArray:
-        """The bound, both terms together."""
         return self.data + self.opt
 
 
@@ -210,10 +205,10 @@ def risk_bound(*, N_eff: ArrayLike, T: ArrayLike, C_data: ArrayLike, C_opt: Arra
 
     ``E[L(w_T)] - L(w*) <~ C_data N_eff^(-1/2) + C_opt T^(-1/2)``.
 
-    Assumes (appendix) bounded representations; labels sampled from a logistic teacher; a population and an
-    empirical loss that are strongly convex and smooth on a bounded convex set, which holds w* and, in its
-    interior, the empirical minimizer; and projected SGD on that set, its batches sampled independently from
-    the sample, its gradients of bounded second moment, with steps ``eta_0 / sqrt(t)``, eta_0 small.
+    Assumes (appendix) bounded representations; labels sampled from a logistic teacher; a population and an empirical
+    loss that are strongly convex and smooth on a bounded convex set, which holds w* and, in its interior, the
+    empirical minimizer; and projected SGD on that set, its batches sampled independently from the sample, its
+    gradients of bounded second moment, with steps ``eta_0 / sqrt(t)``, eta_0 small.
 
     C_data and C_opt are constants of the problem; the paper shows that there are such, and gives no values.
 
@@ -251,12 +246,10 @@ def subsampled(bound: RiskBound, *, gamma: ArrayLike, updates: Updates) -> RiskB
 
 
 def step_information(q: ArrayLike, *, norm_sq: ArrayLike = 1.0) -> FloatArray:
-    """Average information of the steps, ``A(x) = (1/n) sum q_j (1 - q_j)``; shape (...).
+    """Average information of steps with q, shape (..., n): ``A(x) = (1/n) sum q_j (1 - q_j)``; shape (...).
 
     With squared norms it is ``A_full(x) = (1/n) sum q_j (1 - q_j) ||phi_j||^2``, which lies between
     ``c_min A(x)`` and ``c_max A(x)`` when all squared norms lie in [c_min, c_max].
-
-    q, shape (..., n), is the teacher's probability of a positive label of each step.
 
     Examples
     --------
@@ -283,9 +276,7 @@ def teacher_mixture(q: ArrayLike) -> FloatArray:
 
 
 def expected_mixture(q: ArrayLike) -> FloatArray:
-    """Expected mixture of a rollout's labels; shape (...).
-
-    ``E[p_hat (1 - p_hat) | q] = theta - (1/n^2) sum q_j (1 - q_j) = theta - A(x) / n``.
+    """Expected mixture of labels, ``E[p_hat (1 - p_hat) | q] = theta - (1/n^2) sum q_j (1 - q_j)``; shape (...).
 
     Examples
     --------
@@ -316,12 +307,9 @@ def mixture_bounds(q: ArrayLike) -> tuple[FloatArray, FloatArray]:
 def rollout_signal(q: ArrayLike, *, eta: ArrayLike, norm_sq: ArrayLike = 1.0) -> FloatArray:
     """Signal ``S(x) = (1/n) sum (1 - 4 eta_j) q_j (1 - q_j) ||phi_j||^2`` of a rollout; shape (...).
 
-    The mean over steps of `gradient_second_moment` is ``S(x) + (1/n) sum eta_j ||phi_j||^2``, under the same
-    assumptions and with a rate of flips for each step. A step with eta above 1/4 weighs negatively: there
-    the more uncertain step has the smaller term. The paper puts ``eta_eff(K_j)`` for eta_j, which is often
-    above 1/4 for a low-scored positive step.
-
-    q, shape (..., n), is the teacher's probability of a positive label of each step, eta that of a flip.
+    The mean over steps of `gradient_second_moment` is ``S(x) + (1/n) sum eta_j ||phi_j||^2``, with a rate of flips
+    for each step; q has shape (..., n). A step with eta above 1/4 weighs negatively: there the more uncertain step
+    has the smaller term. The paper puts ``eta_eff(K_j)`` for eta_j, often above 1/4 for a low-scored positive step.
 
     Examples
     --------

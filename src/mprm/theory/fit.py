@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated, Any, NamedTuple, get_args
 
 import numpy as np
@@ -24,23 +25,12 @@ from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.types import Issues
 from mprm.errors import DataError
 from mprm.progress import Progress, silent
-from mprm.selection.scan import ROLLOUT, Counted, CountTask, count_labels, start_counting
+from mprm.selection import scan, stats
 from mprm.selection.select import SelectConfig
-from mprm.selection.stats import ROW_TYPE, BoolArray, LabelCounts, gather_counts
+from mprm.selection.stats import BoolArray
 from mprm.selection.strategies import keep_top
-from mprm.theory.beta_binomial import (
-    REMEDY,
-    Z_95,
-    all_fail,
-    eta_eff,
-    few_rollouts_factor,
-    fit_beta,
-    likelihood_slopes,
-    log_interval,
-    observed_information,
-    posterior_mean,
-    prior_covariance,
-)
+from mprm.theory import beta_binomial
+from mprm.theory.beta_binomial import all_fail, eta_eff, few_rollouts_factor, log_interval
 from mprm.theory.equations import FloatArray, IntArray
 
 MAX_GRID = 64
@@ -108,14 +98,15 @@ Kind = tuple[float, int | None]
 MAX_KINDS = 1 << 20
 
 
-def count_steps(task: CountTask) -> tuple[Counted, list[Kind], bytes]:
+def count_steps(task: scan.CountTask) -> tuple[scan.Counted, list[Kind], bytes]:
     """Label counts of the chunk's rollouts, the kinds of their steps, and each step's kind by number, as uint32."""
-    counted, fmt = count_labels(task), ROLLOUT_FORMATS[task.chunk.format]
+    counted, fmt = scan.count_labels(task), ROLLOUT_FORMATS[task.chunk.format]
     numbers: dict[Kind, int] = {}
     codes = array("I")
     # a row a line; a count that stopped at a bad record has fewer, and its error is raised soon
-    for kind, line in zip(np.frombuffer(counted.rows, ROW_TYPE)["kind"].tolist(), lines_of(task.chunk), strict=False):
-        if kind == ROLLOUT:
+    kinds = np.frombuffer(counted.rows, stats.ROW_TYPE)["kind"].tolist()
+    for kind, line in zip(kinds, lines_of(task.chunk), strict=False):
+        if kind == scan.ROLLOUT:
             (rollout,) = parse_line(line, fmt, None, Issues())  # validated when it was counted
             codes.extend([numbers.setdefault((s.score, s.n_total), len(numbers)) for s in rollout.steps])
     return counted, list(numbers), codes.tobytes()
@@ -125,7 +116,7 @@ def count_steps(task: CountTask) -> tuple[Counted, list[Kind], bytes]:
 class StepCounts:
     """Label counts of each rollout and the kind of each step."""
 
-    labels: LabelCounts
+    labels: stats.LabelCounts
     kinds: list[Kind]
     codes: NDArray[np.uint32]
     """The number of each step's kind, rollout after rollout."""
@@ -148,11 +139,8 @@ class StepCounts:
         return f"{part.chunk.path}:{part.first_line + row - part.first_row}"
 
     def sums(self, values: FloatArray) -> tuple[NDArray[np.uint32], FloatArray]:
-        """Source of each rollout, and the sum over its steps of values of their source and kind, shape (rollouts, C).
-
-        The values have shape (sources, kinds, C).
-        """
-        rows = self.labels.rows[self.labels.rows["kind"] == ROLLOUT]
+        """Source of each rollout, and the sums over its steps of (sources, kinds, C) values, shape (rollouts, C)."""
+        rows = self.labels.rows[self.labels.rows["kind"] == scan.ROLLOUT]
         n_steps = rows["n_steps"].astype(np.int64)
         of_step, starts = np.repeat(rows["source"], n_steps), np.cumsum(n_steps) - n_steps
         columns = [np.add.reduceat(column[of_step, self.codes], starts) for column in np.moveaxis(values, -1, 0)]
@@ -171,8 +159,8 @@ def count_corpus_steps(
     numbers: dict[Kind, int] = {}
     codes = bytearray()
 
-    def counting() -> Iterator[Counted]:
-        parts = start_counting(corpus, engine, tau=tau, stop_at_bad=on_bad is None, count=count_steps)
+    def counting() -> Iterator[scan.Counted]:
+        parts = scan.start_counting(corpus, engine, tau=tau, stop_at_bad=on_bad is None, count=count_steps)
         for counted, kinds, of_part in parts:
             renumber = np.array([numbers.setdefault(kind, len(numbers)) for kind in kinds], np.uint32)
             if len(numbers) > MAX_KINDS:
@@ -183,7 +171,7 @@ def count_corpus_steps(
             codes.extend(renumber[np.frombuffer(of_part, np.uint32)].tobytes())
             yield counted
 
-    labels = gather_counts(corpus, counting(), on_bad=on_bad, progress=progress)
+    labels = stats.gather_counts(corpus, counting(), on_bad=on_bad, progress=progress)
     return StepCounts(labels, list(numbers), np.frombuffer(codes, np.uint32))
 
 
@@ -196,7 +184,6 @@ class Counts(NamedTuple):
     k: IntArray
     n: IntArray
     steps: IntArray
-    """How many steps have them."""
     is_positive: BoolArray
 
 
@@ -224,9 +211,7 @@ class SourceFit:
     n_unsampled: int
     """Steps without a continuation: they weigh nothing in the fit."""
     continuations: tuple[int, ...]
-    """Numbers of continuations that occur."""
     continuations_inferred: bool
-    """Whether the scores' grid told them."""
     prior: Prior | None
     why_no_prior: str | None
     negative: float
@@ -240,7 +225,6 @@ class SourceFit:
     """95%, from the prior's uncertainty alone."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         contents = asdict(self)
         if self.prior is not None:
             del contents["prior"]["covariance"]
@@ -267,7 +251,6 @@ class SubsetNoise(NamedTuple):
     pseudo_positive: float
     """Share of the positive steps."""
     of_all_steps: float
-    """Share of all its steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +269,6 @@ class CorpusFit:
     n_dropped: int
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return {
             "all": self.total.as_dict(),
             "sources": [source.as_dict() for source in self.sources],
@@ -332,13 +314,6 @@ def fit_corpus(
 
     Intervals allow for any dependence between the steps of a rollout. A positive step with k successes is
     pseudo-positive with probability ``eta_eff(k) = Pr(r < reliable | k)``.
-
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes.
-    config, options
-        See `FitConfig`.
 
     Examples
     --------
@@ -403,7 +378,6 @@ class Fit:
         return np.where(self.histogram > 0, k, 0), np.where(self.histogram > 0, of_source, 0)
 
     def counts(self, source: int | None) -> Counts:
-        """The counts of a source, or of all."""
         chosen = slice(None) if source is None else [source]
         steps = self.histogram[chosen].ravel()
         is_positive = np.broadcast_to(self.is_positive, self.histogram.shape)[chosen].ravel()
@@ -411,7 +385,6 @@ class Fit:
         return Counts(self.k[chosen].ravel()[seen], self.n[chosen].ravel()[seen], steps[seen], is_positive[seen])
 
     def corpus_fit(self, n_dropped: int = 0) -> CorpusFit:
-        """Everything that the fit tells."""
         *priors, overall = self._priors()
         if isinstance(overall, str):
             raise DataError(f"no Beta prior fits the corpus: {overall}")
@@ -443,7 +416,7 @@ class Fit:
         for source in range(len(self.histogram)):
             for first, prior in ((0, fitted[source]), (2, fitted[-1])):
                 if not isinstance(prior, str):
-                    own = likelihood_slopes(self.k[source], self.n[source], a=prior[0], b=prior[1])
+                    own = beta_binomial.likelihood_slopes(self.k[source], self.n[source], a=prior[0], b=prior[1])
                     slopes[source, :, first : first + 2] = own
         squares = np.zeros((len(groups), 2, 2))
         sources, sums = self.steps.sums(slopes)
@@ -488,10 +461,9 @@ class Fit:
         k = np.arange(N + 1) if N <= MAX_NOISE_ROWS else seen
         steps = np.zeros(len(k), np.int64)
         steps[np.searchsorted(k, seen)] = np.bincount(index, whole.steps[whole.n == N])
-        means = posterior_mean(k, N, a=prior.a, b=prior.b)
+        means = beta_binomial.posterior_mean(k, N, a=prior.a, b=prior.b)
         noise = eta_eff(k, N, tau=self.config.reliable, a=prior.a, b=prior.b)
-        rows = zip(k.tolist(), steps.tolist(), means.tolist(), noise.tolist(), strict=True)
-        return [NoiseRow(*row) for row in rows]
+        return list(map(NoiseRow, k.tolist(), steps.tolist(), means.tolist(), noise.tolist()))
 
     def _subsets(self, priors: Sequence[Prior | str], overall: Prior) -> list[SubsetNoise]:
         """Expected pseudo-positives of all rollouts and of each strategy's, each step by its source's prior."""
@@ -501,12 +473,8 @@ class Fit:
             noise[source] = eta_eff(self.k[source], self.n[source], tau=self.config.reliable, a=used.a, b=used.b)
         noise *= self.is_positive
         labels, config = self.steps.labels, self.config
-        select = SelectConfig(rho=(config.rho,))
-        kept: dict[str, BoolArray] = {"all": labels.rows["kind"] == ROLLOUT}
-
-        def n_keep(source: str | None, n: int) -> int:
-            return select.n_keep(config.rho, source, n)
-
+        n_keep = partial(SelectConfig(rho=(config.rho,)).n_keep, config.rho)
+        kept: dict[str, BoolArray] = {"all": labels.rows["kind"] == scan.ROLLOUT}
         for strategy in get_args(StrategyName):
             kept[strategy] = keep_top(labels, strategy, n_keep, alpha=config.alpha, seed=config.seed)
         subsets = []
@@ -520,24 +488,22 @@ class Fit:
 
 
 def _fitted(counts: Counts) -> tuple[float, float] | str:
-    """The prior of most likelihood, or why there is none."""
     try:
-        return fit_beta(counts.k, counts.n, counts.steps)
+        return beta_binomial.fit_beta(counts.k, counts.n, counts.steps)
     except DataError as error:
-        return str(error).removesuffix(f"; {REMEDY}")  # there is nothing to give
+        return str(error).removesuffix(f"; {beta_binomial.REMEDY}")  # there is nothing to give
 
 
 def _with_interval(
     counts: Counts, prior: tuple[float, float], squared_slopes: FloatArray, n_rollouts: int
 ) -> Prior | str:
-    """The prior with its intervals, or why there is none; see `mprm.theory.beta_binomial.prior_covariance`."""
     a, b = prior
     if n_rollouts < 2:
         return "there is only one rollout, and nothing tells how rollouts vary"
-    information = observed_information(counts.k, counts.n, counts.steps, a=a, b=b)
+    information = beta_binomial.observed_information(counts.k, counts.n, counts.steps, a=a, b=b)
     if np.linalg.eigvalsh(information)[0] <= 0:
         return f"the likelihood has no peak at a = {a:g}, b = {b:g}; there are too few steps"
-    covariance = few_rollouts_factor(n_rollouts) * prior_covariance(information, squared_slopes)
+    covariance = few_rollouts_factor(n_rollouts) * beta_binomial.prior_covariance(information, squared_slopes)
     a_interval, b_interval = log_interval(a, covariance[0, 0]), log_interval(b, covariance[1, 1])
     return Prior(a, a_interval, b, b_interval, a / (a + b), covariance)
 
@@ -557,5 +523,5 @@ def pseudo_positives(counts: Counts, prior: Prior, *, tau: float) -> tuple[float
     by_b = share(log_a, log_b + h) - share(log_a, log_b - h)
     slope = np.array([by_a, by_b]) / (2 * h)
     value = share(log_a, log_b)
-    half = Z_95 * float(np.sqrt(slope @ prior.covariance @ slope))
+    half = beta_binomial.Z_95 * float(np.sqrt(slope @ prior.covariance @ slope))
     return value, (max(0.0, value - half), min(1.0, value + half))
