@@ -25,9 +25,9 @@ from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.types import Issues
 from mprm.errors import DataError
 from mprm.progress import Progress, silent
-from mprm.selection import scan, stats
+from mprm.selection import scan
 from mprm.selection.select import SelectConfig
-from mprm.selection.stats import BoolArray
+from mprm.selection.stats import ROW_TYPE, BoolArray, LabelCounts, gather_counts
 from mprm.selection.strategies import keep_top
 from mprm.theory import beta_binomial
 from mprm.theory.beta_binomial import all_fail, eta_eff, few_rollouts_factor, log_interval
@@ -104,7 +104,7 @@ def count_steps(task: scan.CountTask) -> tuple[scan.Counted, list[Kind], bytes]:
     numbers: dict[Kind, int] = {}
     codes = array("I")
     # a row a line; a count that stopped at a bad record has fewer, and its error is raised soon
-    kinds = np.frombuffer(counted.rows, stats.ROW_TYPE)["kind"].tolist()
+    kinds = np.frombuffer(counted.rows, ROW_TYPE)["kind"].tolist()
     for kind, line in zip(kinds, lines_of(task.chunk), strict=False):
         if kind == scan.ROLLOUT:
             (rollout,) = parse_line(line, fmt, None, Issues())  # validated when it was counted
@@ -116,7 +116,7 @@ def count_steps(task: scan.CountTask) -> tuple[scan.Counted, list[Kind], bytes]:
 class StepCounts:
     """Label counts of each rollout and the kind of each step."""
 
-    labels: stats.LabelCounts
+    labels: LabelCounts
     kinds: list[Kind]
     codes: NDArray[np.uint32]
     """The number of each step's kind, rollout after rollout."""
@@ -171,7 +171,7 @@ def count_corpus_steps(
             codes.extend(renumber[np.frombuffer(of_part, np.uint32)].tobytes())
             yield counted
 
-    labels = stats.gather_counts(corpus, counting(), on_bad=on_bad, progress=progress)
+    labels = gather_counts(corpus, counting(), on_bad=on_bad, progress=progress)
     return StepCounts(labels, list(numbers), np.frombuffer(codes, np.uint32))
 
 
