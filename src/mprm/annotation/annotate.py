@@ -141,17 +141,10 @@ def annotate(
 ) -> RunSummary:
     """Write rollouts with a Monte-Carlo score for each step to ``out``, in v1.1-Raw form.
 
-    Each answer of the policy is saved in ``OUT.partial`` as soon as it is graded; the same call continues
-    there after whatever stopped it. A question of which an answer could not be had fails: it is listed with
-    its reasons in ``OUT.failed``, and tried again by the next call. docs/annotation.md explains the
-    summary's stats.
-
-    Parameters
-    ----------
-    questions
-        Files, globs or folders, or a list of `Question`; None with ``rollouts_from``.
-    config, options
-        See `AnnotateConfig`: ``mprm.annotate("questions.jsonl", sampler, "raw.jsonl", rollouts=4)``.
+    ``questions`` are files, globs or folders, or a list of `Question`; None with ``rollouts_from``. Each answer of
+    the policy is saved in ``OUT.partial`` as soon as it is graded; the same call continues there after whatever
+    stopped it. A question of which an answer could not be had fails: it is listed with its reasons in ``OUT.failed``,
+    and tried again by the next call. docs/annotation.md explains the summary's stats.
     """
     # here and not above: these would slow the command line's help
     from mprm.annotation.monte_carlo import STATS, AnnotationTask, annotation_tasks

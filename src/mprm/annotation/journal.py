@@ -59,7 +59,6 @@ class Journal:
             raise
 
     def _open(self, run: bytes, *, force: bool) -> None:
-        """Take over what an earlier run has done, or begin."""
         if not self.path.exists():
             raise ConfigError(f"another process has just finished the work of {self.path}; look at its output first")
         [application_id] = self._db.execute("PRAGMA application_id").fetchone()
@@ -73,19 +72,20 @@ class Journal:
         if application_id != APPLICATION_ID:
             raise ConfigError(f"{self.path} {NOT_A_JOURNAL}")
         [settings] = self._db.execute("SELECT settings FROM run").fetchone()
-        difference = _difference(msgspec.json.decode(settings), msgspec.json.decode(run))
-        if difference and not force:
+        before, now = msgspec.json.decode(settings), msgspec.json.decode(run)
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        if changed and not force:
+            words = (f"{printable(name)} was {before.get(name)!r}, now {now.get(name)!r}" for name in changed)
             raise ConfigError(
-                f"{self.path} was begun with other settings: {difference}. Continue with the same ones,"
+                f"{self.path} was begun with other settings: {'; '.join(words)}. Continue with the same ones,"
                 " or begin anew with --force (in Python: force=True)"
             )
-        if difference:
+        if changed:
             self._db.execute("DELETE FROM records")
             self._db.execute("UPDATE run SET settings = ?", [run])
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Errors of SQLite in the words of a user, with the name of the file."""
         try:
             yield
         except sqlite3.Error as error:
@@ -105,7 +105,6 @@ class Journal:
         return self._select("1", key, "") is not None
 
     def get(self, key: Key, part: str = "") -> dict[str, Any] | None:
-        """The record of a question or of a part of it; None where there is none."""
         record = self._select("record", key, part)
         return None if record is None else msgspec.json.decode(record)
 
@@ -139,7 +138,6 @@ class Journal:
                 self._synced = monotonic()
 
     def forget(self, key: Key) -> None:
-        """Take back what is saved of a question."""
         with self._errors():
             self._db.execute("DELETE FROM records WHERE source = ? AND id = ?", key)
 
@@ -155,9 +153,3 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self._db.close()
-
-
-def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """The settings that differ, in words; empty where none does."""
-    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return "; ".join(f"{printable(name)} was {before.get(name)!r}, now {now.get(name)!r}" for name in changed)

@@ -60,7 +60,6 @@ class StepCounts:
 
     @property
     def score(self) -> float:
-        """Share of the continuations that succeed."""
         return self.n_correct / self.n_total if self.n_total else 0.0
 
     def as_record(self) -> dict[str, Any]:
@@ -79,7 +78,6 @@ class RolloutCounts:
 
     @classmethod
     def of(cls, text: str, finish_reason: str | None, max_steps: int | None) -> RolloutCounts:
-        """A rollout whose text is split into steps, without counts."""
         return cls([StepCounts(step) for step in split_steps(text, max_steps)], finish_reason)
 
 
@@ -106,10 +104,8 @@ class AnnotationTask(Task):
                 number: RolloutCounts.of(completion["text"], completion["finish_reason"], self.config.max_steps)
                 for number, completion in enumerate(outcome["completions"])
             }
-        n_rollouts, rollouts = (
-            len(rollouts),
-            {number: rollout for number, rollout in rollouts.items() if rollout.steps},
-        )
+        n_rollouts = len(rollouts)
+        rollouts = {number: rollout for number, rollout in rollouts.items() if rollout.steps}
         stats["n_empty"] = n_rollouts - len(rollouts)
         while requests := self._missing(rollouts):
             for part, outcome in (yield requests).items():
@@ -254,7 +250,10 @@ def _corpus_tasks(config: AnnotateConfig, dropped: DroppedRecords) -> list[Annot
     tasks: dict[Key, AnnotationTask] = {}
     corpus = open_corpus(config.rollouts_from, format=config.format, text_only=True)
     for row, located in enumerate(corpus.located(on_bad=dropped if config.skip_bad else None)):
-        extra = _extra_fields(located.raw)
+        try:
+            extra = msgspec.json.decode(located.raw, type=_Extra)
+        except (ValueError, RecursionError, msgspec.MsgspecError):  # another format, or other fields of these names
+            extra = _Extra()
         task = _corpus_task(located, extra, row, config)
         first = tasks.get(task.key, task)
         if (first.question, first.prompt) != (task.question, task.prompt):  # an id that stands for several questions
@@ -281,13 +280,6 @@ class _Extra(msgspec.Struct):
     finish_reason: str | None = None
     options: tuple[str, ...] = ()
     steps_with_score: tuple[_ExtraStep, ...] = ()
-
-
-def _extra_fields(raw: bytes) -> _Extra:
-    try:
-        return msgspec.json.decode(raw, type=_Extra)
-    except (ValueError, RecursionError, msgspec.MsgspecError):  # another format, or other fields of these names
-        return _Extra()
 
 
 def _corpus_task(located: LocatedRollout, extra: _Extra, row: int, config: AnnotateConfig) -> AnnotationTask:
@@ -320,12 +312,8 @@ def _rollout_counts(steps: Iterable[Step], extra: _Extra, *, is_fresh: bool) -> 
     for step, more in zip(steps, chain(extra.steps_with_score, repeat(_ExtraStep())), strict=False):
         counts = StepCounts(step.text)
         if not is_fresh and step.n_total and step.n_correct is not None:
-            counts.n_correct, counts.n_truncated, counts.n_failed = (
-                step.n_correct,
-                more.num_mc_cut,
-                more.num_mc_failed,
-            )
+            counts.n_correct, counts.n_sampled = step.n_correct, step.n_total
+            counts.n_truncated, counts.n_failed = more.num_mc_cut, more.num_mc_failed
             counts.n_incorrect = step.n_total - step.n_correct - more.num_mc_cut
-            counts.n_sampled = step.n_total
         rollout.steps.append(counts)
     return rollout

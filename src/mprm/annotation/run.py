@@ -30,7 +30,6 @@ class RunConfig(SamplingParams):
 
     @cached_property
     def sampling(self) -> SamplingParams:
-        """How tokens are sampled."""
         return self.narrowed(SamplingParams)
 
 
@@ -54,7 +53,6 @@ class RunSummary:
     """Images that lie under the image root by another name than the question's: that name, by the question's."""
     has_images: bool
     n_dropped: int = 0
-    """Records that could not be used."""
     dropped_to: str | None = None
 
 

@@ -181,15 +181,12 @@ def _write_failed(out: str, failures: Failures) -> str | None:
 
 @dataclass(slots=True)
 class _Active:
-    """A task under way."""
-
     task: Task
     work: Work
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """Of the requests that it yielded last."""
     n_pending: int = 0
     errors: set[str] = field(default_factory=set)
-    """Why completions could not be had."""
 
 
 class _Pending(NamedTuple):
@@ -213,7 +210,6 @@ class Scheduler:
         self._kept = f"what is done is kept in {journal.path}"
 
     def run(self, tasks: Iterable[T], work: Callable[[T], Work], check_timeout_s: float | None) -> Failures:
-        """Why tasks failed."""
         with (
             nullcontext() if check_timeout_s is None else AnswerChecker(check_timeout_s) as checker,
             closing(self._sampler.sample(self._requests(_Active(task, work(task)) for task in tasks))) as batches,
@@ -297,10 +293,9 @@ class Scheduler:
             prefix, task = pending.request.prefix, pending.active.task
             if not prefix:
                 # what is no character in UTF-8, half of a surrogate pair, cannot be written
-                texts = [completion.text.encode("utf-8", "replace").decode() for completion in completions]
                 outcome["completions"] = [
-                    {"text": text, "finish_reason": completion.finish_reason}
-                    for text, completion in zip(texts, completions, strict=True)
+                    {"text": c.text.encode("utf-8", "replace").decode(), "finish_reason": c.finish_reason}
+                    for c in completions
                 ]
                 self._settle(index, outcome)
                 continue

@@ -56,12 +56,8 @@ def with_options(text: str, options: Sequence[str]) -> str:
 def letter_of(answer: str | int, options: Sequence[str], *, text_first: bool = False) -> str | None:
     """The letter of the option that a gold answer names; None when it names none, or several.
 
-    Parameters
-    ----------
-    answer
-        A letter (``B``, ``(B)``, ``B.``), the text of an option, or its number from 0.
-    text_first
-        Whether an answer that could be a letter and an option's text is the text.
+    The answer is a letter (``B``, ``(B)``, ``B.``), the text of an option, or its number from 0; with ``text_first``
+    one that could be a letter and an option's text is the text.
     """
     if isinstance(answer, int):
         # a number among numbers is the option's text

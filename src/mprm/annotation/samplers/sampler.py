@@ -95,12 +95,10 @@ class Sampler(Protocol):
     @property
     def name(self) -> str:
         """The policy, for manifests."""
-        ...
 
     @property
     def settings(self) -> dict[str, Any]:
         """What the answers depend on besides policy and requests: a run with others is not continued."""
-        ...
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
         """Batches of answered requests, in the order in which they are done.
@@ -110,7 +108,6 @@ class Sampler(Protocol):
         ``finish_reason`` "error"; what makes every request fail, such as a wrong key or a missing server, is raised.
         Closing the generator cancels what is in flight.
         """
-        ...
 
 
 def numbered(requests: Iterable[Request | None]) -> Iterator[tuple[int, Request] | None]:

@@ -68,8 +68,6 @@ FINISH_REASONS: dict[str, FinishReason]
 FINISH_REASONS = {"stop": "stop", "eos_token": "stop", "stop_sequence": "stop", "length": "length"}
 UNKNOWN_FIELDS = "Unexpected fields in the request"
 """How transformers serve rejects fields that it does not know; other servers ignore them, or use other words."""
-
-
 END_MARK = "<mprm: the answer goes on here>"
 """Follows the prefix; what the chat template renders from here on is cut off."""
 # ends in a letter, which no tokenizer merges with the line ends that follow
@@ -85,12 +83,10 @@ class RequestError(Exception):
 
 
 class Reply(NamedTuple):
-    """A chat completion."""
+    """A chat completion, with at least one answer; servers need not tell the number of prompt tokens."""
 
     completions: list[Completion]
-    """At least one."""
     n_prompt_tokens: int | None
-    """None where the server does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +95,6 @@ class Continuation:
 
     name: str
     fields: dict[str, Any]
-    """More fields of the request."""
     end_mark: str = ""
     """What follows the prefix."""
     is_echoed: bool = False
@@ -108,7 +103,6 @@ class Continuation:
     """White space at the end of the prefix is lost."""
 
     def without_prefix(self, completion: Completion, prefix: str) -> Completion:
-        """The completion without what it repeats of the prefix."""
         text = completion.text
         if self.is_echoed and completion.finish_reason != "error":
             # transformers serve strips white space from both ends of what it echoes
@@ -138,17 +132,10 @@ class HTTPSampler:
     it is refused with `ConfigError`. A server that stopped answering (connection refused or dropped, time-out, 502,
     503, 504) is waited for; after ``patience_s`` `MprmError` is raised. Each outage costs a request one retry.
 
-    Parameters
-    ----------
-    url
-        ``http://localhost:8000`` or ``…/v1``; ``/chat/completions`` is added.
-    model
-        The name under which the server knows the policy.
-    extra_body
-        More fields for every request, for what a server takes beyond the protocol.
-    options
-        See `ServerOptions`. ``chat_template`` is needed only to continue answers on ``transformers serve``, and not
-        even there where ``model`` is the checkpoint's folder on this machine.
+    ``url`` is ``http://localhost:8000`` or ``…/v1``; ``/chat/completions`` is added. ``extra_body`` are more fields
+    for every request, for what a server takes beyond the protocol. `ServerOptions` has the other options:
+    ``chat_template`` is needed only to continue answers on ``transformers serve``, and not even there where ``model``
+    is the checkpoint's folder on this machine.
     """
 
     @takes(ServerOptions)
@@ -185,7 +172,7 @@ class HTTPSampler:
         self._api_key = api_key
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
-        """See `Sampler.sample`; an error is raised after all that was answered before it.
+        """An error is raised after all that was answered before it.
 
         Requests are taken for all of ``concurrency`` and some more, which are sent as soon as others are answered.
         """
@@ -236,7 +223,6 @@ class _Session:
         self._probing = asyncio.Lock()
 
     async def answer(self, index: int, request: Request) -> Answered:
-        """All completions of a request."""
         continuation = await self._probed() if request.prefix else NOTHING
         try:
             body = self._body(request, continuation)
@@ -409,7 +395,6 @@ class _PatientClient(httpx2.AsyncClient):
         self._first_sent_at = self._answered_at = 0.0
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """The response; `MprmError` where the server stays away."""
         if self._outage is not None:
             await asyncio.shield(self._outage)
         sent_at = time.monotonic()
@@ -430,7 +415,6 @@ class _PatientClient(httpx2.AsyncClient):
         return response
 
     async def aclose(self) -> None:
-        """Close all connections, and that of a health check first."""
         if self._outage is not None:
             self._outage.cancel()
             await asyncio.wait([self._outage])
