@@ -7,7 +7,7 @@ score is the share of them that reach the gold answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from mprm.data.corpus import LocatedRollout, open_corpus
 from mprm.data.output import DroppedRecords
 from mprm.data.questions import given_questions, input_entries
 from mprm.data.records import chunks_of, find_files, is_blank, lines_of
-from mprm.data.types import STEP_SEPARATOR, Question, Step, split_steps
+from mprm.data.types import STEP_SEPARATOR, Question, split_steps
 from mprm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -90,7 +90,6 @@ class AnnotationTask(Task):
     """By number; None before the policy has sampled them."""
 
     def digest(self) -> bytes:
-        """Changes with whatever the annotation depends on."""
         return Task.digest(self) + xxhash.xxh3_128_digest(msgspec.json.encode(self.rollouts))
 
     def work(self) -> Work:
@@ -246,7 +245,7 @@ def _candidate_tasks(config: AnnotateConfig) -> Iterator[AnnotationTask]:
 
 
 def _corpus_tasks(config: AnnotateConfig, dropped: DroppedRecords) -> list[AnnotationTask]:
-    """The rollouts of a corpus, by question; their steps stay as they are."""
+    """The rollouts of a corpus, by question; their steps stay as they are, with the counts that they carry."""
     tasks: dict[Key, AnnotationTask] = {}
     corpus = open_corpus(config.rollouts_from, format=config.format, text_only=True)
     for row, located in enumerate(corpus.located(on_bad=dropped if config.skip_bad else None)):
@@ -263,7 +262,15 @@ def _corpus_tasks(config: AnnotateConfig, dropped: DroppedRecords) -> list[Annot
         first.rollouts = first.rollouts or {}
         number = extra.rollout or 0
         number = number if number not in first.rollouts else max(first.rollouts) + 1
-        first.rollouts[number] = _rollout_counts(located.rollout.steps, extra, is_fresh=config.fresh)
+        rollout = first.rollouts[number] = RolloutCounts([], extra.finish_reason)
+        counts_of_steps = chain(extra.steps_with_score, repeat(_ExtraStep()))
+        for step, more in zip(located.rollout.steps, counts_of_steps, strict=False):
+            counts = StepCounts(step.text)
+            if not config.fresh and step.n_total and step.n_correct is not None:
+                counts.n_correct, counts.n_sampled = step.n_correct, step.n_total
+                counts.n_truncated, counts.n_failed = more.num_mc_cut, more.num_mc_failed
+                counts.n_incorrect = step.n_total - step.n_correct - more.num_mc_cut
+            rollout.steps.append(counts)
     return list(tasks.values())
 
 
@@ -304,16 +311,3 @@ def _corpus_task(located: LocatedRollout, extra: _Extra, row: int, config: Annot
         # a gold answer of one capital letter is an option's, though the corpus does not give the options
         task.gold = replace(question, options=tuple(LETTERS[: max(4, LETTERS.index(letter) + 1)]))
     return task
-
-
-def _rollout_counts(steps: Iterable[Step], extra: _Extra, *, is_fresh: bool) -> RolloutCounts:
-    """A rollout with the counts that it carries, unless they are to be sampled anew."""
-    rollout = RolloutCounts([], extra.finish_reason)
-    for step, more in zip(steps, chain(extra.steps_with_score, repeat(_ExtraStep())), strict=False):
-        counts = StepCounts(step.text)
-        if not is_fresh and step.n_total and step.n_correct is not None:
-            counts.n_correct, counts.n_sampled = step.n_correct, step.n_total
-            counts.n_truncated, counts.n_failed = more.num_mc_cut, more.num_mc_failed
-            counts.n_incorrect = step.n_total - step.n_correct - more.num_mc_cut
-        rollout.steps.append(counts)
-    return rollout

@@ -46,7 +46,6 @@ class RunSummary:
     stats: dict[str, Any]
     """Sums over the questions that are done."""
     failed_to: str | None
-    """The file that lists the questions that failed, with their reasons."""
     manifest: str
     seconds: float
     renamed_images: dict[str, str]

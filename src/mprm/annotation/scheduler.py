@@ -59,7 +59,6 @@ class Task:
 
     @classmethod
     def of(cls, question: Question, config: RunConfig, prompt: str | None = None) -> Self:
-        """The task of a question whose images are all there."""
         images = image_files(question, config.image_root)
         return cls(question=question, prompt=prompt or prompt_of(question), images=images, config=config)
 
@@ -74,7 +73,6 @@ class Task:
         return xxhash.xxh3_128_digest(msgspec.json.encode(fields))
 
     def request(self, n: int, *seed_names: str, prefix: str = "") -> Request:
-        """A request for n completions, with a seed that belongs to these names."""
         return Request(
             prompt=self.prompt,
             images=self.images,
@@ -116,14 +114,19 @@ def run_resumable(
     }
     with Journal(out, run=run, force=config.force) as journal:
         check_overwrite(out, force=config.force)  # again: nobody else can finish it from now on
-        has_images = any(task.images for task in tasks)
         todo = [task for task in tasks if task.key not in journal]
         failures: Failures = {}
         if todo:
             with progress(command, len(tasks)) as advance:
                 advance(len(tasks) - len(todo))
                 failures = Scheduler(journal, sampler, advance).run(todo, work, check_timeout_s)
-        failed_to = _write_failed(out, failures)
+        failed_to = out + FAILED_SUFFIX if failures else None
+        if failed_to is None:  # the list of an earlier run goes
+            Path(out + FAILED_SUFFIX).expanduser().unlink(missing_ok=True)
+        else:
+            with atomic_write(failed_to) as temporary, temporary.open("wb") as lines:
+                for (source, id_), errors in failures.items():
+                    lines.write(msgspec.json.encode({"id": id_, "source": source, "errors": errors}) + b"\n")
         if failures and (not config.allow_failures or len(failures) == len(tasks)):
             [(reason, n)] = Counter(reason for some in failures.values() for reason in set(some)).most_common(1)
             raise MprmError(
@@ -163,20 +166,8 @@ def run_resumable(
         manifest=manifest,
         seconds=monotonic() - started,
         renamed_images=renamed_images,
-        has_images=has_images,
+        has_images=any(task.images for task in tasks),
     )
-
-
-def _write_failed(out: str, failures: Failures) -> str | None:
-    """List the questions that failed; the list of an earlier run goes when there are none."""
-    path = out + FAILED_SUFFIX
-    if not failures:
-        Path(path).expanduser().unlink(missing_ok=True)
-        return None
-    with atomic_write(path) as temporary, temporary.open("wb") as lines:
-        for (source, id_), errors in failures.items():
-            lines.write(msgspec.json.encode({"id": id_, "source": source, "errors": errors}) + b"\n")
-    return path
 
 
 @dataclass(slots=True)
@@ -190,8 +181,6 @@ class _Active:
 
 
 class _Pending(NamedTuple):
-    """A request that is queued or under way."""
-
     active: _Active
     part: str
     request: Request

@@ -43,7 +43,6 @@ class Comparison:
     """A response whose grade takes algebra."""
 
     latex: str
-    """Its final answer."""
     candidates: tuple[str, ...]
     """The expressions to compare it with: the gold answer, then any other options."""
     key: str

@@ -160,7 +160,6 @@ class KVCache:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Rows and slots."""
         n_rows, n_slots = self.layers[0].shape[1:3]
         return n_rows, n_slots
 
@@ -307,7 +306,6 @@ class SequenceGroup:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of prompt and prefix."""
         return len(self.prompt.ids) + len(self.prefix_ids)
 
     @property

@@ -77,7 +77,6 @@ class Completion:
     n_tokens: int | None = None
     """Tokens of the answer, or its share of those of all answers to the request; None where a server does not say."""
     error: str | None = None
-    """What went wrong, where ``finish_reason`` is "error"."""
 
 
 def failed(error: object) -> Completion:

@@ -223,20 +223,17 @@ class _Session:
         self._probing = asyncio.Lock()
 
     async def answer(self, index: int, request: Request) -> Answered:
-        continuation = await self._probed() if request.prefix else NOTHING
+        continuation = NOTHING
+        if request.prefix:
+            async with self._probing:  # the first request that needs it finds out
+                self._continuation = self._continuation or await self._find_continuation()
+            continuation = self._continuation
         try:
             body = self._body(request, continuation)
         except DataError as error:  # an image that is not there
             return index, [failed(error)] * request.n
         completions = await self._completions(body, request)
         return index, [continuation.without_prefix(completion, request.prefix) for completion in completions]
-
-    async def _probed(self) -> Continuation:
-        """How the server continues an answer; the first request that needs it finds out."""
-        async with self._probing:
-            if self._continuation is None:
-                self._continuation = await self._find_continuation()
-            return self._continuation
 
     async def _find_continuation(self) -> Continuation:
         """The field is tried first, then the policy's chat template, changed so that it leaves the last turn open."""
@@ -429,11 +426,15 @@ class _PatientClient(httpx2.AsyncClient):
     async def _until_up(self, since: float, problem: str) -> None:
         """Return when the server answers a health check; these come at growing intervals."""
         patience_s, pause_s, is_announced = self._options.patience_s, HEALTH_CHECK_S, False
+        body = {"model": self._model, "messages": [{"role": "user", "content": "."}], "max_tokens": 1}
         while (left_s := since + patience_s - time.monotonic()) > 0:
-            if await self._is_healthy(left_s):
-                if is_announced:
-                    print(f"{self._url} is back", file=sys.stderr)
-                return
+            timeout_s = min(self._options.timeout_s, left_s)
+            with contextlib.suppress(httpx2.TransportError):
+                response = await super().send(self.build_request("POST", self._url, json=body, timeout=timeout_s))
+                if response.status_code not in UNAVAILABLE:
+                    if is_announced:
+                        print(f"{self._url} is back", file=sys.stderr)
+                    return
             if not is_announced and patience_s - left_s > ANNOUNCE_AFTER_S:
                 is_announced = True
                 waiting = f"waiting for it, up to {patience_s:g} s"
@@ -444,15 +445,6 @@ class _PatientClient(httpx2.AsyncClient):
             f"{self._url} has not answered for {patience_s:g} s ({problem}). What is done is saved; the same command"
             " continues when the server is up again"
         )
-
-    async def _is_healthy(self, left_s: float) -> bool:
-        body = {"model": self._model, "messages": [{"role": "user", "content": "."}], "max_tokens": 1}
-        timeout_s = min(self._options.timeout_s, left_s)
-        try:
-            response = await super().send(self.build_request("POST", self._url, json=body, timeout=timeout_s))
-        except httpx2.TransportError:
-            return False
-        return response.status_code not in UNAVAILABLE
 
 
 def _problem(error: BaseException | None) -> str:
