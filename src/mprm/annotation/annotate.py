@@ -15,7 +15,6 @@ from mprm.progress import Progress, silent
 if TYPE_CHECKING:
     from mprm.annotation.samplers.sampler import Sampler
 
-
 Decision = Literal["positive-reliable", "positive-unreliable", "negative", "undecided"]
 
 
@@ -147,8 +146,8 @@ def annotate(
     and tried again by the next call. docs/annotation.md explains the summary's stats.
     """
     # here and not above: these would slow the command line's help
+    from mprm.annotation.journal import run_resumable
     from mprm.annotation.monte_carlo import STATS, AnnotationTask, annotation_tasks
-    from mprm.annotation.scheduler import run_resumable
     from mprm.data.output import DroppedRecords, check_not_inputs, dropped_path
 
     config, out = AnnotateConfig.of(config, options), str(out)
@@ -202,9 +201,8 @@ def estimate_cost(
     from collections import Counter
     from time import monotonic
 
-    from mprm.annotation.journal import Journal
+    from mprm.annotation.journal import Journal, Scheduler
     from mprm.annotation.monte_carlo import STATS, AnnotationTask, annotation_tasks
-    from mprm.annotation.scheduler import Scheduler
     from mprm.data.output import DroppedRecords
 
     config = AnnotateConfig.of(config, options)

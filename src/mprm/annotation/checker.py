@@ -81,10 +81,7 @@ class AnswerChecker:
         *,
         on_checked: Callable[[int, GradedAnswer], Any] | None = None,
     ) -> list[GradedAnswer]:
-        """The grades of many responses, in their order.
-
-        ``on_checked`` is called with the index of a response and its grade, as soon as it is known.
-        """
+        """Grades in the order of the responses; ``on_checked`` gets an index and its grade as soon as it is known."""
         for index, (response, question) in enumerate(pairs):
             if not isinstance(response, str):
                 raise DataError(f"pair {index}: the response is {shown(response)}; expected text")

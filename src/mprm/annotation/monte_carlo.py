@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import xxhash
 
+from mprm.annotation.journal import COUNTS, Key, QuestionFailedError, Task, Work
 from mprm.annotation.samplers.sampler import Request
-from mprm.annotation.scheduler import COUNTS, QuestionFailedError, Task, Work
 from mprm.answers.options import LETTERS
 from mprm.data.candidates import CANDIDATE_FORMATS, read_candidates
 from mprm.data.corpus import LocatedRollout, open_corpus
@@ -28,7 +28,6 @@ from mprm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from mprm.annotation.annotate import AnnotateConfig
-    from mprm.annotation.journal import Key
 
 STATS = (
     *("n_rollouts", "n_truncated_rollouts", "n_empty", "n_steps", "n_unsampled", "n_continuations", *COUNTS),
@@ -133,8 +132,7 @@ class AnnotationTask(Task):
         requests = {}
         for number, rollout in rollouts.items():
             for index, step in enumerate(rollout.steps):
-                n = self._n_missing(step, number, index)
-                if n:
+                if n := self._n_missing(step, number, index):
                     prefix = STEP_SEPARATOR.join(step.text for step in rollout.steps[: index + 1])
                     is_last = index + 1 == len(rollout.steps)  # the policy may end the answer there
                     part = f"{number}.{index}.{step.n_sampled}"
@@ -167,8 +165,8 @@ class AnnotationTask(Task):
         stats["n_rollouts"] += 1
         stats["n_truncated_rollouts"] += rollout.finish_reason == "length"
         stats["n_steps"] += len(rollout.steps)
-        stats["n_unsampled"] += sum(not step.n_sampled for step in rollout.steps)
         for index, step in enumerate(rollout.steps):
+            stats["n_unsampled"] += not step.n_sampled
             if step.stopped_at is None:
                 continue
             stats["n_skipped"] += self.config.continuations - step.n_sampled

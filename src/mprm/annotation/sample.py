@@ -12,8 +12,8 @@ from mprm.errors import ConfigError
 from mprm.progress import Progress, silent
 
 if TYPE_CHECKING:
+    from mprm.annotation.journal import Task, Work
     from mprm.annotation.samplers.sampler import Sampler
-    from mprm.annotation.scheduler import Task, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ def sample(
     ``n_candidates`` and ``n_truncated``, those of them that the token limit cut off.
     """
     # here and not above: these would slow the command line's help
-    from mprm.annotation.scheduler import Task, run_resumable
+    from mprm.annotation.journal import Task, run_resumable
     from mprm.data.questions import given_questions
 
     config, out = SampleConfig.of(config, options), str(out)

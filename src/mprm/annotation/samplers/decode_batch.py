@@ -294,7 +294,7 @@ def prefill(model: Any, inputs: dict[str, Any], images: tuple[Any, ...] = ()) ->
     return Prompt(ids=ids, kv=kv, offset=int(positions.max()) + 1 - len(ids), images=images)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SequenceGroup:
     """Continuations of a request, by their numbers; prompt and prefix are computed once for all of them."""
 

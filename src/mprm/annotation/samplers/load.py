@@ -57,7 +57,6 @@ class SamplerOptions(SamplingParams, ServerOptions, PolicyOptions):
             raise ConfigError(f"{out} lies in the policy's folder; choose another place for the output")
 
     def sampler(self) -> Sampler:
-        """The policy, in this process or on a server."""
         self.check_sampler()
         if self.policy is not None:
             return load_policy(self.policy, device=self.device, dtype=self.dtype, rows=self.rows_per_batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -179,14 +179,6 @@ class PrefixSampler:
             yield answered
 
 
-class _Waiting(NamedTuple):
-    """Continuations of a request that are not in the batch yet."""
-
-    request_id: int
-    request: Request
-    numbers: range
-
-
 class _Scheduler:
     """Lets waiting sequences into the decode batch, and collects those that end."""
 
@@ -199,17 +191,18 @@ class _Scheduler:
         self._prefixes = PrefixCache(policy, max_tokens=self._tokens // PROMPT_SHARE)
         penalty = model.generation_config.repetition_penalty
         self._batch = DecodeBatch(model, kv, penalty=1.0 if penalty is None else penalty)
-        self._queue: deque[_Waiting] = deque()
+        # id of a request, the request, and its continuations that are not in the batch yet
+        self._queue: deque[tuple[int, Request, range]] = deque()
         self._open: dict[int, list[Completion | None]] = {}
         self._answered: list[Answered] = []
 
     @property
     def n_waiting(self) -> int:
-        return sum(len(waiting.numbers) for waiting in self._queue)
+        return sum(len(numbers) for _, _, numbers in self._queue)
 
     def add(self, request_id: int, request: Request) -> None:
         self._open[request_id] = [None] * request.n
-        self._queue.append(_Waiting(request_id, request, range(request.n)))
+        self._queue.append((request_id, request, range(request.n)))
 
     @torch.inference_mode()
     def run(self) -> list[Answered]:
@@ -232,26 +225,27 @@ class _Scheduler:
             return
         n_slots = max((sequence.group.max_slots for sequence in self._batch.sequences), default=0)
         groups = []
-        while self._queue and (n_rows == 0 or n_rows + len(self._queue[0].numbers) <= self._rows):
-            waiting = self._queue[0]
+        while self._queue:
+            request_id, request, numbers = self._queue[0]
+            if n_rows and n_rows + len(numbers) > self._rows:
+                break
             try:
-                prompt = self._prefixes.prompt(waiting.request)
+                prompt = self._prefixes.prompt(request)
             except DataError as error:  # an image that cannot be read, or that the policy cannot see
                 self._queue.popleft()
-                for number in waiting.numbers:
-                    self._end(waiting.request_id, number, failed(error))
+                for number in numbers:
+                    self._end(request_id, number, failed(error))
                 continue
-            prefix_ids = self._prefixes.prefix_ids(waiting.request.prefix)
-            group = SequenceGroup(**waiting._asdict(), prompt=prompt, prefix_ids=prefix_ids)
+            group = SequenceGroup(request_id, request, numbers, prompt, self._prefixes.prefix_ids(request.prefix))
             needed = max(n_slots, group.max_slots)
             n_fit = min(self._rows, self._tokens // needed) - n_rows
-            if n_fit < len(group.numbers) and n_rows:
+            if n_fit < len(numbers) and n_rows:
                 break
             self._queue.popleft()
-            n_taken = max(1, min(n_fit, len(group.numbers)))
-            if n_taken < len(group.numbers):  # more than fit even alone: the rest comes in its turn
-                self._queue.appendleft(waiting._replace(numbers=waiting.numbers[n_taken:]))
-            groups.append(replace(group, numbers=group.numbers[:n_taken]))
+            n_taken = max(1, min(n_fit, len(numbers)))
+            if n_taken < len(numbers):  # more than fit even alone: the rest comes in its turn
+                self._queue.appendleft((request_id, request, numbers[n_taken:]))
+            groups.append(replace(group, numbers=numbers[:n_taken]))
             n_rows, n_slots = n_rows + n_taken, needed
         if groups:
             self._batch.add(groups, n_slots=n_slots, max_tokens=self._tokens)

@@ -96,9 +96,7 @@ class Continuation:
     name: str
     fields: dict[str, Any]
     end_mark: str = ""
-    """What follows the prefix."""
     is_echoed: bool = False
-    """Completions repeat the prefix."""
     is_trimmed: bool = False
     """White space at the end of the prefix is lost."""
 
@@ -172,11 +170,8 @@ class HTTPSampler:
         self._api_key = api_key
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
-        """An error is raised after all that was answered before it.
-
-        Requests are taken for all of ``concurrency`` and some more, which are sent as soon as others are answered.
-        """
         todo, session = numbered(requests), _Session(self, self._api_key)
+        # some more than are in flight, which are sent as soon as others are answered
         n_ahead = self.options.concurrency + 1 + self.options.concurrency // 8
         pending: set[Future[Answered]] = set()
         with (
@@ -196,7 +191,7 @@ class HTTPSampler:
                     if answered:
                         yield answered
                     for future in done:
-                        future.result()  # raises the first error
+                        future.result()  # raises the first error, after all that was answered before it
             finally:
                 for future in pending:
                     future.cancel()
