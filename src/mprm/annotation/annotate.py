@@ -15,7 +15,6 @@ from mprm.progress import Progress, silent
 if TYPE_CHECKING:
     from mprm.annotation.samplers.sampler import Sampler
 
-
 Decision = Literal["positive-reliable", "positive-unreliable", "negative", "undecided"]
 
 
@@ -141,21 +140,14 @@ def annotate(
 ) -> RunSummary:
     """Write rollouts with a Monte-Carlo score for each step to ``out``, in v1.1-Raw form.
 
-    Each answer of the policy is saved in ``OUT.partial`` as soon as it is graded; the same call continues
-    there after whatever stopped it. A question of which an answer could not be had fails: it is listed with
-    its reasons in ``OUT.failed``, and tried again by the next call. docs/annotation.md explains the
-    summary's stats.
-
-    Parameters
-    ----------
-    questions
-        Files, globs or folders, or a list of `Question`; None with ``rollouts_from``.
-    config, options
-        See `AnnotateConfig`: ``mprm.annotate("questions.jsonl", sampler, "raw.jsonl", rollouts=4)``.
+    ``questions`` are files, globs or folders, or a list of `Question`; None with ``rollouts_from``. Each answer of
+    the policy is saved in ``OUT.partial`` as soon as it is graded; the same call continues there after whatever
+    stopped it. A question of which an answer could not be had fails: it is listed with its reasons in ``OUT.failed``,
+    and tried again by the next call. docs/annotation.md explains the summary's stats.
     """
     # here and not above: these would slow the command line's help
+    from mprm.annotation.journal import run_resumable
     from mprm.annotation.monte_carlo import STATS, AnnotationTask, annotation_tasks
-    from mprm.annotation.scheduler import run_resumable
     from mprm.data.output import DroppedRecords, check_not_inputs, dropped_path
 
     config, out = AnnotateConfig.of(config, options), str(out)
@@ -209,9 +201,8 @@ def estimate_cost(
     from collections import Counter
     from time import monotonic
 
-    from mprm.annotation.journal import Journal
+    from mprm.annotation.journal import Journal, Scheduler
     from mprm.annotation.monte_carlo import STATS, AnnotationTask, annotation_tasks
-    from mprm.annotation.scheduler import Scheduler
     from mprm.data.output import DroppedRecords
 
     config = AnnotateConfig.of(config, options)

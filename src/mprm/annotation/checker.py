@@ -38,14 +38,7 @@ class AnswerChecker:
 
     Most grades need no algebra: equal or different numbers, letters and words. The rest go to the workers,
     each pair of answer and gold answer once. A comparison that takes too long is killed; its grade, and that
-    of one whose worker crashed, is ``failed``.
-
-    Parameters
-    ----------
-    timeout_s
-        Seconds that one comparison may take.
-    processes
-        Worker processes; all cores when None.
+    of one whose worker crashed, is ``failed``. There is a worker for each core unless ``processes`` says otherwise.
 
     Examples
     --------
@@ -72,7 +65,6 @@ class AnswerChecker:
         self._idle = deque(self._workers)
         self._threads = ThreadPoolExecutor(len(self._workers))
         self.close = weakref.finalize(self, _stop, self._threads, self._workers)
-        """End the workers."""
 
     def __enter__(self) -> AnswerChecker:
         return self
@@ -81,7 +73,6 @@ class AnswerChecker:
         self.close()
 
     def check(self, response: str, question: Question) -> GradedAnswer:
-        """The grade of one response."""
         return self.check_many([(response, question)])[0]
 
     def check_many(
@@ -90,10 +81,7 @@ class AnswerChecker:
         *,
         on_checked: Callable[[int, GradedAnswer], Any] | None = None,
     ) -> list[GradedAnswer]:
-        """The grades of many responses, in their order.
-
-        ``on_checked`` is called with the index of a response and its grade, as soon as it is known.
-        """
+        """Grades in the order of the responses; ``on_checked`` gets an index and its grade as soon as it is known."""
         for index, (response, question) in enumerate(pairs):
             if not isinstance(response, str):
                 raise DataError(f"pair {index}: the response is {shown(response)}; expected text")
@@ -165,8 +153,7 @@ class _Worker:
         """The grade by algebra; raises `_WorkerDiedError` where the process dies meanwhile."""
         if self.process is None or self.process.poll() is not None:
             self._start()
-        message = json.dumps([self._timeout_s, *astuple(comparison)]).encode()
-        line = self._exchange(message + b"\n", self._timeout_s)
+        line = self._exchange(json.dumps([self._timeout_s, *astuple(comparison)]) + "\n", self._timeout_s)
         if line is None:
             self.discard()
             return GradedAnswer("failed", comparison.key, f"math-verify took longer than {self._timeout_s:g} s")
@@ -185,19 +172,19 @@ class _Worker:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
-        if self._exchange(b"", START_S) != READY:
+        if self._exchange("", START_S) != READY:
             raise MprmError(
                 f"a worker of the answer checker did not start (exit status {self.discard()});"
                 " to see why, run: python -m mprm.answers.grade"
             )
 
-    def _exchange(self, message: bytes, timeout_s: float) -> bytes | None:
+    def _exchange(self, message: str, timeout_s: float) -> bytes | None:
         """The next line of the process, without its end where the process died; None after the time-out."""
         assert self.process is not None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with contextlib.suppress(OSError):  # a broken pipe: reading tells
-            self.process.stdin.write(message)
+            self.process.stdin.write(message.encode())
             self.process.stdin.flush()
         return self.process.stdout.readline() if wait([self.process.stdout.fileno()], timeout_s) else None
 

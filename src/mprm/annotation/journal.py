@@ -1,19 +1,31 @@
-"""Work that is saved as it is done, so that a run that was stopped continues where it was."""
+"""Runs that can be stopped at any moment: a journal of the work that is done, and a scheduler that does the rest."""
 
 from __future__ import annotations
 
 import errno
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
+import xxhash
 
-from mprm.data.output import printable
-from mprm.errors import ConfigError, DataError
+from mprm.annotation.checker import AnswerChecker
+from mprm.annotation.run import FAILED_SUFFIX, RunConfig, RunSummary
+from mprm.annotation.samplers.sampler import Answered, Request, Sampler, derived_seed
+from mprm.answers.extract import last_box
+from mprm.answers.grade import GradedAnswer
+from mprm.data.images import image_files
+from mprm.data.output import atomic_write, check_overwrite, hash_file, printable, write_manifest
+from mprm.data.questions import prompt_of
+from mprm.data.types import Question
+from mprm.errors import ConfigError, DataError, MprmError
+from mprm.progress import Advance, Progress
 
 SUFFIX = ".partial"
 APPLICATION_ID = int.from_bytes(b"mprm")
@@ -23,9 +35,23 @@ NOT_A_JOURNAL = (
 )
 SYNC_S = 1.0
 """Records come by the hundred a second: only so often are they forced onto the disk."""
+SAME_REASON = 32
+"""So many questions that fail for one reason, before any is done, stop the run."""
+COUNTS = ("n_correct", "n_incorrect", "n_truncated", "n_failed")
+"""What can become of a continuation."""
+NOT_OF_RECORDS = ("rollouts_from", "format", "image_root", "skip_bad", "check_timeout_s", "allow_failures", "force")
+"""Options on which no record depends."""
 
 Key = tuple[str, str]
 """Source and id of a question."""
+Outcome = dict[str, Any]
+"""Of a request: ``n_tokens``, and ``completions`` or, of continuations, the number of each of `COUNTS`."""
+Work = Generator[dict[str, Request], dict[str, Outcome], dict[str, Any]]
+"""Yields requests by name, is sent their outcomes, and returns ``records`` of the output and ``stats`` to sum up;
+raises `QuestionFailedError` where nothing can be written of the question."""
+T = TypeVar("T", bound="Task")
+Failures = dict[Key, list[str]]
+"""Why questions failed."""
 
 
 class Journal:
@@ -59,7 +85,6 @@ class Journal:
             raise
 
     def _open(self, run: bytes, *, force: bool) -> None:
-        """Take over what an earlier run has done, or begin."""
         if not self.path.exists():
             raise ConfigError(f"another process has just finished the work of {self.path}; look at its output first")
         [application_id] = self._db.execute("PRAGMA application_id").fetchone()
@@ -73,19 +98,20 @@ class Journal:
         if application_id != APPLICATION_ID:
             raise ConfigError(f"{self.path} {NOT_A_JOURNAL}")
         [settings] = self._db.execute("SELECT settings FROM run").fetchone()
-        difference = _difference(msgspec.json.decode(settings), msgspec.json.decode(run))
-        if difference and not force:
+        before, now = msgspec.json.decode(settings), msgspec.json.decode(run)
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        if changed and not force:
+            words = (f"{printable(name)} was {before.get(name)!r}, now {now.get(name)!r}" for name in changed)
             raise ConfigError(
-                f"{self.path} was begun with other settings: {difference}. Continue with the same ones,"
+                f"{self.path} was begun with other settings: {'; '.join(words)}. Continue with the same ones,"
                 " or begin anew with --force (in Python: force=True)"
             )
-        if difference:
+        if changed:
             self._db.execute("DELETE FROM records")
             self._db.execute("UPDATE run SET settings = ?", [run])
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Errors of SQLite in the words of a user, with the name of the file."""
         try:
             yield
         except sqlite3.Error as error:
@@ -105,12 +131,10 @@ class Journal:
         return self._select("1", key, "") is not None
 
     def get(self, key: Key, part: str = "") -> dict[str, Any] | None:
-        """The record of a question or of a part of it; None where there is none."""
         record = self._select("record", key, part)
         return None if record is None else msgspec.json.decode(record)
 
     def line(self, key: Key) -> bytes:
-        """The record of a question as a JSON line."""
         return bytes(self._select("record", key, "")) + b"\n"
 
     def _select(self, column: str, key: Key, part: str) -> Any:
@@ -139,7 +163,6 @@ class Journal:
                 self._synced = monotonic()
 
     def forget(self, key: Key) -> None:
-        """Take back what is saved of a question."""
         with self._errors():
             self._db.execute("DELETE FROM records WHERE source = ? AND id = ?", key)
 
@@ -157,7 +180,288 @@ class Journal:
         self._db.close()
 
 
-def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """The settings that differ, in words; empty where none does."""
-    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return "; ".join(f"{printable(name)} was {before.get(name)!r}, now {now.get(name)!r}" for name in changed)
+class QuestionFailedError(Exception):
+    """Its arguments say why nothing can be written of a question."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Task:
+    """A question with what its work needs."""
+
+    question: Question
+    prompt: str
+    images: tuple[Path, ...]
+    config: RunConfig
+    gold: Question | None = None
+    """What answers are checked against, where it is not the question."""
+
+    @classmethod
+    def of(cls, question: Question, config: RunConfig, prompt: str | None = None) -> Self:
+        images = image_files(question, config.image_root)
+        return cls(question=question, prompt=prompt or prompt_of(question), images=images, config=config)
+
+    @property
+    def key(self) -> Key:
+        """Source and id: no two tasks have the same."""
+        return self.question.source, self.question.id
+
+    def digest(self) -> bytes:
+        """Changes with whatever the records depend on; of images, with their names and sizes."""
+        fields = [self.question, self.prompt, [path.stat().st_size for path in self.images]]
+        return xxhash.xxh3_128_digest(msgspec.json.encode(fields))
+
+    def request(self, n: int, *seed_names: str, prefix: str = "") -> Request:
+        return Request(
+            prompt=self.prompt,
+            images=self.images,
+            prefix=prefix,
+            n=n,
+            seed=derived_seed(self.config.seed, *seed_names),
+            sampling=self.config.sampling,
+        )
+
+
+def run_resumable(
+    command: str,
+    out: str,
+    tasks: Sequence[T],
+    work: Callable[[T], Work],
+    sampler: Sampler,
+    config: RunConfig,
+    *,
+    inputs: list[dict[str, Any]],
+    renamed_images: dict[str, str],
+    progress: Progress,
+    check_timeout_s: float | None = None,
+) -> RunSummary:
+    """Do the work of tasks that no earlier run has done, then write the records of all to ``out``, in their order.
+
+    ``inputs`` are the manifest's entries of the files that the tasks come from; ``check_timeout_s`` is the time limit
+    of the answer checker, None where no continuations are sampled.
+    """
+    started = monotonic()
+    run = {
+        # the policy's weights must be the same for a run to go on; its name, where they are not known
+        **({} if sampler.settings.get("weights") else {"policy": sampler.name}),
+        **sampler.settings,
+        **{name: value for name, value in config.as_dict().items() if name not in NOT_OF_RECORDS},
+        "questions": xxhash.xxh3_128_hexdigest(b"".join(task.digest() for task in tasks)),
+    }
+    with Journal(out, run=run, force=config.force) as journal:
+        check_overwrite(out, force=config.force)  # again: nobody else can finish it from now on
+        todo = [task for task in tasks if task.key not in journal]
+        failures: Failures = {}
+        if todo:
+            with progress(command, len(tasks)) as advance:
+                advance(len(tasks) - len(todo))
+                failures = Scheduler(journal, sampler, advance).run(todo, work, check_timeout_s)
+        failed_to = out + FAILED_SUFFIX if failures else None
+        if failed_to is None:  # the list of an earlier run goes
+            Path(out + FAILED_SUFFIX).expanduser().unlink(missing_ok=True)
+        else:
+            with atomic_write(failed_to) as temporary, temporary.open("wb") as lines:
+                for (source, id_), errors in failures.items():
+                    lines.write(msgspec.json.encode({"id": id_, "source": source, "errors": errors}) + b"\n")
+        if failures and (not config.allow_failures or len(failures) == len(tasks)):
+            [(reason, n)] = Counter(reason for some in failures.values() for reason in set(some)).most_common(1)
+            raise MprmError(
+                f"{len(failures):,} of {len(tasks):,} questions failed, {n:,} of them with: {reason}. Each has its"
+                f" reason in {failed_to}; what is done is kept in {journal.path}. The same command samples the failed"
+                " ones again; with --allow-failures it goes on without those that fail"
+            )
+        check_overwrite(out, force=config.force)
+        stats: Counter[str] = Counter()
+        sources: dict[str, Counter[str]] = {}
+        with atomic_write(out) as temporary:
+            with temporary.open("wb") as lines:
+                for task in tasks:
+                    counts = sources.setdefault(task.key[0], Counter(read=0, done=0, failed=0))
+                    entry = journal.get(task.key) or {"records": [], "stats": {}}
+                    has_failed = task.key in failures
+                    counts.update(read=1, done=not has_failed, failed=has_failed, **entry["stats"])
+                    stats.update(entry["stats"])
+                    lines.writelines(msgspec.json.encode(record) + b"\n" for record in entry["records"])
+            manifest = write_manifest(
+                out,
+                command=command,
+                config={"policy": sampler.name, **run, **stats},
+                inputs=inputs,
+                sources=sources,
+                output={"path": out, "n_bytes": temporary.stat().st_size, "xxh3_128": hash_file(str(temporary))},
+            )
+        journal.remove()
+    return RunSummary(
+        out=out,
+        n_questions=len(tasks),
+        n_done=len(tasks) - len(failures),
+        n_failed=len(failures),
+        n_resumed=len(tasks) - len(todo),
+        stats=dict(stats),
+        failed_to=failed_to,
+        manifest=manifest,
+        seconds=monotonic() - started,
+        renamed_images=renamed_images,
+        has_images=any(task.images for task in tasks),
+    )
+
+
+@dataclass(slots=True)
+class _Active:
+    task: Task
+    work: Work
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    """Of the requests that it yielded last."""
+    n_pending: int = 0
+    errors: set[str] = field(default_factory=set)
+
+
+class _Pending(NamedTuple):
+    active: _Active
+    part: str
+    request: Request
+
+
+class Scheduler:
+    """Keeps the sampler busy until every task is done or has failed; grades and saves completions as they come."""
+
+    def __init__(self, journal: Journal, sampler: Sampler, advance: Advance) -> None:
+        self._journal, self._sampler, self._advance = journal, sampler, advance
+        self._queue: deque[_Pending] = deque()
+        self._pending: dict[int, _Pending] = {}
+        """Requests under way, by index."""
+        self._failures: Failures = {}
+        self._totals, self._n_done, self._started = Counter[str](), 0, monotonic()
+        self._kept = f"what is done is kept in {journal.path}"
+
+    def run(self, tasks: Iterable[T], work: Callable[[T], Work], check_timeout_s: float | None) -> Failures:
+        with (
+            nullcontext() if check_timeout_s is None else AnswerChecker(check_timeout_s) as checker,
+            closing(self._sampler.sample(self._requests(_Active(task, work(task)) for task in tasks))) as batches,
+        ):
+            for batch in batches:
+                self._take(batch, checker)
+        if self._pending:
+            raise MprmError(f"{self._sampler.name} left {len(self._pending):,} requests unanswered; {self._kept}")
+        return self._failures
+
+    def _requests(self, upcoming: Iterator[_Active]) -> Iterator[Request | None]:
+        """What to sample next; None while that depends on completions under way."""
+        index = 0
+        while True:
+            while not self._queue and (active := next(upcoming, None)) is not None:
+                self._continue(active)
+            if self._queue:
+                self._pending[index] = self._queue.popleft()
+                yield self._pending[index].request
+                index += 1
+            elif self._pending:
+                yield None
+            else:
+                return
+
+    def _continue(self, active: _Active) -> None:
+        """Queue the requests that the task needs next and no earlier run has done; save the task at its end."""
+        source, id_ = key = active.task.key
+        while not active.n_pending:
+            try:
+                if active.errors:
+                    raise QuestionFailedError(*sorted(active.errors))
+                requests = active.work.send(active.outcomes or None)  # type: ignore[arg-type]
+            except StopIteration as end:
+                self._n_done += 1
+                self._journal.add({"source": source, "id": id_, **end.value})
+                self._report(1)
+                return
+            except QuestionFailedError as failure:
+                self._fail(active, list(failure.args))
+                return
+            active.outcomes = {}
+            for part, request in requests.items():
+                outcome = self._journal.get(key, part)
+                if outcome is None:
+                    self._queue.append(_Pending(active, part, request))
+                    active.n_pending += 1
+                else:
+                    active.outcomes[part] = outcome
+
+    def _fail(self, active: _Active, reasons: list[str]) -> None:
+        if not active.errors:
+            self._journal.forget(active.task.key)  # what is saved would fail again
+        self._failures[active.task.key] = reasons
+        all_reasons = {reason for some in self._failures.values() for reason in some}
+        if not self._n_done and len(self._failures) == SAME_REASON and len(all_reasons) == 1:
+            raise MprmError(
+                f"the first {SAME_REASON} questions all failed, and none was done: {reasons[0]}; {self._kept}"
+            )
+        self._report(1)
+
+    def _take(self, batch: Sequence[Answered], checker: AnswerChecker | None) -> None:
+        """Grade the completions, and save each request as soon as all of it is graded."""
+        pairs: list[tuple[str, Question]] = []
+        indices: list[int] = []
+        outcomes: dict[int, Outcome] = {}
+        for index, completions in batch:
+            pending = self._pending.get(index)
+            n = 0 if pending is None else pending.request.n
+            if pending is None or len(completions) != n:
+                raise MprmError(
+                    f"{self._sampler.name} gave {len(completions)} answers to request {index}, of which {n} were"
+                    f" requested; {self._kept}"
+                )
+            errors = {c.error or "no reason given" for c in completions if c.finish_reason == "error"}
+            if errors:
+                pending.active.errors |= errors
+                self._settle(index, None)
+                continue
+            outcome: Outcome = {"n_tokens": sum(completion.n_tokens or 0 for completion in completions)}
+            prefix, task = pending.request.prefix, pending.active.task
+            if not prefix:
+                # what is no character in UTF-8, half of a surrogate pair, cannot be written
+                outcome["completions"] = [
+                    {"text": c.text.encode("utf-8", "replace").decode(), "finish_reason": c.finish_reason}
+                    for c in completions
+                ]
+                self._settle(index, outcome)
+                continue
+            outcomes[index] = outcome | dict.fromkeys(COUNTS, 0)
+            for completion in completions:
+                # of a truncated text only a box that it closes itself is sure to be its answer
+                if completion.finish_reason == "length" and last_box(completion.text) is None:
+                    outcomes[index]["n_truncated"] += 1
+                else:
+                    pairs.append((prefix + completion.text, task.gold or task.question))
+                    indices.append(index)
+            if outcomes[index]["n_truncated"] == n:
+                self._settle(index, outcomes[index])
+        n_ungraded = Counter(indices)
+
+        def count(number: int, graded: GradedAnswer) -> None:
+            index = indices[number]
+            outcomes[index][f"n_{graded.grade}"] += 1
+            n_ungraded[index] -= 1
+            if not n_ungraded[index]:
+                self._settle(index, outcomes[index])
+
+        if checker is not None:
+            checker.check_many(pairs, on_checked=count)
+
+    def _settle(self, index: int, outcome: Outcome | None) -> None:
+        """Save what came of a request, None where it failed, and continue with its task."""
+        active, part, _ = self._pending.pop(index)
+        active.n_pending -= 1
+        if outcome is not None:
+            source, id_ = active.task.key
+            self._journal.add({"source": source, "id": id_, "part": part, **outcome})
+            active.outcomes[part] = outcome
+            self._totals.update({name: n for name, n in outcome.items() if name != "completions"})
+            self._report(0)
+        self._continue(active)
+
+    def _report(self, n: int) -> None:
+        seconds = max(1e-9, monotonic() - self._started)
+        n_continuations = sum(self._totals[name] for name in COUNTS)
+        notes = [f"{self._totals['n_tokens'] / seconds:,.0f} tokens/s"] if self._totals["n_tokens"] else []
+        if n_continuations:
+            notes.insert(0, f"{n_continuations / seconds:,.1f} continuations/s")
+            notes.append(f"{self._totals['n_correct'] / n_continuations:.0%} correct")
+        self._advance(n, ", ".join(notes))

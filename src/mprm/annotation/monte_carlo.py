@@ -7,7 +7,7 @@ score is the share of them that reach the gold answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import xxhash
 
+from mprm.annotation.journal import COUNTS, Key, QuestionFailedError, Task, Work
 from mprm.annotation.samplers.sampler import Request
-from mprm.annotation.scheduler import COUNTS, QuestionFailedError, Task, Work
 from mprm.answers.options import LETTERS
 from mprm.data.candidates import CANDIDATE_FORMATS, read_candidates
 from mprm.data.corpus import LocatedRollout, open_corpus
 from mprm.data.output import DroppedRecords
 from mprm.data.questions import given_questions, input_entries
 from mprm.data.records import chunks_of, find_files, is_blank, lines_of
-from mprm.data.types import STEP_SEPARATOR, Question, Step, split_steps
+from mprm.data.types import STEP_SEPARATOR, Question, split_steps
 from mprm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from mprm.annotation.annotate import AnnotateConfig
-    from mprm.annotation.journal import Key
 
 STATS = (
     *("n_rollouts", "n_truncated_rollouts", "n_empty", "n_steps", "n_unsampled", "n_continuations", *COUNTS),
@@ -60,7 +59,6 @@ class StepCounts:
 
     @property
     def score(self) -> float:
-        """Share of the continuations that succeed."""
         return self.n_correct / self.n_total if self.n_total else 0.0
 
     def as_record(self) -> dict[str, Any]:
@@ -79,7 +77,6 @@ class RolloutCounts:
 
     @classmethod
     def of(cls, text: str, finish_reason: str | None, max_steps: int | None) -> RolloutCounts:
-        """A rollout whose text is split into steps, without counts."""
         return cls([StepCounts(step) for step in split_steps(text, max_steps)], finish_reason)
 
 
@@ -92,7 +89,6 @@ class AnnotationTask(Task):
     """By number; None before the policy has sampled them."""
 
     def digest(self) -> bytes:
-        """Changes with whatever the annotation depends on."""
         return Task.digest(self) + xxhash.xxh3_128_digest(msgspec.json.encode(self.rollouts))
 
     def work(self) -> Work:
@@ -106,10 +102,8 @@ class AnnotationTask(Task):
                 number: RolloutCounts.of(completion["text"], completion["finish_reason"], self.config.max_steps)
                 for number, completion in enumerate(outcome["completions"])
             }
-        n_rollouts, rollouts = (
-            len(rollouts),
-            {number: rollout for number, rollout in rollouts.items() if rollout.steps},
-        )
+        n_rollouts = len(rollouts)
+        rollouts = {number: rollout for number, rollout in rollouts.items() if rollout.steps}
         stats["n_empty"] = n_rollouts - len(rollouts)
         while requests := self._missing(rollouts):
             for part, outcome in (yield requests).items():
@@ -138,8 +132,7 @@ class AnnotationTask(Task):
         requests = {}
         for number, rollout in rollouts.items():
             for index, step in enumerate(rollout.steps):
-                n = self._n_missing(step, number, index)
-                if n:
+                if n := self._n_missing(step, number, index):
                     prefix = STEP_SEPARATOR.join(step.text for step in rollout.steps[: index + 1])
                     is_last = index + 1 == len(rollout.steps)  # the policy may end the answer there
                     part = f"{number}.{index}.{step.n_sampled}"
@@ -172,8 +165,8 @@ class AnnotationTask(Task):
         stats["n_rollouts"] += 1
         stats["n_truncated_rollouts"] += rollout.finish_reason == "length"
         stats["n_steps"] += len(rollout.steps)
-        stats["n_unsampled"] += sum(not step.n_sampled for step in rollout.steps)
         for index, step in enumerate(rollout.steps):
+            stats["n_unsampled"] += not step.n_sampled
             if step.stopped_at is None:
                 continue
             stats["n_skipped"] += self.config.continuations - step.n_sampled
@@ -250,11 +243,14 @@ def _candidate_tasks(config: AnnotateConfig) -> Iterator[AnnotationTask]:
 
 
 def _corpus_tasks(config: AnnotateConfig, dropped: DroppedRecords) -> list[AnnotationTask]:
-    """The rollouts of a corpus, by question; their steps stay as they are."""
+    """The rollouts of a corpus, by question; their steps stay as they are, with the counts that they carry."""
     tasks: dict[Key, AnnotationTask] = {}
     corpus = open_corpus(config.rollouts_from, format=config.format, text_only=True)
     for row, located in enumerate(corpus.located(on_bad=dropped if config.skip_bad else None)):
-        extra = _extra_fields(located.raw)
+        try:
+            extra = msgspec.json.decode(located.raw, type=_Extra)
+        except (ValueError, RecursionError, msgspec.MsgspecError):  # another format, or other fields of these names
+            extra = _Extra()
         task = _corpus_task(located, extra, row, config)
         first = tasks.get(task.key, task)
         if (first.question, first.prompt) != (task.question, task.prompt):  # an id that stands for several questions
@@ -264,7 +260,15 @@ def _corpus_tasks(config: AnnotateConfig, dropped: DroppedRecords) -> list[Annot
         first.rollouts = first.rollouts or {}
         number = extra.rollout or 0
         number = number if number not in first.rollouts else max(first.rollouts) + 1
-        first.rollouts[number] = _rollout_counts(located.rollout.steps, extra, is_fresh=config.fresh)
+        rollout = first.rollouts[number] = RolloutCounts([], extra.finish_reason)
+        counts_of_steps = chain(extra.steps_with_score, repeat(_ExtraStep()))
+        for step, more in zip(located.rollout.steps, counts_of_steps, strict=False):
+            counts = StepCounts(step.text)
+            if not config.fresh and step.n_total and step.n_correct is not None:
+                counts.n_correct, counts.n_sampled = step.n_correct, step.n_total
+                counts.n_truncated, counts.n_failed = more.num_mc_cut, more.num_mc_failed
+                counts.n_incorrect = step.n_total - step.n_correct - more.num_mc_cut
+            rollout.steps.append(counts)
     return list(tasks.values())
 
 
@@ -281,13 +285,6 @@ class _Extra(msgspec.Struct):
     finish_reason: str | None = None
     options: tuple[str, ...] = ()
     steps_with_score: tuple[_ExtraStep, ...] = ()
-
-
-def _extra_fields(raw: bytes) -> _Extra:
-    try:
-        return msgspec.json.decode(raw, type=_Extra)
-    except (ValueError, RecursionError, msgspec.MsgspecError):  # another format, or other fields of these names
-        return _Extra()
 
 
 def _corpus_task(located: LocatedRollout, extra: _Extra, row: int, config: AnnotateConfig) -> AnnotationTask:
@@ -312,20 +309,3 @@ def _corpus_task(located: LocatedRollout, extra: _Extra, row: int, config: Annot
         # a gold answer of one capital letter is an option's, though the corpus does not give the options
         task.gold = replace(question, options=tuple(LETTERS[: max(4, LETTERS.index(letter) + 1)]))
     return task
-
-
-def _rollout_counts(steps: Iterable[Step], extra: _Extra, *, is_fresh: bool) -> RolloutCounts:
-    """A rollout with the counts that it carries, unless they are to be sampled anew."""
-    rollout = RolloutCounts([], extra.finish_reason)
-    for step, more in zip(steps, chain(extra.steps_with_score, repeat(_ExtraStep())), strict=False):
-        counts = StepCounts(step.text)
-        if not is_fresh and step.n_total and step.n_correct is not None:
-            counts.n_correct, counts.n_truncated, counts.n_failed = (
-                step.n_correct,
-                more.num_mc_cut,
-                more.num_mc_failed,
-            )
-            counts.n_incorrect = step.n_total - step.n_correct - more.num_mc_cut
-            counts.n_sampled = step.n_total
-        rollout.steps.append(counts)
-    return rollout

@@ -30,7 +30,6 @@ class RunConfig(SamplingParams):
 
     @cached_property
     def sampling(self) -> SamplingParams:
-        """How tokens are sampled."""
         return self.narrowed(SamplingParams)
 
 
@@ -47,14 +46,12 @@ class RunSummary:
     stats: dict[str, Any]
     """Sums over the questions that are done."""
     failed_to: str | None
-    """The file that lists the questions that failed, with their reasons."""
     manifest: str
     seconds: float
     renamed_images: dict[str, str]
     """Images that lie under the image root by another name than the question's: that name, by the question's."""
     has_images: bool
     n_dropped: int = 0
-    """Records that could not be used."""
     dropped_to: str | None = None
 
 

@@ -12,8 +12,8 @@ from mprm.errors import ConfigError
 from mprm.progress import Progress, silent
 
 if TYPE_CHECKING:
+    from mprm.annotation.journal import Task, Work
     from mprm.annotation.samplers.sampler import Sampler
-    from mprm.annotation.scheduler import Task, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,6 @@ class SampleConfig(RunConfig):
     ] = None
 
     def __post_init__(self) -> None:
-        """Check the options."""
         super().__post_init__()
         if self.temperature == 0 and self.n > 1:
             raise ConfigError(f"at temperature 0 all {self.n} candidates would be the same; ask for n = 1")
@@ -44,20 +43,13 @@ def sample(
 ) -> RunSummary:
     """Write each question with its candidates to ``out``, in the questions' order.
 
-    Each question is saved in ``OUT.partial`` as soon as it is done; the same call continues there after
-    whatever stopped it. A question of which a candidate could not be had fails: it is listed with its reasons
-    in ``OUT.failed``, and tried again by the next call. The summary's stats are ``n_candidates`` and
-    ``n_truncated``, those of them that the token limit cut off.
-
-    Parameters
-    ----------
-    questions
-        Files, globs or folders, or a list of `Question`.
-    config, options
-        See `SampleConfig`.
+    ``questions`` are files, globs or folders, or a list of `Question`. Each is saved in ``OUT.partial`` as soon as it
+    is done; the same call continues there after whatever stopped it. A question of which a candidate could not be had
+    fails: it is listed with its reasons in ``OUT.failed``, and tried again by the next call. The summary's stats are
+    ``n_candidates`` and ``n_truncated``, those of them that the token limit cut off.
     """
     # here and not above: these would slow the command line's help
-    from mprm.annotation.scheduler import Task, run_resumable
+    from mprm.annotation.journal import Task, run_resumable
     from mprm.data.questions import given_questions
 
     config, out = SampleConfig.of(config, options), str(out)
@@ -78,18 +70,16 @@ def sample(
 
 
 def _candidates(task: Task, config: SampleConfig) -> Work:
-    """Sample all candidates of a question with one request."""
     from mprm.data.types import split_steps
 
     outcomes = yield {"candidates": task.request(config.n, *task.key)}
-    completions = outcomes["candidates"]["completions"]
     candidates = [
         {
             "text": completion["text"],
             "steps": split_steps(completion["text"], config.max_steps),
             "finish_reason": completion["finish_reason"],
         }
-        for completion in completions
+        for completion in outcomes["candidates"]["completions"]
     ]
     question = task.question
     record = {
@@ -101,5 +91,5 @@ def _candidates(task: Task, config: SampleConfig) -> Work:
         "options": question.options,
         "candidates": candidates,
     }
-    n_truncated = sum(completion["finish_reason"] == "length" for completion in completions)
+    n_truncated = sum(candidate["finish_reason"] == "length" for candidate in candidates)
     return {"records": [record], "stats": {"n_candidates": len(candidates), "n_truncated": n_truncated}}

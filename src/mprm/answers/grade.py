@@ -24,7 +24,11 @@ from mprm.answers.options import LETTERS, choice_in, chosen_letter, letter_of, u
 
 Grade = Literal["correct", "incorrect", "failed"]
 """``failed``: the checker itself could not decide (time-out, crash); never counted as incorrect in silence."""
-NO_ANSWER = "no answer found"
+READY = b"ready\n"
+MAX_MEMORY = 4 << 30
+"""Bytes that a worker may take: towers of powers would take all there are."""
+EXTRA_S = 1.0
+"""How much longer than its parent a worker waits before it ends itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,6 @@ class Comparison:
     """A response whose grade takes algebra."""
 
     latex: str
-    """Its final answer."""
     candidates: tuple[str, ...]
     """The expressions to compare it with: the gold answer, then any other options."""
     key: str
@@ -61,15 +64,14 @@ def grade(response: str, gold: str, options: Sequence[str] = ()) -> GradedAnswer
         return GradedAnswer("correct" if letter == gold_letter else "incorrect", letter)
     answer = read_answer(text) if text is not None else None
     if answer is None or not answer.latex:
-        return GradedAnswer("incorrect", None, NO_ANSWER)
+        return GradedAnswer("incorrect", None, "no answer found")
     if gold_letter is not None:
         undecided = undecided_letters(answer, options)
         if gold_letter not in undecided:
             return GradedAnswer("incorrect", answer.key)
         candidates = {letter: options[LETTERS.index(letter)] for letter in (gold_letter, *undecided)}
     else:
-        is_same = same_answer(answer, read_answer(gold))
-        if is_same is not None:
+        if (is_same := same_answer(answer, read_answer(gold))) is not None:
             return GradedAnswer("correct" if is_same else "incorrect", answer.key)
         # the key stays the response's own: the gold answer must not decide what votes together
         candidates = {answer.key: gold}
@@ -131,13 +133,6 @@ def _rounds_to(answer: Any, candidate: str) -> bool:
     if not getattr(answer, "is_number", False) or not answer.is_real:
         return False
     return abs(Fraction(str(answer.evalf(30))) - gold.value) <= gold.tolerance
-
-
-READY = b"ready\n"
-MAX_MEMORY = 4 << 30
-"""Bytes that a worker may take: towers of powers would take all there are."""
-EXTRA_S = 1.0
-"""How much longer than its parent a worker waits before it ends itself."""
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from mprm.answers.extract import cleaned, final_answer, last_box, leading_letter
 LETTERS = ascii_uppercase
 """Names of the options, in order."""
 
+_BRACKETED = re.compile(r"\(([A-Z])\)")
 _IN_BRACKETS = re.compile(r"(?<![A-Za-z0-9])\(([A-Z])\)")
 _AT_LINE_START = re.compile(r"^[ \t]*([A-Z])[.:)](?=\s|[^\s])", re.MULTILINE)
 
@@ -56,12 +57,8 @@ def with_options(text: str, options: Sequence[str]) -> str:
 def letter_of(answer: str | int, options: Sequence[str], *, text_first: bool = False) -> str | None:
     """The letter of the option that a gold answer names; None when it names none, or several.
 
-    Parameters
-    ----------
-    answer
-        A letter (``B``, ``(B)``, ``B.``), the text of an option, or its number from 0.
-    text_first
-        Whether an answer that could be a letter and an option's text is the text.
+    The answer is a letter (``B``, ``(B)``, ``B.``), the text of an option, or its number from 0; with ``text_first``
+    one that could be a letter and an option's text is the text.
     """
     if isinstance(answer, int):
         # a number among numbers is the option's text
@@ -91,9 +88,6 @@ def _letter_by_text(answer: ParsedAnswer, options: Sequence[str]) -> str | None:
 def undecided_letters(answer: ParsedAnswer, options: Sequence[str]) -> list[str]:
     """Letters of the options of which only algebra can tell whether the answer is equal to them."""
     return [letter for letter, is_same in _compared(answer, options) if is_same is None]
-
-
-_BRACKETED = re.compile(r"\(([A-Z])\)")
 
 
 def choice_in(response: str, n_options: int) -> str | None:

@@ -92,7 +92,6 @@ class BatchParams:
     def of(
         cls, params: Sequence[SamplingParams], keys: Sequence[int], *, vocab_size: int, device: Any = "cpu"
     ) -> BatchParams:
-        """The parameters of each sequence, on the device."""
         sampled = [each for each in params if each.temperature > 0]
         largest = max((each.top_k or vocab_size for each in sampled), default=1)
         is_sorted = any(each.top_k or each.top_p < 1 for each in sampled)
@@ -161,7 +160,6 @@ class KVCache:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Rows and slots."""
         n_rows, n_slots = self.layers[0].shape[1:3]
         return n_rows, n_slots
 
@@ -296,7 +294,7 @@ def prefill(model: Any, inputs: dict[str, Any], images: tuple[Any, ...] = ()) ->
     return Prompt(ids=ids, kv=kv, offset=int(positions.max()) + 1 - len(ids), images=images)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SequenceGroup:
     """Continuations of a request, by their numbers; prompt and prefix are computed once for all of them."""
 
@@ -308,7 +306,6 @@ class SequenceGroup:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of prompt and prefix."""
         return len(self.prompt.ids) + len(self.prefix_ids)
 
     @property
@@ -333,7 +330,6 @@ class RunningSequence:
 
     @property
     def slot(self) -> int:
-        """See ``next_id``."""
         return self.group.n_tokens - 1 + len(self.sampled)
 
 
@@ -409,7 +405,6 @@ class DecodeBatch:
         return logits
 
     def step(self, n_steps: int) -> None:
-        """Sample so many tokens for each sequence."""
         sequences, device = self.sequences, self._like.device
         keys = [sequence.key for sequence in sequences]
         settings = [sequence.group.request.sampling for sequence in sequences]
@@ -433,7 +428,6 @@ class DecodeBatch:
             sequence.sampled += sampled
 
     def remove(self, rows: set[int]) -> None:
-        """Let go of the sequences in these rows."""
         n_left = len(self.sequences) - len(rows)
         gaps = sorted(row for row in rows if row < n_left)
         movers = [row for row in range(n_left, len(self.sequences)) if row not in rows]

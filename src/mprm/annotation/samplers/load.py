@@ -57,33 +57,22 @@ class SamplerOptions(SamplingParams, ServerOptions, PolicyOptions):
             raise ConfigError(f"{out} lies in the policy's folder; choose another place for the output")
 
     def sampler(self) -> Sampler:
-        """The policy, in this process or on a server."""
         self.check_sampler()
         if self.policy is not None:
             return load_policy(self.policy, device=self.device, dtype=self.dtype, rows=self.rows_per_batch)
+        import msgspec  # not for the command line's help
+
         from mprm.annotation.samplers.server import HTTPSampler
 
-        return HTTPSampler(
-            str(self.server),
-            str(self.served_model),
-            api_key=self._api_key(),
-            extra_body=self._extra_body(),
-            **self.narrowed(ServerOptions).as_dict(),
-        )
-
-    def _api_key(self) -> str | None:
         key = os.environ.get(self.api_key_env)
         if key is None and self.api_key_env != DEFAULT_KEY:
             raise ConfigError(f"--api-key-env {self.api_key_env}: the environment has no such variable")
-        return key
-
-    def _extra_body(self) -> dict[str, Any]:
-        import msgspec  # not for the command line's help
-
         try:
-            return msgspec.json.decode(self.extra_body or "{}", type=dict[str, Any])
+            extra = msgspec.json.decode(self.extra_body or "{}", type=dict[str, Any])
         except (ValueError, msgspec.MsgspecError) as error:
             raise ConfigError(f"--extra-body takes a JSON object, such as '{{\"min_p\": 0.1}}'; {error}") from error
+        options = self.narrowed(ServerOptions).as_dict()
+        return HTTPSampler(str(self.server), str(self.served_model), api_key=key, extra_body=extra, **options)
 
 
 def load_policy(path: str | Path, *, device: str = "auto", dtype: str = "auto", rows: int | None = None) -> Sampler:

@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from mprm.annotation.samplers.decode_batch import (
-    WINDOW,
-    DecodeBatch,
-    PrefixCache,
-    SequenceGroup,
-    prefill,
-)
+from mprm.annotation.samplers.decode_batch import WINDOW, DecodeBatch, PrefixCache, SequenceGroup, prefill
 from mprm.annotation.samplers.sampler import Answered, Completion, Request, derived_seed, failed, numbered
 from mprm.data.images import open_image
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.models.chat import Backbone
 from mprm.models.prefix_tree import why_not_shared
 
-ROWS = {"cuda": 1024}
-ROWS_ELSEWHERE = 64
 MEMORY_SHARE = 0.6
 """Of the free memory of a GPU; the rest is for logits, activations and prompts."""
 BYTES_ELSEWHERE = 2 << 30
@@ -72,14 +64,8 @@ class TransformersSampler:
     the same ``n``, ``rows_per_batch`` and versions of torch and transformers. What the policy's own generation config
     sets beyond `SamplingParams`, such as a repetition penalty, holds.
 
-    Parameters
-    ----------
-    policy
-        The model and its tokenizer.
-    name, weights
-        What manifests call it, and what tells its weights from others under the same name.
-    rows_per_batch
-        Most answers at a time; more of a request are sampled batch by batch.
+    Manifests call the policy ``name``; ``weights`` tells its weights from others under the same name. More answers to
+    a request than ``rows_per_batch`` are sampled batch by batch.
     """
 
     def __init__(self, policy: Backbone, *, name: str, weights: str | None = None, rows_per_batch: int = 16) -> None:
@@ -91,11 +77,8 @@ class TransformersSampler:
         self.settings = {"rows_per_batch": rows_per_batch, "weights": weights, "dtype": str(policy.model.dtype)}
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
-        """See `Sampler.sample`."""
-        for following in numbered(requests):
-            if following is not None:
-                index, request = following
-                yield [(index, self._answer(request))]
+        for index, request in filter(None, numbered(requests)):
+            yield [(index, self._answer(request))]
 
     def _answer(self, request: Request) -> list[Completion]:
         try:
@@ -112,10 +95,9 @@ class TransformersSampler:
 
     def _batch(self, inputs: dict[str, Any], request: Request, *, n_rows: int, seed: int) -> list[Completion]:
         model, params = self._policy.model, request.sampling
-        settings: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        settings: dict[str, Any] = dict.fromkeys(("temperature", "top_p", "top_k"))
         if params.temperature > 0:
-            settings = {"do_sample": True, "temperature": params.temperature}
-            settings |= {"top_p": params.top_p, "top_k": params.top_k}
+            settings = {name: getattr(params, name) for name in settings}
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.inference_mode():
             torch.manual_seed(seed)
@@ -123,6 +105,7 @@ class TransformersSampler:
                 tokens = model.generate(
                     **inputs,
                     **settings,
+                    do_sample=params.temperature > 0,
                     num_return_sequences=n_rows,
                     max_new_tokens=params.max_new_tokens,
                     eos_token_id=self._eos_ids,
@@ -158,17 +141,10 @@ class PrefixSampler:
     sample. The same requests in the same order, with the same ``rows`` and ``tokens``, give the same texts, on the
     same kind of device with the same versions.
 
-    Parameters
-    ----------
-    policy
-        The model and its tokenizer; see `can_share_prefixes` for those that can be used.
-    name, weights
-        What manifests call it, and what tells its weights from others under the same name.
-    rows
-        Most sequences in a batch; by default 1,024 on a GPU and 64 elsewhere.
-    tokens
-        Size of the KV cache, each sequence at its greatest length; by default what fits into 60 % of a GPU's free
-        memory, or into 2 GiB elsewhere. One sequence is always let in.
+    `can_share_prefixes` tells which policies can be used; ``name`` and ``weights`` are as in `TransformersSampler`. A
+    batch has at most ``rows`` sequences, by default 1,024 on a GPU and 64 elsewhere. ``tokens`` is the size of the KV
+    cache, each sequence at its greatest length; by default what fits into 60 % of a GPU's free memory, or into 2 GiB
+    elsewhere. One sequence is always let in.
     """
 
     def __init__(
@@ -188,11 +164,10 @@ class PrefixSampler:
         self._policy, self._eos_ids = policy, eos_ids_of(policy)
         self.name = name
         self.settings = {"prefixes": "shared", "weights": weights, "dtype": str(policy.model.dtype)}
-        self._rows = rows or ROWS.get(policy.model.device.type, ROWS_ELSEWHERE)
+        self._rows = rows or (1024 if policy.model.device.type == "cuda" else 64)
         self._tokens = tokens
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
-        """See `Sampler.sample`."""
         todo = numbered(requests)
         scheduler = _Scheduler(self._policy, self._eos_ids, rows=self._rows, tokens=self._tokens)
         while True:
@@ -202,14 +177,6 @@ class PrefixSampler:
             if not answered:
                 return
             yield answered
-
-
-class _Waiting(NamedTuple):
-    """Continuations of a request that are not in the batch yet."""
-
-    request_id: int
-    request: Request
-    numbers: range
 
 
 class _Scheduler:
@@ -224,17 +191,18 @@ class _Scheduler:
         self._prefixes = PrefixCache(policy, max_tokens=self._tokens // PROMPT_SHARE)
         penalty = model.generation_config.repetition_penalty
         self._batch = DecodeBatch(model, kv, penalty=1.0 if penalty is None else penalty)
-        self._queue: deque[_Waiting] = deque()
+        # id of a request, the request, and its continuations that are not in the batch yet
+        self._queue: deque[tuple[int, Request, range]] = deque()
         self._open: dict[int, list[Completion | None]] = {}
         self._answered: list[Answered] = []
 
     @property
     def n_waiting(self) -> int:
-        return sum(len(waiting.numbers) for waiting in self._queue)
+        return sum(len(numbers) for _, _, numbers in self._queue)
 
     def add(self, request_id: int, request: Request) -> None:
         self._open[request_id] = [None] * request.n
-        self._queue.append(_Waiting(request_id, request, range(request.n)))
+        self._queue.append((request_id, request, range(request.n)))
 
     @torch.inference_mode()
     def run(self) -> list[Answered]:
@@ -257,26 +225,27 @@ class _Scheduler:
             return
         n_slots = max((sequence.group.max_slots for sequence in self._batch.sequences), default=0)
         groups = []
-        while self._queue and (n_rows == 0 or n_rows + len(self._queue[0].numbers) <= self._rows):
-            waiting = self._queue[0]
+        while self._queue:
+            request_id, request, numbers = self._queue[0]
+            if n_rows and n_rows + len(numbers) > self._rows:
+                break
             try:
-                prompt = self._prefixes.prompt(waiting.request)
+                prompt = self._prefixes.prompt(request)
             except DataError as error:  # an image that cannot be read, or that the policy cannot see
                 self._queue.popleft()
-                for number in waiting.numbers:
-                    self._end(waiting.request_id, number, failed(error))
+                for number in numbers:
+                    self._end(request_id, number, failed(error))
                 continue
-            prefix_ids = self._prefixes.prefix_ids(waiting.request.prefix)
-            group = SequenceGroup(**waiting._asdict(), prompt=prompt, prefix_ids=prefix_ids)
+            group = SequenceGroup(request_id, request, numbers, prompt, self._prefixes.prefix_ids(request.prefix))
             needed = max(n_slots, group.max_slots)
             n_fit = min(self._rows, self._tokens // needed) - n_rows
-            if n_fit < len(group.numbers) and n_rows:
+            if n_fit < len(numbers) and n_rows:
                 break
             self._queue.popleft()
-            n_taken = max(1, min(n_fit, len(group.numbers)))
-            if n_taken < len(group.numbers):  # more than fit even alone: the rest comes in its turn
-                self._queue.appendleft(waiting._replace(numbers=waiting.numbers[n_taken:]))
-            groups.append(replace(group, numbers=group.numbers[:n_taken]))
+            n_taken = max(1, min(n_fit, len(numbers)))
+            if n_taken < len(numbers):  # more than fit even alone: the rest comes in its turn
+                self._queue.appendleft((request_id, request, numbers[n_taken:]))
+            groups.append(replace(group, numbers=numbers[:n_taken]))
             n_rows, n_slots = n_rows + n_taken, needed
         if groups:
             self._batch.add(groups, n_slots=n_slots, max_tokens=self._tokens)

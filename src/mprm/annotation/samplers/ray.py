@@ -17,16 +17,10 @@ RETRIES = 8
 
 
 class RaySampler:
-    """Shares requests out among workers, each with a policy of its own.
+    """Shares requests out among workers, in each of which ``make`` makes a sampler.
 
-    Parameters
-    ----------
-    make
-        Makes the sampler of a worker, there.
-    workers
-        How many; by default as many as the cluster has GPUs, or one where it has none.
-    address
-        Cluster to join; a local one by default.
+    By default there are as many workers as the cluster has GPUs, or one where it has none; the cluster that is joined
+    is a local one.
     """
 
     def __init__(
@@ -43,7 +37,6 @@ class RaySampler:
         self.name, self.settings = self._checked(self._ray.get, self._actors[0].described.remote())
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
-        """See `Sampler.sample`."""
         from ray.util import ActorPool
 
         todo, waiting = numbered(requests), list[tuple[int, Request]]()
@@ -74,8 +67,6 @@ class RaySampler:
 
 
 class _Worker:
-    """Lives on a GPU of its own."""
-
     def __init__(self, make: Callable[[], Sampler]) -> None:
         self._sampler = make()
 

@@ -77,7 +77,6 @@ class Completion:
     n_tokens: int | None = None
     """Tokens of the answer, or its share of those of all answers to the request; None where a server does not say."""
     error: str | None = None
-    """What went wrong, where ``finish_reason`` is "error"."""
 
 
 def failed(error: object) -> Completion:
@@ -95,12 +94,10 @@ class Sampler(Protocol):
     @property
     def name(self) -> str:
         """The policy, for manifests."""
-        ...
 
     @property
     def settings(self) -> dict[str, Any]:
         """What the answers depend on besides policy and requests: a run with others is not continued."""
-        ...
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
         """Batches of answered requests, in the order in which they are done.
@@ -110,7 +107,6 @@ class Sampler(Protocol):
         ``finish_reason`` "error"; what makes every request fail, such as a wrong key or a missing server, is raised.
         Closing the generator cancels what is in flight.
         """
-        ...
 
 
 def numbered(requests: Iterable[Request | None]) -> Iterator[tuple[int, Request] | None]:

@@ -68,8 +68,6 @@ FINISH_REASONS: dict[str, FinishReason]
 FINISH_REASONS = {"stop": "stop", "eos_token": "stop", "stop_sequence": "stop", "length": "length"}
 UNKNOWN_FIELDS = "Unexpected fields in the request"
 """How transformers serve rejects fields that it does not know; other servers ignore them, or use other words."""
-
-
 END_MARK = "<mprm: the answer goes on here>"
 """Follows the prefix; what the chat template renders from here on is cut off."""
 # ends in a letter, which no tokenizer merges with the line ends that follow
@@ -85,12 +83,10 @@ class RequestError(Exception):
 
 
 class Reply(NamedTuple):
-    """A chat completion."""
+    """A chat completion, with at least one answer; servers need not tell the number of prompt tokens."""
 
     completions: list[Completion]
-    """At least one."""
     n_prompt_tokens: int | None
-    """None where the server does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,16 +95,12 @@ class Continuation:
 
     name: str
     fields: dict[str, Any]
-    """More fields of the request."""
     end_mark: str = ""
-    """What follows the prefix."""
     is_echoed: bool = False
-    """Completions repeat the prefix."""
     is_trimmed: bool = False
     """White space at the end of the prefix is lost."""
 
     def without_prefix(self, completion: Completion, prefix: str) -> Completion:
-        """The completion without what it repeats of the prefix."""
         text = completion.text
         if self.is_echoed and completion.finish_reason != "error":
             # transformers serve strips white space from both ends of what it echoes
@@ -138,17 +130,10 @@ class HTTPSampler:
     it is refused with `ConfigError`. A server that stopped answering (connection refused or dropped, time-out, 502,
     503, 504) is waited for; after ``patience_s`` `MprmError` is raised. Each outage costs a request one retry.
 
-    Parameters
-    ----------
-    url
-        ``http://localhost:8000`` or ``…/v1``; ``/chat/completions`` is added.
-    model
-        The name under which the server knows the policy.
-    extra_body
-        More fields for every request, for what a server takes beyond the protocol.
-    options
-        See `ServerOptions`. ``chat_template`` is needed only to continue answers on ``transformers serve``, and not
-        even there where ``model`` is the checkpoint's folder on this machine.
+    ``url`` is ``http://localhost:8000`` or ``…/v1``; ``/chat/completions`` is added. ``extra_body`` are more fields
+    for every request, for what a server takes beyond the protocol. `ServerOptions` has the other options:
+    ``chat_template`` is needed only to continue answers on ``transformers serve``, and not even there where ``model``
+    is the checkpoint's folder on this machine.
     """
 
     @takes(ServerOptions)
@@ -185,11 +170,8 @@ class HTTPSampler:
         self._api_key = api_key
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
-        """See `Sampler.sample`; an error is raised after all that was answered before it.
-
-        Requests are taken for all of ``concurrency`` and some more, which are sent as soon as others are answered.
-        """
         todo, session = numbered(requests), _Session(self, self._api_key)
+        # some more than are in flight, which are sent as soon as others are answered
         n_ahead = self.options.concurrency + 1 + self.options.concurrency // 8
         pending: set[Future[Answered]] = set()
         with (
@@ -209,7 +191,7 @@ class HTTPSampler:
                     if answered:
                         yield answered
                     for future in done:
-                        future.result()  # raises the first error
+                        future.result()  # raises the first error, after all that was answered before it
             finally:
                 for future in pending:
                     future.cancel()
@@ -236,21 +218,17 @@ class _Session:
         self._probing = asyncio.Lock()
 
     async def answer(self, index: int, request: Request) -> Answered:
-        """All completions of a request."""
-        continuation = await self._probed() if request.prefix else NOTHING
+        continuation = NOTHING
+        if request.prefix:
+            async with self._probing:  # the first request that needs it finds out
+                self._continuation = self._continuation or await self._find_continuation()
+            continuation = self._continuation
         try:
             body = self._body(request, continuation)
         except DataError as error:  # an image that is not there
             return index, [failed(error)] * request.n
         completions = await self._completions(body, request)
         return index, [continuation.without_prefix(completion, request.prefix) for completion in completions]
-
-    async def _probed(self) -> Continuation:
-        """How the server continues an answer; the first request that needs it finds out."""
-        async with self._probing:
-            if self._continuation is None:
-                self._continuation = await self._find_continuation()
-            return self._continuation
 
     async def _find_continuation(self) -> Continuation:
         """The field is tried first, then the policy's chat template, changed so that it leaves the last turn open."""
@@ -409,7 +387,6 @@ class _PatientClient(httpx2.AsyncClient):
         self._first_sent_at = self._answered_at = 0.0
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """The response; `MprmError` where the server stays away."""
         if self._outage is not None:
             await asyncio.shield(self._outage)
         sent_at = time.monotonic()
@@ -430,7 +407,6 @@ class _PatientClient(httpx2.AsyncClient):
         return response
 
     async def aclose(self) -> None:
-        """Close all connections, and that of a health check first."""
         if self._outage is not None:
             self._outage.cancel()
             await asyncio.wait([self._outage])
@@ -445,11 +421,15 @@ class _PatientClient(httpx2.AsyncClient):
     async def _until_up(self, since: float, problem: str) -> None:
         """Return when the server answers a health check; these come at growing intervals."""
         patience_s, pause_s, is_announced = self._options.patience_s, HEALTH_CHECK_S, False
+        body = {"model": self._model, "messages": [{"role": "user", "content": "."}], "max_tokens": 1}
         while (left_s := since + patience_s - time.monotonic()) > 0:
-            if await self._is_healthy(left_s):
-                if is_announced:
-                    print(f"{self._url} is back", file=sys.stderr)
-                return
+            timeout_s = min(self._options.timeout_s, left_s)
+            with contextlib.suppress(httpx2.TransportError):
+                response = await super().send(self.build_request("POST", self._url, json=body, timeout=timeout_s))
+                if response.status_code not in UNAVAILABLE:
+                    if is_announced:
+                        print(f"{self._url} is back", file=sys.stderr)
+                    return
             if not is_announced and patience_s - left_s > ANNOUNCE_AFTER_S:
                 is_announced = True
                 waiting = f"waiting for it, up to {patience_s:g} s"
@@ -460,15 +440,6 @@ class _PatientClient(httpx2.AsyncClient):
             f"{self._url} has not answered for {patience_s:g} s ({problem}). What is done is saved; the same command"
             " continues when the server is up again"
         )
-
-    async def _is_healthy(self, left_s: float) -> bool:
-        body = {"model": self._model, "messages": [{"role": "user", "content": "."}], "max_tokens": 1}
-        timeout_s = min(self._options.timeout_s, left_s)
-        try:
-            response = await super().send(self.build_request("POST", self._url, json=body, timeout=timeout_s))
-        except httpx2.TransportError:
-            return False
-        return response.status_code not in UNAVAILABLE
 
 
 def _problem(error: BaseException | None) -> str:
