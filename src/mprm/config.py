@@ -220,6 +220,12 @@ def _default(field: Field[Any]) -> Any:
 
 StrategyName = Literal["bis", "random", "low-mc", "mixed", "reliable"]
 """The selection strategies; `mprm.selection.strategies` says how each ranks."""
+OUTPUT_FORMATS = ("visualprm-raw", "mm-prm", "mm-prm-soft", "visualprm", "trl", "parquet")
+"""What ``--to`` takes; `mprm.data.rollout_formats` writes them."""
+POSITIVE, NEGATIVE = "Yes", "No"
+"""Tokens that a model is asked to choose from at ``<prm>``."""
+MAX_LENGTH = 8192
+"""Tokens that a chain is truncated to."""
 
 Paths = Annotated[
     tuple[str, ...],

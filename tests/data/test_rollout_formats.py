@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import mprm
+from mprm.config import OUTPUT_FORMATS
 from mprm.data.format import PRM_TOKEN
 from mprm.data.images import leaves_root
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, WRITABLE, decode_raw, parse_raw, write_mm_prm
@@ -252,3 +253,7 @@ def test_the_compiled_mm_prm_writer_takes_plain_lines_and_leaves_others() -> Non
         assert not compiled.append_mm_prm(bad, 0, len(bad), 0.0, out)
         assert out == b""
     assert not compiled.append_mm_prm(good, 5, len(good) + 9, 0.0, bytearray())
+
+
+def test_every_format_that_can_be_written_is_offered() -> None:
+    assert OUTPUT_FORMATS == (*WRITABLE, "parquet")

@@ -419,6 +419,18 @@ def test_a_loss_that_is_not_finite_stops_with_the_rollouts_that_made_it(folder: 
         train(data_for("text", folder), config_for("text", folder, tmp_path / "run", model=str(base)))
 
 
+def test_a_strategy_without_rho_selects_a_tenth_and_its_drops_are_counted(folder: Path, tmp_path: Path) -> None:
+    records = lines(Path(data_for("text", folder)))
+    path = write_records(tmp_path / "text.jsonl", [*records, {**records[0], "completions": [], "labels": []}])
+    config = config_for("text", folder, tmp_path / "run", strategy="bis", skip_bad=True)
+    trained = train(str(path), config)
+    assert trained.data["rollouts"] == 1  # a tenth of ten
+    assert trained.data["select"]["rho"] == 0.1
+    assert trained.data["dropped"] == {"text": {"no_steps": 1}}
+    [dropped] = lines(tmp_path / "run" / "data" / "dropped.jsonl")
+    assert (dropped["line"], dropped["kind"]) == (len(records) + 1, "no_steps")
+
+
 def test_a_subset_is_selected_inline_as_select_selects_it(folder: Path, tmp_path: Path) -> None:
     config = config_for("internvl", folder, tmp_path / "run", strategy="bis", rho=0.5)
     trained = train(data_for("internvl", folder), config)

@@ -6,7 +6,7 @@ import importlib
 import io
 import os
 import sys
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mprm import __version__
 from mprm.errors import ConfigError, MprmError
@@ -33,8 +33,7 @@ COMMANDS = {
 """Where each command lives, and what it is for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(NamedTuple):
     """A command line made of subcommands."""
 
     name: str

@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from mprm.cli.arguments import as_json, parsed
 from mprm.config import DryRun, Force, Json, Option, Paths
-from mprm.data.convert import target_for
-from mprm.data.output import check_output_name, check_overwrite
-from mprm.data.records import container_of
 from mprm.errors import ConfigError
 from mprm.progress import progress_bar
 from mprm.selection.select import SelectConfig, select
@@ -49,6 +46,10 @@ class SelectCommand(SelectConfig):
 def run(arguments: list[str]) -> int:
     example = "mprm select annotations/*.jsonl --strategy bis --rho 0.10 --alpha 0.05 --seed 0 --out bis10.jsonl"
     options = parsed(SelectCommand, arguments, command="select", example=example)
+    from mprm.data.convert import target_for
+    from mprm.data.output import check_output_name, check_overwrite
+    from mprm.data.records import container_of
+
     if options.out is not None and not options.dry_run:
         check_overwrite(options.out, force=options.force)
         check_output_name(options.out)

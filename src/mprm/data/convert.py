@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mprm.config import CorpusOptions, EngineOptions, Force, Option, Tau, nearest, takes
+from mprm.config import OUTPUT_FORMATS, CorpusOptions, EngineOptions, Force, Option, Tau, nearest, takes
 from mprm.data.corpus import (
     CountedLines,
     arrow_batches,
@@ -46,8 +46,6 @@ from mprm.progress import Progress, silent
 
 RAW_STEPS = ("visualprm-raw", "vl-prm")
 """Formats whose lines `append_mm_prm` reads."""
-TARGETS = (*WRITABLE, "parquet")
-"""What ``--to`` takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +70,8 @@ class Target:
 
 def target_for(to: str | None, container: Container, tau: float) -> Target:
     """The target that ``--to`` and the output's name ask for."""
-    if to is not None and to not in TARGETS:
-        raise ConfigError(f"unknown output format {to!r}; {nearest(to, TARGETS)}")
+    if to is not None and to not in OUTPUT_FORMATS:
+        raise ConfigError(f"unknown output format {to!r}; {nearest(to, OUTPUT_FORMATS)}")
     if to == "parquet" or container == "parquet":
         if container != "parquet":
             raise ConfigError("Parquet output goes into a file whose name ends in .parquet")
@@ -271,7 +269,7 @@ class ConvertConfig(CorpusOptions, EngineOptions):
 
     to: Annotated[
         str | None,
-        Option(f"Output format: {', '.join(TARGETS)}. A name that ends in .parquet means parquet.", "FORMAT"),
+        Option(f"Output format: {', '.join(OUTPUT_FORMATS)}. A name that ends in .parquet means parquet.", "FORMAT"),
     ] = None
     tau: Tau = 0.0
     force: Force = False

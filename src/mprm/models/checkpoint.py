@@ -19,10 +19,12 @@ import msgspec
 import xxhash
 
 from mprm import __version__
+from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE
+from mprm.data.format import PRM_TOKEN
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError, MprmError
 from mprm.models.chat import Backbone
 from mprm.models.families import FAMILIES, Family
-from mprm.models.prompt import MAX_LENGTH, NEGATIVE, POSITIVE, PRM_TOKEN, PROMPT_VERSION
+from mprm.models.prompt import PROMPT_VERSION
 
 PRM_CONFIG = "prm_config.json"
 OLD_PRM_CONFIG = "mprm.json"

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE
+from mprm.data.format import PRM_TOKEN
 from mprm.data.images import broken_image, image_size, open_image, place_images
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, DataError
@@ -22,9 +24,6 @@ from mprm.models.families import Family, VisionInputs
 if TYPE_CHECKING:
     import torch
 
-PRM_TOKEN = "<prm>"
-POSITIVE, NEGATIVE = "Yes", "No"
-MAX_LENGTH = 8192
 PROMPT_VERSION = 1
 """Changes whenever the same chain would give other ids; a checkpoint names the one it was trained with."""
 

@@ -6,14 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mprm.config import Alpha, CorpusOptions, EngineOptions, Option, StrategyName, Tau, takes
-from mprm.data.convert import TARGETS, output_forbids, target_for
-from mprm.data.corpus import open_corpus
-from mprm.data.engine import make_engine
-from mprm.data.output import DroppedRecords
+from mprm.config import OUTPUT_FORMATS, Alpha, CorpusOptions, EngineOptions, Option, StrategyName, Tau, takes
 from mprm.errors import ConfigError, DataError
 from mprm.progress import Progress, silent
-from mprm.selection.scan import start_counting
 
 if TYPE_CHECKING:
     from mprm.selection.selection import Selection
@@ -58,7 +53,7 @@ class SelectConfig(CorpusOptions, EngineOptions):
     to: Annotated[
         str | None,
         Option(
-            f"Output format; without it lines are copied byte for byte. {', '.join(TARGETS)}.",
+            f"Output format; without it lines are copied byte for byte. {', '.join(OUTPUT_FORMATS)}.",
             "FORMAT",
             group="output",
         ),
@@ -78,6 +73,8 @@ class SelectConfig(CorpusOptions, EngineOptions):
         if self.pool and self.source_rho:
             raise ConfigError("source_rho has no meaning when sources are pooled")
         if self.to is not None:
+            from mprm.data.convert import target_for
+
             target_for(self.to, "parquet" if self.to == "parquet" else "plain", self.tau)
         self.rho_of_source()
 
@@ -133,6 +130,12 @@ def select(
     [False, True, False]
     """
     config = SelectConfig.of(config, options)
+    from mprm.data.convert import output_forbids
+    from mprm.data.corpus import open_corpus
+    from mprm.data.engine import make_engine
+    from mprm.data.output import DroppedRecords
+    from mprm.selection.scan import start_counting
+
     corpus = open_corpus(paths, format=config.format, text_only=config.text_only, forbids=output_forbids(config.to))
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     counting = start_counting(corpus, engine, tau=config.tau, stop_at_bad=not config.skip_bad)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
-from mprm.config import Alpha, CorpusOptions, ImageRoot, Option, StrategyName, Tau
+from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE, Alpha, CorpusOptions, ImageRoot, Option, StrategyName, Tau
 from mprm.errors import ConfigError
-from mprm.models.prompt import MAX_LENGTH, NEGATIVE, POSITIVE
 
 labels, selection, training, evaluation, compute, output = (
     partial(Option, group=name) for name in ("labels", "selection", "training", "evaluation", "compute", "output")

@@ -65,14 +65,17 @@ def prepare(
     tau: float = 0.0,
     soft: bool = False,
     skip_bad: bool = False,
+    dropped: DroppedRecords | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Write the training set that every rank and data worker maps into memory; returns its counts.
 
+    ``dropped`` holds the records that a selection before it dropped.
+
     All missing and broken images are found before anything is trained on; without ``skip_bad`` they stop the run
     together, and the list of all of them is written beside the file.
     """
-    dropped, sources = DroppedRecords(), Counter[str]()
+    dropped, sources = dropped or DroppedRecords(), Counter[str]()
     counts = {"steps": 0, "positive_steps": 0, "steps_lost_to_truncation": 0, "rollouts_truncated": 0}
     image_errors: dict[str, str | None] = {}
     n_prompt: dict[int, int] = {}

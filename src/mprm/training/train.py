@@ -15,7 +15,7 @@ import msgspec
 from mprm.config import EngineOptions, takes
 from mprm.data.corpus import Corpus, open_corpus
 from mprm.data.engine import make_engine
-from mprm.data.output import InputHashes, atomic_write
+from mprm.data.output import DroppedRecords, InputHashes, atomic_write
 from mprm.errors import ConfigError, MprmError, OutputExistsError
 from mprm.models.checkpoint import OLD_PRM_CONFIG, PRM_CONFIG, need_torch, prm_config_path, read_prm_config
 from mprm.models.prm import PRM
@@ -117,14 +117,16 @@ def _prepare(
     run_dir.lock({**identity, "base_fingerprint": prm.config.base_fingerprint}, resume=resume)
     if run_dir.summary.is_file():
         return
-    selected = None
+    selected, dropped = None, DroppedRecords()
     if config.strategy is not None:
-        same = {name: getattr(config, name) for name in ("strategy", "rho", "alpha", "tau", "skip_bad")}
+        names = ("strategy", "rho", "alpha", "tau", "skip_bad")
+        same = {name: value for name in names if (value := getattr(config, name)) is not None}
         selection = select(corpus, seed=config.select_seed, **same)
         subset = selection.write(str(run_dir.data / "selected.jsonl"), force=True)
         corpus = open_corpus(subset.paths[0], format=config.format, text_only=config.text_only)
         manifest = str(Path(subset.manifest).relative_to(run_dir.path))
-        selected = {"strategy": config.strategy, "rho": config.rho, "manifest": manifest}
+        dropped = selection.dropped
+        selected = {"strategy": config.strategy, "rho": subset.subset.rho, "manifest": manifest}
     counts = prepare(
         corpus,
         prm.encoder,
@@ -132,6 +134,7 @@ def _prepare(
         tau=config.tau,
         soft=config.soft,
         skip_bad=config.skip_bad,
+        dropped=dropped,
         progress=progress,
     )
     write_json(run_dir.summary, {"inputs": entries, "select": selected, **counts})
