@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mprm.data import markdown_table
+from mprm.data import hash_file, markdown_table
 
 OLD_FLAGS = {
     "--max-optimizer-steps": "--max-updates",
@@ -102,14 +102,14 @@ def _are_floats(old: Any, new: Any) -> bool:
     return isinstance(old, float) and isinstance(new, float) and old == old and new == new
 
 
-def files(sides: Sides, pattern: str) -> Iterator[tuple[bytes, bytes]]:
-    """The bytes of the files that both sides wrote under the same names."""
+def files(sides: Sides, pattern: str) -> Iterator[tuple[str, str]]:
+    """Hashes of the files that both sides wrote under the same names."""
     old = sorted(path.relative_to(sides.work / "old") for path in (sides.work / "old").glob(pattern))
     new = sorted(path.relative_to(sides.work / "new") for path in (sides.work / "new").glob(pattern))
     if old != new or not old:
         raise SystemExit(f"{pattern}: the sides wrote other files: {old} and {new}")
     for name in old:
-        yield (sides.work / "old" / name).read_bytes(), (sides.work / "new" / name).read_bytes()
+        yield hash_file(str(sides.work / "old" / name)), hash_file(str(sides.work / "new" / name))
 
 
 def numbers(old: Any, new: Any) -> Iterator[tuple[Any, Any]]:

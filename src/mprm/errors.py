@@ -10,7 +10,7 @@ from typing import Any
 
 
 class MprmError(Exception):
-    """Something the user can mend; the command line prints its text and no traceback."""
+    """Something the user can fix; the command line prints its text and no traceback."""
 
 
 class ConfigError(MprmError, ValueError):

@@ -209,7 +209,7 @@ def test_a_bad_record_is_named_with_file_line_and_remedy(
         read_benchmark(path)
     assert str(error.value).startswith(f"{path}:3: ")
     assert words in str(error.value)
-    assert "Mend the record" in str(error.value)
+    assert "Fix or remove these records" in str(error.value)
 
 
 def test_a_bad_rollout_is_named_without_advice_that_this_command_does_not_take(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def test_a_bad_record_is_named_by_its_line(tmp_path: Path, record: Any, text: st
         read(tmp_path, *([] if is_list else [PLAIN]), record)
     assert f"questions.jsonl:{1 if is_list else 2}: " in str(caught.value)
     assert text in str(caught.value)
-    assert "Mend or remove these records" in str(caught.value)
+    assert "Fix or remove these records" in str(caught.value)
 
 
 def test_all_bad_records_are_named_at_once(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from mprm.errors import DataError, shown
 Notes = dict[str, list[str]]
 """What is odd about some records, and where they are."""
 OCCURS_TWICE = "source, question, images, steps and labels are those of an earlier record; both count"
-REMEDY = 'Mend the records, or take them out of the file; "mprm check FILE" lists all bad rollouts.'
+REMEDY = "Fix or remove these records; docs/evaluation.md shows the formats."
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from mprm.data.rollout_formats import STEP_END
 from mprm.data.types import STEP_SEPARATOR, BadRecord, Candidate, CandidateSet, Issues, Question, split_steps
 from mprm.errors import shown
 
-REMEDY = "Mend the records or take them out; docs/reranking.md shows the formats."
+REMEDY = "Fix or remove these records; docs/reranking.md shows the formats."
 
 
 def read_candidates(paths: Any, *, format: str | None = None) -> list[CandidateSet]:

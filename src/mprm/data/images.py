@@ -139,7 +139,7 @@ def check_images_readable(benchmark: Benchmark, root: str | Path | None) -> None
         broken = [f"{where}: {why}" for where, why in zip(locations.values(), reasons, strict=True) if why]
     if broken:
         raise DataError(
-            f"{len(broken):,} of {len(locations):,} images cannot be used; mend them, or take out their records:\n"
+            f"{len(broken):,} of {len(locations):,} images cannot be used; fix them, or remove their records:\n"
             + "\n".join(broken)
         )
 

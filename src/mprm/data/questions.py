@@ -20,7 +20,7 @@ from mprm.data.records import find_files
 from mprm.data.types import BadRecord, Issues, Question
 from mprm.errors import DataError, shown
 
-REMEDY = "Mend or remove these records; docs/questions.md shows what each format needs."
+REMEDY = "Fix or remove these records; docs/questions.md shows what each format needs."
 
 
 def read_questions(

@@ -126,7 +126,7 @@ def keep_top(
         n = n_keep(None if pool else counts.sources[group[0]], len(members))
         if n == 0:
             continue
-        rank = entry.rank(counts.rows[members], alpha=alpha)
+        rank = entry.rank(counts.taken(members), alpha=alpha)
         if by_file_order and not entry.is_random_within_rank:
             order = members.astype(np.uint64)
         else:

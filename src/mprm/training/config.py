@@ -76,7 +76,7 @@ class TrainConfig(CorpusOptions):
         Literal["none", "fsdp", "zero3"], compute("Shard weights and optimizer over the devices.")
     ] = "none"
     gradient_checkpointing: Annotated[
-        bool, compute("Recompute activations in backward; keeping them is faster and takes memory.")
+        bool, compute("Keep activations instead of recomputing them in backward: faster, more memory.")
     ] = True
     attention: Annotated[str | None, compute("Attention implementation, by transformers' name.", "NAME")] = None
     dataloader_workers: Annotated[int, compute("Processes a device that load images.", "N", at_least=0)] = 4

@@ -139,7 +139,7 @@ def prepare(
         everything.write_text("\n".join(sorted(broken)) + "\n", encoding="utf-8")
         raise DataError(
             f"{len(broken):,} images cannot be used:\n{listed(broken)}\nAll of them are listed in {everything}."
-            " Mend them, point --image-root to where images are, or drop their rollouts with --skip-bad."
+            " Fix them, point --image-root to where images are, or drop their rollouts with --skip-bad."
         )
     if not sources:
         why = f"; all were dropped, see {path.parent / DROPPED}" if len(dropped) else ""
