@@ -36,7 +36,7 @@ from mprm.errors import DataError, shown
 Notes = dict[str, list[str]]
 """What is odd about some records, and where they are."""
 OCCURS_TWICE = "source, question, images, steps and labels are those of an earlier record; both count"
-REMEDY = "Fix or remove these records; docs/evaluation.md shows the formats."
+REMEDY = 'Fix or remove these records; for rollouts "mprm check FILE" lists every issue.'
 
 
 @dataclass(frozen=True, slots=True)
