@@ -77,7 +77,8 @@ class ProcessEngine:
             method = "fork" if sys.platform == "linux" else "spawn"
             context = multiprocessing.get_context(method)
             self._pool = ProcessPoolExecutor(self.processes, mp_context=context, initializer=_prepare_worker)
-            weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+            # waits: a pool that is still closing when Python exits prints an error now and then
+            weakref.finalize(self, self._pool.shutdown, wait=True, cancel_futures=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
             try:
