@@ -151,7 +151,6 @@ class Corpus:
 
     @property
     def n_bytes(self) -> int:
-        """Size of all files together."""
         return sum(file.n_bytes for file in self.files)
 
     def __iter__(self) -> Iterator[Rollout]:
@@ -206,15 +205,12 @@ class Corpus:
         return arrow_table((located.rollout, located.source) for located in self.located())
 
     def to_pandas(self) -> Any:
-        """A pandas frame with one row a rollout."""
         return as_pandas(self.to_arrow())
 
     def to_polars(self) -> Any:
-        """A polars frame with one row a rollout."""
         return _imported("polars").from_arrow(self.to_arrow())
 
     def to_dataset(self) -> Any:
-        """A Hugging Face `Dataset` with one row a rollout."""
         return _imported("datasets").Dataset(self.to_arrow())
 
 

@@ -365,7 +365,6 @@ class Pieces:
 
     @property
     def are_ranges(self) -> bool:
-        """Whether every piece can be copied without reading lines."""
         return all(piece.part.chunk.is_range for piece in self)
 
     def _rows(self, part: Part) -> tuple[Rows, BoolArray]:
@@ -401,7 +400,6 @@ class Pieces:
         return runs.tobytes()
 
     def task(self, piece: Piece, target: Target) -> ConvertTask:
-        """What to make of the piece's lines."""
         if piece.part.chunk.is_range:
             return ConvertTask(piece.part.chunk, target, None, spans=self.spans(piece))
         return ConvertTask(piece.part.chunk, target, None, is_kept=self._rows(piece.part)[1].tobytes())

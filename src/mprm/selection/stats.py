@@ -183,7 +183,6 @@ class Statistics:
 
     @property
     def steps_per_rollout(self) -> float:
-        """Average number of steps a rollout."""
         return _ratio(self.n_steps, self.n_rollouts)
 
     @property
@@ -198,7 +197,6 @@ class Statistics:
 
     @property
     def mean_mc(self) -> float:
-        """Average MC score a step."""
         return _ratio(self.sum_mc, self.n_steps)
 
     @property
@@ -221,7 +219,6 @@ class Statistics:
         return Statistics(**{**sums, "n_mc": max(self.n_mc, other.n_mc)})
 
     def as_dict(self) -> dict[str, Any]:
-        """All sums and averages, by name."""
         averages = ("steps_per_rollout", "words_per_step", "error_step_ratio", "mean_mc", "mean_out_of_n")
         names = [f.name for f in fields(self)] + [*averages, "mixed_share", "tied_share"]
         return {name: getattr(self, name) for name in names}
@@ -320,7 +317,6 @@ class Column:
     form: str = "{:,}"
 
     def cell(self, statistics: Statistics) -> str:
-        """The text of one cell."""
         value = getattr(statistics, self.attribute)
         return "–" if value is None else self.form.format(value)
 
