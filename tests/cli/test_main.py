@@ -84,3 +84,22 @@ def test_the_reference_of_the_command_line_is_current() -> None:
     assert path.read_text() == script("docs/cli_reference.py").reference(), (
         "make it anew: python docs/cli_reference.py > docs/cli.md"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("train x --select bis --model m --out o", "did you mean --strategy?"),
+        ("annotate q --model x --out o", "did you mean --served-model?"),
+        ("select x --straategy bis", "did you mean --strategy?"),
+    ],
+)
+def test_a_renamed_or_mistyped_flag_is_named(words: str, hint: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        run(words.split())
+    assert hint in capsys.readouterr().err
+
+
+def test_the_labs_old_command_names_the_new_one(capsys) -> None:
+    assert run(["lab", "demo"]) == 2
+    assert "mprm-lab" in capsys.readouterr().err

@@ -16,6 +16,8 @@ from mprm.config import Config, Declared, declared
 FIRST_GROUPS = ("input", "selection", "labels", "annotation", "adaptive", "policy", "server", "training")
 LAST_GROUPS = ("options", "compute", "output")
 """Order of the headings in ``--help``; others are between."""
+RENAMED = {"--select": "--strategy", "--keep": "--save-total-limit", "--max-updates": "--max-optimizer-steps"}
+RENAMED |= {"--model": "--served-model", "--timeout-s": "--check-timeout-s", "--cards": "--cases"}
 
 C = TypeVar("C", bound=Config)
 
@@ -65,7 +67,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         known = [name for name in self._option_string_actions if name.startswith("--")]
         for word in message.removeprefix("unrecognized arguments: ").split() if "unrecognized" in message else ():
-            for close in difflib.get_close_matches(word.split("=")[0], known, n=1):
+            flag = word.split("=")[0]
+            renamed = [name for name in known if name == RENAMED.get(flag)]
+            for close in renamed or difflib.get_close_matches(flag, known, n=1):
                 message += f" (did you mean {close}?)"
         self.exit(2, f"{self.prog}: {message}. Inputs go before the options; {self.prog} --help lists them.\n")
 

@@ -92,7 +92,8 @@ def run(arguments: list[str], program: Program = MPRM) -> int:
     if name not in program.commands:
         from mprm.config import nearest
 
-        print(f"{program.name}: unknown command {name!r}; {nearest(name, program.commands)}", file=sys.stderr)
+        hint = "the lab is a package of its own: mprm-lab" if name == "lab" else nearest(name, program.commands)
+        print(f"{program.name}: unknown command {name!r}; {hint}", file=sys.stderr)
         return 2
     command = f"{program.name} {name}"
     try:
