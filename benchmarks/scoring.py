@@ -173,8 +173,7 @@ def rerank_on_the_lab(kind: str, *, tiny: bool, rounds: int) -> list[dict[str, A
         return timed(lambda: mprm.rerank(str(folder / "candidates.jsonl"), models[name], config=config))[0]
 
     def score(name: str) -> float:
-        from mprm.data.candidate_formats import read_candidates
-
+        from mprm.data import read_candidates
         from mprm.evaluation import score_candidates
 
         sets = read_candidates(str(folder / "candidates.jsonl"))

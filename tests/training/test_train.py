@@ -174,7 +174,7 @@ def test_a_model_overfits_64_rollouts(
     seen: dict[Any, Any] = {}
     original = PromptEncoder.add_pixel_values
 
-    def once(self: Any, tokenized: Any) -> Any:
+    def once(self: Any, tokenized: Any, cache: Any = None) -> Any:
         if tokenized.images not in seen:
             seen[tokenized.images] = original(self, tokenized).vision
         return replace(tokenized, vision=seen[tokenized.images])

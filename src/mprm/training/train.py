@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import sys
 from contextlib import ExitStack
@@ -81,7 +82,8 @@ def train(
     corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
     inputs = [config.model, config.image_root, *config.benchmark, config.benchmark_root]
     inputs += [file.path for file in corpus.files]
-    run_dir.check([path for path in inputs if path], resume=resume, force=force)
+    if os.environ.get("RANK", "0") == "0":  # another rank may come when the first has prepared the folder
+        run_dir.check([path for path in inputs if path], resume=resume, force=force)
     arguments = trainer_arguments(config)  # before the weights: DeepSpeed shards them while they are loaded
     if config.sharding == "zero3":
         import deepspeed
