@@ -15,7 +15,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing import current_process
-from threading import current_thread, main_thread
 from typing import Any, Protocol, TypeVar
 
 from mprm.config import EngineOptions
@@ -78,7 +77,7 @@ class ProcessEngine:
             method = "fork" if sys.platform == "linux" else "spawn"
             context = multiprocessing.get_context(method)
             self._pool = ProcessPoolExecutor(self.processes, mp_context=context, initializer=_prepare_worker)
-            weakref.finalize(self, _end, self._pool)
+            weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
             try:
@@ -99,11 +98,6 @@ class ProcessEngine:
         finally:
             for future in pending:
                 future.cancel()
-
-
-def _end(pool: ProcessPoolExecutor) -> None:
-    # waits, as a pool that is still closing when Python exits prints an error now and then; but not on itself
-    pool.shutdown(wait=current_thread() is main_thread(), cancel_futures=True)
 
 
 def _worker_died() -> MprmError:
