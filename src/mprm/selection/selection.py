@@ -390,8 +390,9 @@ class Pieces:
     def spans(self, piece: Piece) -> bytes:
         """The runs of bytes to copy from a plain local file: neighbouring lines are one run."""
         rows, mask = self._rows(piece.part)
-        ends = piece.file_offset + np.cumsum(rows["n_bytes"], dtype=np.int64)
-        starts = (ends - rows["n_bytes"].astype(np.int64))[mask]
+        n_bytes = rows["n_bytes"].astype(np.int64)  # contiguous, as the rows' own column is not
+        ends = piece.file_offset + np.cumsum(n_bytes)
+        starts = (ends - n_bytes)[mask]
         ends = ends[mask]
         breaks = np.flatnonzero(starts[1:] != ends[:-1])
         runs = np.empty((len(breaks) + 1, 2), np.int64)
