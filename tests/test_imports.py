@@ -69,6 +69,11 @@ def test_selecting_loads_neither_torch_nor_arrow() -> None:
     assert not {"torch", "pyarrow", "pandas", "ray", "fsspec"} & modules
 
 
+def test_workers_that_count_and_copy_load_no_numpy() -> None:
+    code = "from mprm.selection.scan import count_labels; from mprm.data.convert import convert_lines, copy_spans"
+    assert "numpy" not in loaded(code)
+
+
 def test_every_public_name_is_there() -> None:
     assert all(hasattr(mprm, name) for name in mprm.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):

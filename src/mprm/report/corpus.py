@@ -80,7 +80,7 @@ class UniqueCounts:
 
 def unique_counts(counts: LabelCounts, source: int, *, seed: int) -> UniqueCounts:
     """The distinct label counts of a source, and its rollouts in the random order of the seed."""
-    rows_in_order = counts.rollouts(source)[np.argsort(tie_order(counts, source, seed=seed))]
+    rows_in_order = counts.rollouts[source][np.argsort(tie_order(counts, source, seed=seed))]
     rows = counts.rows[rows_in_order]
     keys = [rows[name] for name in ("sum_all", "sum_pos", "n_pos", "n_steps")]
     by_key = np.lexsort(keys)

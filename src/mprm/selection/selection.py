@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 from collections.abc import Iterator
@@ -18,14 +17,15 @@ from mprm.config import StrategyName
 from mprm.data.convert import (
     Converted,
     ConvertTask,
+    CopyTask,
     Target,
     check_labels_fit,
     check_still_good,
     convert_lines,
+    copy_spans,
     no_mc_scores,
     open_sink,
     target_for,
-    unpack_spans,
 )
 from mprm.data.corpus import Corpus, arrow_table, as_pandas, bytes_by_source, parse_lines
 from mprm.data.engine import Engine
@@ -41,7 +41,7 @@ from mprm.data.output import (
     output_entry,
     write_manifest,
 )
-from mprm.data.records import Chunk, Container, container_of, is_url, lines_of, mapped
+from mprm.data.records import Container, container_of, is_url, lines_of
 from mprm.data.types import Rollout
 from mprm.errors import ConfigError, DataError
 from mprm.progress import Advance, Progress, silent
@@ -294,48 +294,6 @@ def _file_name(source: str) -> str:
 
 
 # Writing: the kept lines, in canonical order, whole or not at all.
-
-RUNS_AT_ONCE = 64
-"""Runs handed to the system in one call; it takes 1,024."""
-
-
-@dataclass(frozen=True, slots=True)
-class CopyTask:
-    """What to copy where."""
-
-    chunk: Chunk
-    spans: bytes
-    """The runs of lines, as `unpack_spans` reads them."""
-    out: str
-    offset: int
-    """Position in ``out`` of the first run; the others follow it."""
-
-
-def copy_spans(task: CopyTask) -> None:
-    """Copy the runs; doing it twice changes nothing.
-
-    A last line without a line end gets none here: the writer leaves room for one.
-    """
-    with mapped(task.chunk) as data, io.FileIO(task.out, "r+") as out:
-        out.seek(task.offset)
-        runs = unpack_spans(task.spans)
-        with memoryview(data) as view:
-            while views := [view[start:end] for start, end in itertools.islice(runs, RUNS_AT_ONCE)]:
-                try:
-                    _write_all(out, views)
-                finally:
-                    for run in views:
-                        run.release()  # a full disk must not be hidden by a view that is still held
-
-
-def _write_all(out: io.FileIO, views: list[memoryview]) -> None:
-    """Write all of the views, straight from the mapped file where the system can."""
-    n_bytes = sum(map(len, views))
-    n_written = os.writev(out.fileno(), views) if hasattr(os, "writev") else 0
-    if n_written < n_bytes:
-        rest = memoryview(b"".join(views))[n_written:]
-        while rest:
-            rest = rest[out.write(rest) or 0 :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ def keep_top(
     entry = STRATEGIES[strategy]
     numbers = range(len(counts.sources))
     for group in [tuple(numbers)] if pool else [(number,) for number in numbers]:
-        members = np.concatenate([counts.rollouts(number) for number in group] or [np.empty(0, np.intp)])
+        members = np.concatenate([counts.rollouts[number] for number in group] or [np.empty(0, np.intp)])
         n = n_keep(None if pool else counts.sources[group[0]], len(members))
         if n == 0:
             continue
