@@ -5,7 +5,8 @@
     python benchmarks/two_versions.py OLD/bin/mprm NEW/bin/mprm --lab LAB --corpus CORPUS --out result.json
 
 The commands take turns, so that a busy machine slows both; times are medians, memory is the peak of the largest
-process. Options that the new version renamed are translated for the old one.
+process. Both must see the same packages: transformers imports whatever is installed. Options that the new version
+renamed are translated for the old one.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def training(sides: Sides, lab: Path) -> None:
             sides.clean(side)
     arguments[-1] = "16"
     arguments[arguments.index("--max-optimizer-steps") + 1] = "16"
-    sides.speed("train, 16 optimizer steps, CPU", [*arguments, "--out", "OUT/run"], rounds=3, translate=True)
+    sides.speed("train, 16 optimizer steps, CPU", [*arguments, "--out", "OUT/run"], translate=True)
 
 
 def evaluation(sides: Sides, lab: Path) -> None:
@@ -210,7 +211,7 @@ def evaluation(sides: Sides, lab: Path) -> None:
     scores = str(sides.work / "scores.jsonl")
     shutil.copy(sides.work / "old" / "evaluation" / "scores.jsonl", scores)
     sides.speed("evaluate --scores", ["evaluate", "--scores", scores, "--out", "OUT/again"])
-    sides.speed("evaluate --model", ["evaluate", str(benchmark), *arguments, "--out", "OUT/again"], rounds=3)
+    sides.speed("evaluate --model", ["evaluate", str(benchmark), *arguments, "--out", "OUT/again"])
 
 
 def annotation(sides: Sides, lab: Path) -> None:
@@ -225,7 +226,7 @@ def annotation(sides: Sides, lab: Path) -> None:
     arguments = ["annotate", str(questions), *policy, *sampling]
     sides.both([*arguments, "--out", "OUT/rollouts.jsonl"])
     sides.equal("annotate: files", files(sides, "rollouts.jsonl"))
-    sides.speed("annotate, CPU", [*arguments, "--out", "OUT/rollouts.jsonl"], rounds=3)
+    sides.speed("annotate, CPU", [*arguments, "--out", "OUT/rollouts.jsonl"])
 
 
 def report(sides: Sides, lab: Path) -> None:
