@@ -28,8 +28,16 @@ SMALL = Size(
 
 
 def small(kind: str, seed: int) -> PolicyPlan:
-    how = PolicyTrainConfig(n_optimizer_steps=40, batch_size=16, learning_rate=5e-3, dataloader_workers=0, seed=seed)
-    return PolicyPlan(kind=kind, size=SMALL, training=how)
+    how = PolicyTrainConfig(
+        n_optimizer_steps=40,
+        n_problems=120,
+        tokens_per_batch=3200,
+        learning_rate=5e-3,
+        warmup=2,
+        dataloader_workers=0,
+        seed=seed,
+    )
+    return PolicyPlan(kind=kind, size=SMALL, solving=how, checking=replace(how, n_optimizer_steps=6))
 
 
 def with_snapshot(policy: PolicyPlan, name: str) -> PolicyPlan:
@@ -38,10 +46,13 @@ def with_snapshot(policy: PolicyPlan, name: str) -> PolicyPlan:
 
 PLAN = LabPlan(
     policies={"qwen": with_snapshot(small("qwen2_5_vl", 0), "b"), "a": small("internvl", 1)},
-    benchmark_policies=("a", "b"),
+    checking_policies=("b",),
+    checking_questions=4,
+    benchmark_policies=("a-solver", "b"),
     demo_policy="a",
     policies_at_once=2,
-    corpus_policy="qwen",
+    corpus_policy="qwen-solver",
+    candidates_policy="b",
     corpus_questions=6,
     rollouts=4,
     continuations=4,
@@ -87,10 +98,11 @@ def test_who_makes_the_benchmark_is_made_and_has_no_part_in_the_corpus() -> None
     plan = LabPlan()
     made = [*plan.policies, *(name for policy in plan.policies.values() for name in policy.snapshots)]
     assert len(made) == len(set(made))
-    assert {plan.corpus_policy, *plan.benchmark_policies} <= set(made)
-    assert plan.corpus_policy not in plan.benchmark_policies
+    makers = [plan.corpus_policy, plan.candidates_policy, *plan.benchmark_policies, *plan.checking_policies]
+    assert set(makers) <= set(made)
+    assert len(set(makers)) == len(makers), "each has one part"
     assert len(plan.benchmark_policies) == 4
-    seeds = [policy.training.seed for policy in plan.policies.values()]
+    seeds = [training.seed for policy in plan.policies.values() for training in (policy.solving, policy.checking)]
     assert len(set(seeds)) == len(seeds), "policies see problems of their own"
 
 
@@ -102,7 +114,6 @@ def test_the_lab_has_the_sizes_that_it_promises() -> None:
     assert (plan.best_of_n_questions >= 500, plan.candidates) == (True, 16)
     assert set(plan.sources) <= set(SOURCES)
     assert len(plan.sources) >= 8
-    assert set(plan.corpus_sources) == set(plan.sources)
     for policy in plan.policies.values():
         model = new_policy(policy.kind, size=policy.size).model
         assert 1e6 < sum(weight.numel() for weight in model.parameters()) < 1e7
@@ -155,13 +166,13 @@ def test_a_snapshot_holds_the_weights_after_its_share_of_the_optimizer_steps(tmp
     size = Size(
         hidden=32, layers=1, heads=2, kv_heads=1, intermediate=32, vision_hidden=16, vision_layers=1, vision_heads=2
     )
-    how = PolicyTrainConfig(n_optimizer_steps=4, n_pools=1, batch_size=2, dataloader_workers=0, device="cpu")
-    train_and_save(
-        tmp_path / "a", PolicyPlan(kind="internvl", size=size, training=how, snapshots={"b": 0.5}), lambda _: None
-    )
+    how = PolicyTrainConfig(n_optimizer_steps=4, n_problems=15, tokens_per_batch=500, dataloader_workers=0)
+    plan = PolicyPlan(kind="internvl", size=size, solving=how, snapshots={"b": 0.5})
+    train_and_save(tmp_path / "a", plan, None, "cpu", lambda _: None)
     policy, heads = new_policy("internvl", size=size), []
+    how = replace(how, device="cpu")
     train_policy(policy, how, on_step=lambda *_: heads.append(policy.model.lm_head.weight.detach().bfloat16()))
-    for name, n_steps in (("b", 2), ("a", 4)):
+    for name, n_steps in (("b", 2), ("a-solver", 4)):
         kept = load_backbone(tmp_path / name, device="cpu").model.lm_head.weight
         assert torch.equal(kept.bfloat16(), heads[n_steps - 1])
     assert not torch.equal(heads[0], heads[1])
@@ -176,18 +187,18 @@ def test_a_policy_that_was_made_otherwise_or_stands_without_its_snapshots_is_ref
         demo_policy="one",
         benchmark_policies=("early",),
     )
-    (tmp_path / "policies" / "one").mkdir(parents=True)
-    (tmp_path / "policies" / "one" / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="one is there without its snapshots, as in an opened lab"):
+    (tmp_path / "policies" / "one-solver").mkdir(parents=True)
+    (tmp_path / "policies" / "one-solver" / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="one-solver is there without its snapshots, as in an opened lab"):
         make_lab(tmp_path, plan, only=("policies",))
     (tmp_path / "policies" / "early").mkdir()
     (tmp_path / "policies" / "early" / "config.json").write_text("{}")
     make_lab(tmp_path, plan, only=("policies",))  # all is there
     elsewhere = replace(
-        policy, snapshots={"early": 0.5}, training=replace(policy.training, device="cpu", dataloader_workers=1)
+        policy, snapshots={"early": 0.5}, solving=replace(policy.solving, device="cpu", dataloader_workers=1)
     )
     make_lab(tmp_path, replace(plan, policies={"one": elsewhere}), only=("policies",))
-    longer = replace(elsewhere, training=replace(policy.training, n_optimizer_steps=9000))
+    longer = replace(elsewhere, solving=replace(policy.solving, n_optimizer_steps=9000))
     with pytest.raises(ConfigError, match=r"policy-one\.json: this part of the lab was begun with another plan"):
         make_lab(tmp_path, replace(plan, policies={"one": longer}), only=("policies",))
 
@@ -202,18 +213,6 @@ def test_a_file_of_questions_asks_what_the_world_asks(tmp_path: Path) -> None:
     assert questions == [example.as_question() for example in problems]
     assert {question.source for question in questions} == set(SOURCES)
     assert problems_of("corpus", 3, first=20) == problems[20:23]
-
-
-def test_a_source_that_comes_up_more_often_has_more_problems_and_none_twice() -> None:
-    sources = ("grid-sum", "grid-max", "grid-max", "bars-total")
-    problems = problems_of("corpus", 10, sources=sources)
-    assert [example.source for example in problems] == [*sources, *sources, "grid-sum", "grid-max"]
-    assert len({example.id for example in problems}) == 10
-    for source in sources:  # the first ones of each, as if it were alone
-        assert [example for example in problems if example.source == source] == problems_of(
-            "corpus", sum(example.source == source for example in problems), sources=(source,)
-        )
-    assert problems_of("corpus", 5, first=3, sources=sources) == problems[3:8]
 
 
 def test_solutions_become_a_benchmark_with_the_truth_of_each_step(tmp_path: Path) -> None:

@@ -85,7 +85,10 @@ class MakeCommand(Config):
 
     folder: Folder
     only: Annotated[
-        tuple[Literal["policies", "corpus", "benchmark", "validation", "candidates", "scores"], ...],
+        tuple[
+            Literal["policies", "checking", "backbones", "corpus", "benchmark", "validation", "candidates", "scores"],
+            ...,
+        ],
         Option("Parts to make; all by default."),
     ] = ()
 

@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 
 import mprm
-from mprm.annotation import SampleConfig, SamplingParams, load_policy
-from mprm.data import CandidateSet, atomic_write, check_images_exist, read_benchmark, read_candidates
+from mprm.annotation import SamplingParams
+from mprm.data import CandidateSet, Solution, atomic_write, check_images_exist, read_benchmark, read_candidates
 from mprm.errors import ConfigError, InputNotFoundError, MprmError
 from mprm.evaluation import score_benchmark, write_scores
-from mprm.models import Backbone, need_torch
+from mprm.models import Backbone, load_backbone, need_torch
 from mprm.training import TrainConfig
 from mprm_lab.folder import SCORES, Log, whole_folder
 from mprm_lab.policy.architecture import Size, new_policy, save_policy
@@ -37,39 +37,42 @@ TRAINING: dict[str, Any] = {"batch_size": 64, "per_device": 64, "max_length": 10
 """Fields of `mprm.TrainConfig` that all reward models of the lab share."""
 
 
+SOLVER = "-solver"
+"""Ending of a policy's name before it has learned to check."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyPlan:
-    """One policy."""
+    """One policy: it learns to solve problems, and then to check solutions."""
 
     kind: str
     """``qwen2_5_vl`` or ``internvl``."""
     size: Size = field(default_factory=Size)
-    training: PolicyTrainConfig = field(default_factory=PolicyTrainConfig)
+    solving: PolicyTrainConfig = field(default_factory=PolicyTrainConfig)
+    checking: PolicyTrainConfig = field(
+        default_factory=lambda: PolicyTrainConfig(
+            n_optimizer_steps=3600, n_problems=24_576, learning_rate=7e-4, last_rate=0.0
+        )
+    )
     snapshots: dict[str, float] = field(default_factory=dict)
-    """Weaker policies, each saved after this share of the optimizer steps."""
+    """Weaker policies, each saved after this share of the optimizer steps of solving."""
 
 
 def _policies() -> dict[str, PolicyPlan]:
-    usual = Size(hidden=256, layers=5, heads=8, kv_heads=4, intermediate=768, vision_hidden=128, vision_layers=3)
-    small = Size(hidden=128, layers=3, heads=4, kv_heads=2, intermediate=384, vision_hidden=96, vision_layers=2)
-    training = PolicyTrainConfig(n_optimizer_steps=8000)
+    small = Size(hidden=128, layers=8, heads=4, kv_heads=2, intermediate=256, vision_hidden=96, vision_layers=3)
+
+    def plan(kind: str, seed: int, **given: Any) -> PolicyPlan:
+        plan = PolicyPlan(kind=kind, **given)
+        return replace(plan, solving=replace(plan.solving, seed=seed), checking=replace(plan.checking, seed=seed + 3))
 
     def snapshots(name: str) -> dict[str, float]:
-        return {f"{name}-{percent}": percent / 100 for percent in range(20, 100, 10)}
+        return {f"{name}-{percent}": percent / 100 for percent in (30, 35, 40, 45, 50, 55, 70, 80, 90)}
 
     return {
-        "internvl": PolicyPlan(kind="internvl", size=usual, training=training, snapshots=snapshots("internvl")),
-        "qwen": PolicyPlan(
-            kind="qwen2_5_vl", size=usual, training=replace(training, seed=1), snapshots=snapshots("qwen")
-        ),
-        "small": PolicyPlan(kind="internvl", size=small, training=replace(training, seed=2)),
+        "internvl": plan("internvl", 0, snapshots=snapshots("internvl")),
+        "qwen": plan("qwen2_5_vl", 1, snapshots=snapshots("qwen")),
+        "small": plan("internvl", 2, size=small, solving=PolicyTrainConfig(n_optimizer_steps=10_000)),
     }
-
-
-_LARGER = {"grid-max": 6, "bars-second": 6, "grid-path": 4, "shapes-points": 3}
-CORPUS_SOURCES = tuple(source for source in SOURCES for _ in range(_LARGER.get(source, 1)))
-"""Sources of a collected corpus differ in size: here the ones that the policy finds hard are the large ones, which
-brings the corpus's share of error steps and of mixed rollouts near the paper's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +82,21 @@ class LabPlan:
     policies: dict[str, PolicyPlan] = field(default_factory=_policies)
     policies_at_once: int = 3
     """Policies that are trained side by side on one device."""
-    corpus_policy: str = "internvl-90"
-    """Samples the corpus, and the candidates of best-of-N."""
-    benchmark_policies: tuple[str, ...] = ("internvl-40", "internvl-50", "qwen-40", "qwen-70")
+    checking_policies: tuple[str, ...] = ("internvl-30", "internvl-50", "qwen-40", "qwen-55")
+    """Sample the rollouts that policies learn to check."""
+    corpus_policy: str = "internvl-80"
+    """Samples the corpus."""
+    benchmark_policies: tuple[str, ...] = ("internvl-35", "internvl-45", "qwen-45", "qwen-50")
     """Sample the benchmark; none of them has a part in the corpus."""
+    candidates_policy: str = "internvl-40"
+    """Samples the candidates of best-of-N."""
     demo_policy: str = "small"
     """What reward models are trained from where there is no GPU."""
     demo_learning_rate: float = 3e-4
     sources: tuple[str, ...] = tuple(SOURCES)
-    """Of the benchmarks and the candidates, in turn."""
-    corpus_sources: tuple[str, ...] = CORPUS_SOURCES
-    """Of the corpus, in turn; some are listed more than once."""
+    """In turn."""
+    checking_questions: int = 3000
+    """For each of the policies that sample rollouts to check, `rollouts` each."""
     corpus_questions: int = 10_000
     rollouts: int = 4
     continuations: int = 16
@@ -102,10 +109,12 @@ class LabPlan:
     sampling: SamplingParams = field(
         default_factory=lambda: SamplingParams(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=320)
     )
-    rows: int | None = 4096
+    rows: int | None = 2048
     """Completions that a process samples at a time."""
-    shards: int = 6
-    """Processes that annotate side by side on one device."""
+    shards: int = 40
+    """Parts of the corpus, each annotated by a process of its own."""
+    processes: int = 13
+    """That sample side by side on one device."""
     device: str = "auto"
 
 
@@ -124,37 +133,66 @@ def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, .
 
 
 def make_policies(folder: Path, plan: LabPlan, log: Log) -> None:
-    """Train the policies, several at once; a folder without ``config.json`` is not finished."""
-    missing = {}
+    """Train the policies to solve, several at once; a folder without ``config.json`` is not finished."""
+    missing = []
     for name, policy in plan.policies.items():
-        paths = [folder / "policies" / made for made in (name, *policy.snapshots)]
+        paths = [folder / "policies" / made for made in (name + SOLVER, *policy.snapshots)]
         are_made = [(path / "config.json").is_file() for path in paths]
         if are_made[0] and not all(are_made):  # it comes last, after its snapshots
             raise ConfigError(
                 f"{paths[0]} is there without its snapshots, as in an opened lab; make one in another folder"
             )
-        if not all(are_made):
-            missing[paths[0]] = replace(policy, training=replace(policy.training, device=plan.device))
-        # neither the device nor the number of workers changes what training makes
-        training = replace(policy.training, dataloader_workers=0, device="auto")
-        _check_plan(folder, f"policy-{name}", policy.kind, policy.size, policy.snapshots, training)
-    if plan.policies_at_once == 1 or len(missing) < 2:
-        for path, policy in missing.items():
-            train_and_save(path, policy, log)
+        _check_plan(folder, f"policy-{name}", policy.kind, policy.size, policy.snapshots, _as_made(policy.solving))
+        missing += [] if all(are_made) else [name]
+    _train_all(folder, plan, missing, log, None)
+
+
+def make_backbones(folder: Path, plan: LabPlan, log: Log) -> None:
+    """Train the policies further, to check: what reward models are trained from."""
+    checking = folder / "checking.jsonl"
+    missing = []
+    for name, policy in plan.policies.items():
+        _check_plan(folder, f"backbone-{name}", policy.kind, policy.size, _as_made(policy.checking))
+        missing += [] if (folder / "policies" / name / "config.json").is_file() else [name]
+    if missing:
+        _check_policies(folder, *(name + SOLVER for name in missing))
+        if not checking.is_file():
+            raise InputNotFoundError(f"{checking} is not there; mprm-lab make {folder} --only checking makes it")
+    _train_all(folder, plan, missing, log, checking)
+
+
+def _as_made(training: PolicyTrainConfig) -> PolicyTrainConfig:
+    """Neither the device nor the number of workers changes what training makes."""
+    return replace(training, dataloader_workers=0, device="auto")
+
+
+def _train_all(folder: Path, plan: LabPlan, names: list[str], log: Log, checking: Path | None) -> None:
+    paths, plans = [folder / "policies" / name for name in names], [plan.policies[name] for name in names]
+    if plan.policies_at_once == 1 or len(names) < 2:
+        for path, policy in zip(paths, plans, strict=True):
+            train_and_save(path, policy, checking, plan.device, log)
         return
-    log(f"policies: {', '.join(path.name for path in missing)}, {plan.policies_at_once} at a time")
+    log(f"policies: {', '.join(names)}, {plan.policies_at_once} at a time")
     spawn = multiprocessing.get_context("spawn")  # a forked process cannot use the device of its parent
     with ProcessPoolExecutor(plan.policies_at_once, mp_context=spawn) as pool:
-        list(pool.map(train_and_save, missing, missing.values(), [print] * len(missing)))
+        n = len(names)
+        list(pool.map(train_and_save, paths, plans, [checking] * n, [plan.device] * n, [print] * n))
 
 
-def train_and_save(path: Path, plan: PolicyPlan, log: Log) -> None:
-    """Train one policy and save it, and its snapshots beside it."""
-    name, n_steps = path.name, plan.training.n_optimizer_steps
-    policy = new_policy(plan.kind, size=plan.size, seed=plan.training.seed)
+def train_and_save(path: Path, plan: PolicyPlan, checking: Path | None, device: str, log: Log) -> None:
+    """Train one policy and save it: to solve, with its snapshots beside it; or to check the rollouts of a file."""
+    if checking is None:
+        training, path = plan.solving, path.with_name(path.name + SOLVER)
+        policy = new_policy(plan.kind, size=plan.size, seed=training.seed)
+        rollouts: tuple[Solution, ...] = ()
+    else:
+        training = plan.checking
+        policy = load_backbone(path.with_name(path.name + SOLVER), dtype="float32", device=device)
+        rollouts = read_benchmark(str(checking)).solutions
+    name, n_steps = path.name, training.n_optimizer_steps
     n_parameters = sum(weight.numel() for weight in policy.model.parameters())
     log(f"{name}: training {n_parameters / 1e6:.1f}M parameters for {n_steps:,} optimizer steps")
-    snapshots = {round(share * n_steps): snapshot for snapshot, share in plan.snapshots.items()}
+    snapshots = {round(share * n_steps): snapshot for snapshot, share in plan.snapshots.items() if not rollouts}
 
     def on_step(step: int, loss: float) -> None:
         if step % LOG_EVERY == 0:
@@ -162,7 +200,7 @@ def train_and_save(path: Path, plan: PolicyPlan, log: Log) -> None:
         if snapshot := snapshots.get(step + 1):
             _save(policy, path.with_name(snapshot))
 
-    losses = train_policy(policy, plan.training, on_step=on_step)
+    losses = train_policy(policy, replace(training, device=device), rollouts=rollouts, on_step=on_step)
     _save(policy, path)
     log(f"{name}: loss {losses[0]:.3f} → {sum(losses[-20:]) / len(losses[-20:]):.3f}")
 
@@ -177,66 +215,81 @@ def make_corpus(folder: Path, plan: LabPlan, log: Log) -> None:
     """Annotate the corpus's questions, in several processes at once."""
     out = folder / "corpus.jsonl"
     details = (plan.corpus_policy, plan.corpus_questions, plan.rollouts, plan.continuations)
-    if _is_made(folder, "corpus", out, *details, plan.sampling, plan.corpus_sources):
+    if _is_made(folder, "corpus", out, *details, plan.sampling, plan.sources):
         return
     _check_policies(folder, plan.corpus_policy)
-    questions = write_questions(folder, plan.corpus_sources, "corpus", plan.corpus_questions)
+    questions = write_questions(folder, plan.sources, "corpus", plan.corpus_questions)
     shards = [folder / "shards" / f"corpus-{index}-of-{plan.shards}.jsonl" for index in range(1, plan.shards + 1)]
-    log(f"corpus: {plan.corpus_questions:,} questions in {plan.shards} processes")
-    running = [
-        subprocess.Popen(_annotate_command(folder, plan, questions, index, shard))
-        for index, shard in enumerate(shards, 1)
+    log(f"corpus: {plan.corpus_questions:,} questions in {plan.shards} parts")
+    options = {"rollouts": plan.rollouts, "continuations": plan.continuations}
+    commands = [
+        _command(
+            folder, plan, "annotate", plan.corpus_policy, questions, shard, shard=f"{i}/{plan.shards}", **options
+        )
+        for i, shard in enumerate(shards, 1)
         if not shard.exists()
     ]
-    try:
-        failed = [process.returncode for process in running if process.wait()]
-    finally:
-        for process in running:
-            process.kill()
-    if failed:
-        raise MprmError(f"{len(failed)} of {plan.shards} shards failed; the same command continues with them")
+    _run_all(commands, plan)
     with atomic_write(str(out)) as temporary, temporary.open("wb") as whole:
         for shard in shards:
             with shard.open("rb") as part:
                 shutil.copyfileobj(part, whole)
 
 
-def _annotate_command(folder: Path, plan: LabPlan, questions: Path, index: int, out: Path) -> list[str]:
+def _command(
+    folder: Path, plan: LabPlan, command: str, policy: str, questions: Path, out: Path, **options: Any
+) -> list[str]:
+    """A command of mprm that lets a policy sample."""
     options = {
-        "policy": folder / "policies" / plan.corpus_policy,
+        "policy": folder / "policies" / policy,
         "image-root": folder / "images",
-        "rollouts": plan.rollouts,
-        "continuations": plan.continuations,
         "temperature": plan.sampling.temperature,
         "top-p": plan.sampling.top_p,
         "top-k": plan.sampling.top_k,
         "max-new-tokens": plan.sampling.max_new_tokens,
-        "shard": f"{index}/{plan.shards}",
         "device": plan.device,
         **({} if plan.rows is None else {"rows-per-batch": plan.rows}),
+        **options,
     }
-    words = [sys.executable, "-m", "mprm", "annotate", str(questions), "--out", str(out)]
+    words = [sys.executable, "-m", "mprm", command, str(questions), "--out", str(out)]
     return words + [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
-def make_benchmark(folder: Path, plan: LabPlan, log: Log, *, split: str) -> None:
-    """A step benchmark: one solution of each policy to each question, the steps judged by the world.
+def _run_all(commands: list[list[str]], plan: LabPlan) -> None:
+    """Run the commands, some at a time; an error where one fails, once all have ended."""
+    with ThreadPoolExecutor(plan.processes) as pool:
+        try:
+            codes = list(pool.map(lambda command: subprocess.run(command, check=False).returncode, commands))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C reaches those that run, and starts no others
+    if n_failed := sum(map(bool, codes)):
+        raise MprmError(f"{n_failed} of {len(codes)} processes failed; the same command continues with them")
 
-    ``validation`` is another one on problems of its own, for choosing how reward models are trained.
+
+def make_benchmark(folder: Path, plan: LabPlan, log: Log, *, split: str) -> None:
+    """A step benchmark: solutions of each policy to questions of its own, the steps judged by the world.
+
+    ``validation`` is another one on problems of its own, for choosing how reward models are trained, and ``checking``
+    the one that policies learn to check on.
     """
     out = folder / f"{split}.jsonl"
-    n = plan.benchmark_questions if split == "benchmark" else plan.validation_questions
-    if _is_made(folder, split, out, *plan.benchmark_policies, n, plan.sampling, plan.sources):
+    names = plan.checking_policies if split == "checking" else plan.benchmark_policies
+    n: int = getattr(plan, f"{split}_questions")
+    n_solutions = plan.rollouts if split == "checking" else 1
+    if _is_made(folder, split, out, *names, n, n_solutions, plan.sampling, plan.sources):
         return
-    _check_policies(folder, *plan.benchmark_policies)
-    records: list[dict[str, Any]] = []
-    for number, name in enumerate(plan.benchmark_policies):
-        log(f"{split}: {n:,} solutions by {name}")
-        questions = write_questions(folder, plan.sources, split, n, first=number * n)
-        sampled = folder / "shards" / f"{split}-{name}.jsonl"
-        _sample(folder, plan, name, questions, sampled, n=1)
-        records += labeled_solutions(read_candidates(str(sampled)), policy=name)
-    _write_lines(out, records)
+    _check_policies(folder, *names)
+    log(f"{split}: {n:,} questions each for {', '.join(names)}")
+    sampled = {name: folder / "shards" / f"{split}-{name}.jsonl" for name in names}
+    questions = [write_questions(folder, plan.sources, split, n, first=number * n) for number in range(len(names))]
+    commands = [
+        _command(folder, plan, "sample", name, asked, sampled[name], n=n_solutions)
+        for name, asked in zip(names, questions, strict=True)
+        if not sampled[name].exists()
+    ]
+    _run_all(commands, plan)
+    made = ((name, read_candidates(str(path))) for name, path in sampled.items())
+    _write_lines(out, (record for name, sets in made for record in labeled_solutions(sets, policy=name)))
 
 
 def labeled_solutions(sets: list[CandidateSet], *, policy: str) -> Iterator[dict[str, Any]]:
@@ -262,14 +315,13 @@ def labeled_solutions(sets: list[CandidateSet], *, policy: str) -> Iterator[dict
 
 def make_candidates(folder: Path, plan: LabPlan, log: Log) -> None:
     """Candidates for best-of-N."""
-    out = folder / "candidates.jsonl"
-    details = (plan.corpus_policy, plan.best_of_n_questions, plan.candidates, plan.sampling, plan.sources)
-    if _is_made(folder, "candidates", out, *details):
+    out, policy = folder / "candidates.jsonl", plan.candidates_policy
+    if _is_made(folder, "candidates", out, policy, plan.best_of_n_questions, plan.candidates, plan.sampling):
         return
-    _check_policies(folder, plan.corpus_policy)
+    _check_policies(folder, policy)
     log(f"best-of-N: {plan.candidates} candidates for {plan.best_of_n_questions:,} questions")
     questions = write_questions(folder, plan.sources, "best-of-n", plan.best_of_n_questions)
-    _sample(folder, plan, plan.corpus_policy, questions, out, n=plan.candidates)
+    _run_all([_command(folder, plan, "sample", policy, questions, out, n=plan.candidates)], plan)
 
 
 def make_scores(folder: Path, plan: LabPlan, log: Log) -> None:
@@ -304,6 +356,8 @@ def make_scores(folder: Path, plan: LabPlan, log: Log) -> None:
 
 PARTS: dict[str, Callable[[Path, LabPlan, Log], None]] = {
     "policies": make_policies,
+    "checking": partial(make_benchmark, split="checking"),
+    "backbones": make_backbones,
     "corpus": make_corpus,
     "benchmark": partial(make_benchmark, split="benchmark"),
     "validation": partial(make_benchmark, split="validation"),
@@ -372,12 +426,3 @@ def _write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
     with atomic_write(str(path)) as temporary, temporary.open("wb") as lines:
         for record in records:
             lines.write(msgspec.json.encode(record) + b"\n")
-
-
-def _sample(folder: Path, plan: LabPlan, policy: str, questions: Path, out: Path, *, n: int) -> None:
-    if out.exists():
-        return
-    out.parent.mkdir(exist_ok=True)
-    sampler = load_policy(folder / "policies" / policy, device=plan.device, rows=plan.rows)
-    config = SampleConfig(n=n, **asdict(plan.sampling))
-    mprm.sample(str(questions), sampler, str(out), config=config, image_root=folder / "images")

@@ -8,7 +8,7 @@ from mprm._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mprm.models.attention import use_window_attention as use_window_attention
-    from mprm.models.chat import Backbone as Backbone, plain_text as plain_text
+    from mprm.models.chat import Backbone as Backbone, chat_frame as chat_frame, plain_text as plain_text
     from mprm.models.checkpoint import (
         PRMConfig as PRMConfig,
         device_name as device_name,

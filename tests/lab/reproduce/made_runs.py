@@ -29,7 +29,7 @@ TINY = ReproducePlan(
     keep=(),
     device="cpu",
 )
-"""Two runs that choose; base; and of each seed full, full-soft, random-10 and bis-10."""
+"""Four runs that choose; four references; and of each seed full, full-soft, random-10 and bis-10."""
 
 
 def record_of(run: Run, overall: float, **more: Any) -> dict[str, Any]:
@@ -99,7 +99,11 @@ def made_results(plan: ReproducePlan | None = None) -> dict[str, Any]:
             more["best_of_n"] = {"accuracy": accuracy, "sources": {"grid-sum": overall}}
         record = record_of(run, round(overall, 6), **more)
         records.append({name: value for name, value in record.items() if name not in ("settings", "train_seconds")})
-    tried = [{"learning_rate": rate, "overall": 0.6 + rate, "auc": 0.7, "seed": 1000} for rate in plan.learning_rates]
+    tried = [
+        {"learning_rate": rate, "data": data, "overall": 0.6 + rate, "auc": 0.7, "seed": 1000}
+        for rate in plan.learning_rates
+        for data in ("full", "random-10")
+    ]
     return {
         "mprm": "0",
         "plan": json.loads(json.dumps(asdict(plan))),
@@ -125,7 +129,6 @@ def made_results(plan: ReproducePlan | None = None) -> dict[str, Any]:
             name: {"10": {"value": 0.03, "low": 0.01, "high": 0.05, "n_draws": 1000, "n_seeds": 3}}
             for name in plan.backbones
         },
-        "position_alone": {"overall": 0.5, "macro_f1": 0.55, "auc": 0.66},
         "auc_at_same_position": {
             name: {"bis-10": {"mean": 0.58, "low": 0.57, "high": 0.59, "n": 3}} for name in plan.backbones
         },

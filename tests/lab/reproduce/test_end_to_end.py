@@ -26,13 +26,16 @@ pytestmark = pytest.mark.slow
 def hasty(kind: str, seed: int) -> PolicyPlan:
     """A policy that knows next to nothing: it has to end its answers, no more."""
     policy = small(kind, seed)
-    return replace(policy, training=replace(policy.training, n_optimizer_steps=20))
+    return replace(policy, solving=replace(policy.solving, n_optimizer_steps=20))
 
 
 LAB = LabPlan(
     policies={"internvl": hasty("internvl", 0), "qwen": hasty("qwen2_5_vl", 1)},
-    benchmark_policies=("internvl", "qwen"),
-    corpus_policy="qwen",
+    checking_policies=("qwen-solver",),
+    checking_questions=3,
+    benchmark_policies=("internvl-solver", "qwen-solver"),
+    corpus_policy="qwen-solver",
+    candidates_policy="qwen-solver",
     demo_policy="internvl",
     corpus_questions=8,
     rollouts=4,
@@ -57,11 +60,12 @@ EXPERIMENTS = ReproducePlan(
     tau_counts=(1,),
     n_continuations=2,
     learning_rates=(1e-3,),
+    learning_rate_rho=0.5,
     training={"batch_size": 8, "per_device": 8, "max_length": 256},
     curves=("bis-50",),
     curve_seeds=1,
     curve_points=1,
-    best_of_n=("base", "bis-50"),
+    best_of_n=("base", "logp-min", "bis-50"),
     keep=("bis-50.seed0",),
     device="cpu",
 )
@@ -72,8 +76,8 @@ def test_the_experiments_run_from_nothing_to_the_page(tmp_path: Path) -> None:
     lab, out, said = tmp_path / "lab", tmp_path / "results", list[str]()
     make_lab(lab, LAB, log=said.append)
     outcome = reproduce(lab, EXPERIMENTS, jobs=2, log=said.append)
-    # base, and of two seeds: full, tau, soft, random, bis, mixed, matched
-    assert (outcome.n_runs, outcome.failed) == (2 * (1 + 2 * 7), {})
+    # the references, and of two seeds: full, tau, soft, random, bis, mixed, matched
+    assert (outcome.n_runs, outcome.failed) == (2 * (4 + 2 * 7), {})
     done = json.loads((lab / "results" / "qwen.bis-50.seed0.json").read_text())
     matched, single = (
         json.loads((lab / "results" / f"qwen.{name}.seed0.json").read_text())

@@ -18,7 +18,6 @@ from mprm_lab.reproduce.measure import (
     corpus_truth,
     of_source,
     own_thresholds,
-    scored_by_position,
     step_metrics,
 )
 from mprm_lab.world import judge_step, problem, solution
@@ -128,15 +127,6 @@ def test_positions_count_by_their_rarer_label() -> None:
     )
     # position 0: all told apart, two of each; position 1: one incorrect above both correct ones
     assert auc == pytest.approx((2 * 1.0 + 1 * 0.0) / 3)
-
-
-def test_a_score_that_reads_nothing_is_the_share_of_positive_steps_at_the_position() -> None:
-    corpus = [("a", [1.0, 0.5, 0.0]), ("a", [0.25, 0.0]), ("b", [0.0])]
-    rescored = scored_by_position(
-        table(("a", [1, 1, -1, 1], [0.0] * 4), ("b", [1, 1], [0.0] * 2), ("c", [1], [0.0])), corpus
-    )
-    # a: 2 of 2, 1 of 2, 0 of 1, then 3 of its 5; b: 0 of 1, then 0 of its 1; c: 3 of all 6
-    assert rescored.scores.tolist() == [1.0, 0.5, 0.0, 0.6, 0.0, 0.0, 0.5]
 
 
 def test_without_a_position_that_has_both_there_is_none() -> None:

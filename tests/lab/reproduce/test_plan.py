@@ -44,8 +44,8 @@ def test_the_plan_has_every_run_of_the_papers_tables_once() -> None:
     runs = plan.runs()
     names = [run.name for run in runs]
     assert len(set(names)) == len(names)
-    # base, then of each seed: 4 kinds of labels, 2 x 6 fractions, 3 strategies, 3 alphas, 2 matched
-    assert len(runs) == 2 * (1 + 5 * (4 + 12 + 3 + 3 + 2))
+    # 4 references, then of each seed: 4 kinds of labels, 2 x 6 fractions, 3 strategies, 3 alphas, 2 matched
+    assert len(runs) == 2 * (4 + 5 * (4 + 12 + 3 + 3 + 2))
     for backbone, known in OVERALL.items():
         assert set(known) <= {run.condition for run in runs if run.backbone == backbone}
     assert {*plan.curves, *plan.best_of_n} <= {run.condition for run in runs}

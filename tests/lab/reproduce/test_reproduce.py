@@ -26,6 +26,7 @@ from mprm.cli import run as run_program
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
 from mprm_lab.cli import MPRM_LAB
 from mprm_lab.folder import LabFolder
+from mprm_lab.reproduce.plan import REFERENCES
 from mprm_lab.reproduce.reproduce import dry_run, reproduce
 from mprm_lab.world import draw, problem_named
 from tests.lab.reproduce.made_runs import TINY, MeasureNothing, done, make_folder
@@ -55,18 +56,20 @@ def test_every_run_is_done_once_with_the_rate_that_was_chosen(tmp_path: Path) ->
         assert left == 0, "the costs of all runs"
 
     outcome = done(tmp_path, jobs=2, progress=progress)
-    runs = ["internvl.base.seed0", *(f"internvl.{name}.seed{seed}" for seed in (0, 1) for name in CONDITIONS)]
-    assert (outcome.n_runs, outcome.n_kept, outcome.failed) == (9, 0, {})
-    assert sorted(ran(tmp_path)) == sorted([*runs, *(f"internvl.choose-lr-{r}.seed1000" for r in (0.1, 0.2))])
-    # of 0.1 and 0.2 the latter came to 0.7, the better value
+    runs = [f"internvl.{name}.seed0" for name in REFERENCES]
+    runs += [f"internvl.{name}.seed{seed}" for seed in (0, 1) for name in CONDITIONS]
+    assert (outcome.n_runs, outcome.n_kept, outcome.failed) == (12, 0, {})
+    trials = [f"internvl.choose-lr-{rate}-{data}.seed1000" for rate in (0.1, 0.2) for data in ("full", "random-10")]
+    assert sorted(ran(tmp_path)) == sorted([*runs, *trials])
+    # of 0.1 and 0.2 the latter came to 0.7 with both data, the better value
     rates = {line.split()[1] for line in (tmp_path / "ran").read_text().splitlines() if ".bis-10." in line}
     assert rates == {"0.2"}
-    assert shown[0] == "learning rates: 2 of 2 runs"
-    assert "experiments: 9 of 9 runs" in shown
-    assert shown[-1].startswith("9/9: internvl.")
+    assert shown[0] == "learning rates: 4 of 4 runs"
+    assert "experiments: 12 of 12 runs" in shown
+    assert shown[-1].startswith("12/12: internvl.")
     again = done(tmp_path, jobs=2)
-    assert (again.n_runs, again.n_kept) == (9, 9)
-    assert len(ran(tmp_path)) == 11
+    assert (again.n_runs, again.n_kept) == (12, 12)
+    assert len(ran(tmp_path)) == 16
 
 
 def test_untrained_weights_need_no_rate(tmp_path: Path) -> None:
@@ -96,7 +99,7 @@ def test_a_failing_run_is_reported_and_tried_again_by_the_next_command(tmp_path:
     (tmp_path / "behaviour.json").unlink()
     n_before = len(ran(tmp_path))
     mended = done(tmp_path)
-    assert (mended.n_kept, mended.failed) == (5, {})
+    assert (mended.n_kept, mended.failed) == (8, {})
     assert len(ran(tmp_path)) == n_before + 4
 
 
@@ -133,7 +136,7 @@ def test_a_killed_command_goes_on_and_repeats_nothing_that_was_finished(tmp_path
     after = ran(tmp_path)[len(before) :]
     assert not finished & set(after)
     assert before[-1] in after
-    assert len(finished) + len(after) == 11
+    assert len(finished) + len(after) == 16
 
 
 def test_only_some_runs_can_be_asked_for(tmp_path: Path) -> None:
@@ -155,7 +158,7 @@ def test_runs_of_other_data_or_settings_are_not_taken_for_these(tmp_path: Path) 
 
 def test_without_any_rate_to_go_by_the_command_stops(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    (tmp_path / "behaviour.json").write_text(json.dumps({"choose-lr-0.1": "fail"}))
+    (tmp_path / "behaviour.json").write_text(json.dumps({"choose-lr-0.1-full": "fail"}))
     with pytest.raises(MprmError, match="no learning rate can be chosen"):
         done(tmp_path)
 
@@ -240,14 +243,14 @@ def test_a_dry_run_lists_runs_and_learns_from_finished_ones_how_long_they_take(t
     make_folder(tmp_path)
     lines = list(dry_run(tmp_path, TINY))
     assert not (tmp_path / "results").exists()
-    assert lines[0] == "internvl.choose-lr-0.1.seed1000: 1 of all rollouts"
+    assert lines[0] == "internvl.choose-lr-0.1-full.seed1000: 1 of all rollouts"
     assert "internvl.bis-10.seed1: 0.1 of all rollouts" in lines
-    assert lines[-1].startswith("11 of 11 runs to do (2 of all to choose learning rates)")
+    assert lines[-1].startswith("16 of 16 runs to do (4 of all to choose learning rates)")
     assert lines[-1].endswith("known once some are finished.")
     done(tmp_path, replace(TINY, seeds=1))
     lines = list(dry_run(tmp_path, TINY))
     assert "internvl.bis-10.seed0: done in 2 s" in lines
-    assert lines[-1].startswith("4 of 11 runs to do")
+    assert lines[-1].startswith("4 of 16 runs to do")
     assert "as long as the finished ones took" in lines[-1]
 
 
@@ -262,7 +265,7 @@ def test_the_longest_runs_go_first_and_one_process_does_them_all(tmp_path: Path)
     done(tmp_path, learning_rates={"internvl": 0.1})
     conditions = [name.split(".")[1] for name in ran(tmp_path)]
     assert conditions[:4] == ["full", "full-soft"] * 2  # a pass over all rollouts each
-    assert conditions[-1] == "base"
+    assert set(conditions[-4:]) == set(REFERENCES)
     assert len(list((tmp_path / "logs").iterdir())) == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 from mprm.errors import DataError, MprmError
 from mprm_lab.reproduce.measure import seed_mean
 from mprm_lab.reproduce.page import page
-from mprm_lab.reproduce.plan import Run
+from mprm_lab.reproduce.plan import REFERENCES, Run
 from mprm_lab.reproduce.results import METRICS, Runs, results_of, summary_of
 from mprm_lab.reproduce.run import RunStore
 from tests.conftest import raw_record, write_jsonl
@@ -125,7 +125,7 @@ def test_the_results_hold_what_was_measured_and_on_what(lab: Path) -> None:
     assert n_of_k == {0: (1, 1), 8: (2, 2), 16: (5, 5)}
     assert (results["benchmark"]["n_correct"], results["benchmark"]["n_error"]) == (20, 20)
     assert results["learning_rates"]["internvl"]["learning_rate"] == 0.2
-    assert len(results["runs"]) == results["n_planned"] == 9
+    assert len(results["runs"]) == results["n_planned"] == 12
     assert "settings" not in results["runs"][0]
     own = results["own_thresholds"]["internvl"]
     assert own["bis-10"]["0"] == {"overall": 1.0, "auc": 1.0}
@@ -154,7 +154,7 @@ def test_steps_are_told_apart_at_the_same_position_or_not(lab: Path) -> None:
     # at positions 1 and 3 five are correct and five are not; every model scores a position alike
     auc = results_of(lab, TINY)["auc_at_same_position"]["internvl"]
     means = {arm: (estimate["mean"], estimate["n"]) for arm, estimate in auc.items()}
-    assert means == dict.fromkeys(("full", "random-10", "bis-10"), (0.5, 2))
+    assert means == dict.fromkeys(REFERENCES, (0.5, 1)) | dict.fromkeys(("full", "random-10", "bis-10"), (0.5, 2))
 
 
 def test_seeds_without_both_scores_have_no_part_in_it(lab: Path) -> None:
@@ -167,7 +167,7 @@ def test_seeds_without_both_scores_have_no_part_in_it(lab: Path) -> None:
 def test_runs_that_are_missing_are_counted(lab: Path) -> None:
     (lab / "results" / "internvl.full.seed1.json").unlink()
     results = results_of(lab, TINY)
-    assert (len(results["runs"]), results["n_planned"]) == (8, 9)
+    assert (len(results["runs"]), results["n_planned"]) == (11, 12)
     assert results["summary"]["internvl"]["conditions"]["full"]["n_seeds"] == 1
 
 
@@ -182,6 +182,6 @@ def test_damaged_and_missing_records_are_named(lab: Path) -> None:
 
 
 def test_a_learning_rate_that_was_not_tried_is_missed(lab: Path) -> None:
-    (lab / "results" / "internvl.choose-lr-0.1.seed1000.json").unlink()
-    with pytest.raises(MprmError, match=r"choose-lr-0\.1\.seed1000 is not finished"):
+    (lab / "results" / "internvl.choose-lr-0.1-full.seed1000.json").unlink()
+    with pytest.raises(MprmError, match=r"choose-lr-0\.1-full\.seed1000 is not finished"):
         results_of(lab, TINY)

@@ -7,7 +7,7 @@ from typing import Any
 
 from mprm.data import prompt_of
 from mprm.models import FAMILIES, Backbone, Family
-from mprm_lab.policy.dataset import STEP_SEPARATOR
+from mprm_lab.policy.dataset import LAYOUTS, MARKERS, STEP_SEPARATOR, VERDICTS
 from mprm_lab.world import SOURCES, SPLITS, problem, solution
 from mprm_lab.world.problems import vocabulary
 
@@ -22,14 +22,14 @@ ROPE_THETA = 1e6
 class Size:
     """Size of a model; the default has about 5M parameters."""
 
-    hidden: int = 256
+    hidden: int = 192
     """A multiple of 8 times the number of heads."""
-    layers: int = 5
-    heads: int = 8
-    kv_heads: int = 4
-    intermediate: int = 768
-    vision_hidden: int = 160
-    vision_layers: int = 4
+    layers: int = 12
+    heads: int = 6
+    kv_heads: int = 3
+    intermediate: int = 384
+    vision_hidden: int = 128
+    vision_layers: int = 3
     vision_heads: int = 4
 
 
@@ -179,14 +179,15 @@ def lab_tokenizer(family: Family, *, size: int = 1000) -> Any:
     )
     backend.train_from_iterator(_texts(), trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=FRAME[0], eos_token=FRAME[2])
-    special = [*FRAME, *family.image_tokens, VIDEO[family.name]]
+    special = [*FRAME, *family.image_tokens, VIDEO[family.name], *MARKERS]
     tokenizer.add_special_tokens({"additional_special_tokens": special})
     tokenizer.chat_template = CHAT
     return tokenizer
 
 
 def _texts() -> list[str]:
-    texts = ["Yes No"] * 50  # the reward model's two words, each a token
+    # the words of reward models, and of the policies' own verdicts: each a token
+    texts = ["Yes No", *VERDICTS.values(), *(layout or "" for layout in LAYOUTS)] * 50
     texts += [f"{word} {word}" for word in vocabulary()] * 5
     for source in SOURCES:
         for seed in SPLITS["train"][:N_TEXTS]:

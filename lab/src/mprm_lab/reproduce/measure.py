@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -166,27 +166,6 @@ def auc_at_same_position(table: StepTable) -> float | None:
             values.append(evaluation.ranking_metrics(steps, np.ones((1, len(is_correct))))["auc"][0])
             weights.append(n_fewer)
     return float(np.average(values, weights=weights)) if values else None
-
-
-def scored_by_position(table: StepTable, corpus: Iterable[tuple[str, Sequence[float]]]) -> StepTable:
-    """The table with scores that no model has given: the share of positive steps at the same position of the corpus.
-
-    The corpus gives source and scores of each rollout. A position that it does not have is scored as all steps of the
-    source, and a source that it does not have as all steps.
-    """
-    n_positive: Counter[tuple[Any, ...]] = Counter()
-    n_steps: Counter[tuple[Any, ...]] = Counter()
-    for source, scores in corpus:
-        for index, score in enumerate(scores):
-            for key in ((source, index), (source,), ()):
-                n_positive[key] += score > 0
-                n_steps[key] += 1
-    sources = [table.sources[number] for number in table.source[table.solution]]
-    keys = [
-        next((key for key in ((source, index), (source,)) if key in n_steps), ())
-        for source, index in zip(sources, _step_index(table).tolist(), strict=True)
-    ]
-    return replace(table, scores=np.array([n_positive[key] / max(1, n_steps[key]) for key in keys]))
 
 
 def _step_index(table: StepTable) -> IntArray:

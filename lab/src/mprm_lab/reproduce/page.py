@@ -24,9 +24,9 @@ from mprm_lab.reproduce.findings import (
     counts,
 )
 from mprm_lab.reproduce.measure import SeedMean, seed_mean
-from mprm_lab.reproduce.plan import ReproducePlan
+from mprm_lab.reproduce.plan import REFERENCES, ReproducePlan
 from mprm_lab.reproduce.reproduce import duration
-from mprm_lab.reproduce.results import METRICS, Runs, read_results, results_of, write_results
+from mprm_lab.reproduce.results import METRICS, Runs, best_of_n_value, read_results, results_of, write_results
 
 NAME = "lab"
 WIDTH = 118
@@ -41,6 +41,9 @@ CAPTIONS = {
 }
 LABELS = {
     "base": "Base (untrained)",
+    "position": "Position alone",
+    "logp-mean": "Policy's probability, mean",
+    "logp-min": "Policy's probability, lowest so far",
     "full": "All rollouts, hard (τ = 0)",
     "full-tau-1": "All rollouts, hard (τ = 1/N)",
     "full-tau-2": "All rollouts, hard (τ = 2/N)",
@@ -229,6 +232,7 @@ def _backbone(results: dict[str, Any], runs: Runs, backbone: str) -> str:
             _matched_table(summary) + figure("random"),
         ),
         ("Best of N", _best_of_n_table(summary, backbone) + figure("best_of_n")),
+        ("What choosing among sixteen gains", _gains_table(runs, backbone, summary)),
         ("Whether, or where", _same_position(results, backbone, summary)),
         ("Training dynamics", _curve_table(summary) + figure("curves")),
         ("By source", _source_table(summary)),
@@ -242,7 +246,8 @@ def _main_table(summary: Summary, backbone: str) -> str:
 
     def is_main(condition: str) -> bool:
         kind = condition.split("-")[0]
-        return kind in ("base", "full") or (kind in ("bis", "random") and condition.count("-") == 1)
+        is_share = kind in ("bis", "random") and condition.count("-") == 1
+        return condition in REFERENCES or kind == "full" or is_share
 
     rows = [
         [
@@ -384,17 +389,24 @@ def _best_of_n_table(summary: Summary, backbone: str) -> str:
     return markdown(["reward model", *heads], rows)
 
 
+def _gains_table(runs: Runs, backbone: str, summary: Summary) -> str:
+    """The choice among sixteen minus one answer, and minus their majority vote."""
+    chosen = best_of_n_value("prm", 16)
+    rows = []
+    for condition in (name for name, row in summary.items() if "best_of_n" in row):
+        others = [(condition, best_of_n_value(method, 16), -1) for method in ("random", "majority_vote")]
+        leads = [runs.combined(backbone, [(condition, chosen, 1), other]) for other in others]
+        if any(leads):
+            rows.append([label(condition), *map(points, leads)])
+    return markdown(["reward model", "minus one answer", "minus the majority vote"], rows)
+
+
 def _same_position(results: dict[str, Any], backbone: str, summary: Summary) -> str:
     """What is left of the AUC where neither the source nor the index of a step tells anything."""
-    auc, alone = results["auc_at_same_position"].get(backbone, {}), results["position_alone"]
+    auc = results["auc_at_same_position"].get(backbone, {})
     rows = [[label(name), percent(summary[name]["auc"]), percent(mean)] for name, mean in auc.items()]
-    names = {"overall": "an overall value", "macro_f1": "a pooled F1", "auc": "an AUC"}
-    worth = [f"{words} of {100 * alone[name]:.2f}" for name, words in names.items() if alone[name] is not None]
-    sentence = f"""A score that reads nothing, the share of positive steps in the corpus at the same position of the
-        same source, has {", ".join(worth)}."""
     table = markdown(["data", "AUC, all steps", "AUC, at the same position"], rows)
-    text = _text("same position", alone=sentence if worth else "")
-    return f"{text}\n\n{table}" if rows else ""
+    return f"{_text('same position')}\n\n{table}" if rows else ""
 
 
 def _curve_table(summary: Summary) -> str:
@@ -425,9 +437,9 @@ def _learning_rates(results: dict[str, Any]) -> str:
         for trial in choice["tried"]:
             overall, auc = ("" if trial[name] is None else f"{100 * trial[name]:.2f}" for name in ("overall", "auc"))
             is_chosen = "chosen" if trial["learning_rate"] == chosen else ""
-            rows.append([backbone, f"{trial['learning_rate']:g}", overall, auc, is_chosen])
+            rows.append([backbone, f"{trial['learning_rate']:g}", label(trial["data"]), overall, auc, is_chosen])
         for words, edge in (("largest", max(rates)), ("smallest", min(rates))):
-            at_edge[words] += [backbone] * (len(rates) > 1 and chosen == edge)
+            at_edge[words] += [backbone] * (len(set(rates)) > 1 and chosen == edge)
     edges = (f"For {' and '.join(names)} it is the {words} of them." for words, names in at_edge.items() if names)
-    heads = ["backbone", "learning rate", "overall", "AUC", ""]
+    heads = ["backbone", "learning rate", "data", "overall", "AUC", ""]
     return f"## Hyperparameters\n\n{_text('learning rates', edges=' '.join(edges))}\n\n{markdown(heads, rows)}"

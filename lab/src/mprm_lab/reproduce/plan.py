@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 from mprm.config import StrategyName
 from mprm_lab.make import TRAINING
 
+Reference = Literal["base", "position", "logp-mean", "logp-min"]
+REFERENCES: tuple[Reference, ...] = get_args(Reference)
+"""Scores without any training: of the weights that training starts from; the share of positive steps at the same
+position of the corpus, which reads nothing; and the policy's probability of a step's tokens, their geometric mean, or
+the lowest so far in the chain."""
 ALPHA = 0.05
 """BIS smoothing of every run that does not vary it."""
 
@@ -18,8 +23,8 @@ class Run:
 
     backbone: str
     """Name of a policy of the lab, whose weights training starts from."""
-    subset: Literal["base", "full"] | StrategyName = "full"
-    """``base``: the weights as they are, without any training; ``full``: all rollouts; or a strategy."""
+    subset: Reference | Literal["full"] | StrategyName = "full"
+    """One of `REFERENCES`; ``full``: all rollouts; or a strategy."""
     rho: float | None = None
     """Fraction that the strategy keeps."""
     alpha: float = ALPHA
@@ -36,9 +41,9 @@ class Run:
     @property
     def condition(self) -> str:
         """The experimental condition, all but backbone and seed: ``bis-10``, ``bis-25-alpha-0.02``."""
-        if self.learning_rate is not None:
-            return f"choose-lr-{self.learning_rate:g}"
         words = [self.subset if self.rho is None else f"{self.subset}-{100 * self.rho:g}"]
+        if self.learning_rate is not None:
+            return f"choose-lr-{self.learning_rate:g}-{words[0]}"
         words += [f"alpha-{self.alpha:g}"] * (self.alpha != ALPHA)
         words += ["soft"] * (self.labels == "soft") + [f"tau-{self.tau_count}"] * (self.tau_count > 0)
         return "-".join(words + ["matched"] * self.is_matched)
@@ -54,9 +59,13 @@ class Run:
         return round(1 / self.rho) if self.is_matched and self.rho is not None else 1
 
     @property
+    def is_trained(self) -> bool:
+        return self.subset not in REFERENCES
+
+    @property
     def passes(self) -> float:
         """Rollouts that it reads, as a share of all rollouts."""
-        return 0.0 if self.subset == "base" else (self.rho or 1.0) * self.epochs
+        return (self.rho or 1.0) * self.epochs if self.is_trained else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +88,9 @@ class ReproducePlan:
     n_continuations: int = 16
     """N, behind every score of the corpus."""
     learning_rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
-    """Tried on all data, evaluated on the validation split; the best is used for every run of the backbone."""
+    """Tried on all data and on a random tenth, evaluated on the validation split; the best on average is used for
+    every run of the backbone."""
+    learning_rate_rho: float = 0.1
     choice_seed: int = 1000
     """Of the runs that choose the learning rate; no other run has it."""
     training: dict[str, Any] = field(default_factory=lambda: dict(TRAINING))
@@ -89,7 +100,7 @@ class ReproducePlan:
     curve_seeds: int = 3
     curve_points: int = 6
     """Evaluations on the way, besides the untrained and the last."""
-    best_of_n: tuple[str, ...] = ("base", "full", "random-10", "bis-10", "random-25", "bis-25")
+    best_of_n: tuple[str, ...] = (*REFERENCES, "full", "random-10", "bis-10", "random-25", "bis-25")
     """Conditions that choose among candidates."""
     keep: tuple[str, ...] = ("full.seed0", "bis-10.seed0", "random-10.seed0")
     """Reward models that stay in ``runs/``, of every backbone."""
@@ -97,11 +108,12 @@ class ReproducePlan:
 
     def learning_rate_runs(self) -> list[Run]:
         """Runs that choose the learning rate."""
-        return [
+        all_data = [
             Run(backbone=backbone, learning_rate=rate, seed=self.choice_seed)
             for backbone in self.backbones
             for rate in self.learning_rates
         ]
+        return all_data + [replace(run, subset="random", rho=self.learning_rate_rho) for run in all_data]
 
     def runs(self) -> list[Run]:
         """Runs that are reported."""
@@ -114,7 +126,7 @@ class ReproducePlan:
             *({"subset": "bis", "rho": self.ablation_rho, "alpha": alpha} for alpha in self.alphas),
             *({"subset": "random", "rho": rho, "is_matched": True} for rho in self.matched),
         ]
-        return [Run(backbone=backbone, subset="base") for backbone in self.backbones] + [
+        return [Run(backbone=backbone, subset=name) for backbone in self.backbones for name in REFERENCES] + [
             Run(backbone=backbone, seed=seed, **condition)
             for backbone in self.backbones
             for seed in range(self.seeds)
@@ -126,9 +138,9 @@ class ReproducePlan:
         return run.condition in self.curves and run.seed < self.curve_seeds
 
     def keeps_scores(self, run: Run) -> bool:
-        """Whether its step scores are kept: those of all rollouts, of BIS and of random selection, to compare."""
+        """Whether its step scores are kept: of all rollouts, BIS, random selection and the references, to compare."""
         compared = {f"{strategy}-{100 * rho:g}" for rho in self.rhos for strategy in ("bis", "random")}
-        return run.condition in {"full", *compared}
+        return run.condition in {"full", *compared, *REFERENCES}
 
     def keeps_weights(self, run: Run) -> bool:
         """Whether the trained model is kept."""

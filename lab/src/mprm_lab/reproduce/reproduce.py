@@ -81,10 +81,10 @@ def reproduce(
             folder.draw_missing(log)
             if resolve_device(plan.device) == "cpu" and folder.n_rollouts > MANY_ROLLOUTS:
                 log(f"no GPU here: a run can take hours; {path / 'logs'} tells how long each will")
-        if all(run.subset == "base" for run in wanted):
+        if not any(run.is_trained for run in wanted):
             learning_rates = dict.fromkeys(backbones, 0.0)  # nothing is trained
         elif learning_rates is None:
-            if any(run.subset != "base" for run in missing):
+            if any(run.is_trained for run in missing):
                 session.try_learning_rates(backbones)
             chosen = session.store.learning_rates(plan, backbones)
             learning_rates = {name: choice["learning_rate"] for name, choice in chosen.items()}
@@ -121,7 +121,7 @@ class _Session:
         """What decides the run's numbers."""
         split = "benchmark" if run.learning_rate is None else "validation"
         names = ["corpus", split, run.backbone, *["candidates"] * (run.condition in self.plan.best_of_n)]
-        training = self.plan.train_options(run, learning_rate or 0.0) if run.subset != "base" else {}
+        training = self.plan.train_options(run, learning_rate or 0.0) if run.is_trained else {}
         return {"training": training, "inputs": {name: self.folder.hashes[name] for name in names}}
 
     def try_learning_rates(self, backbones: tuple[str, ...]) -> None:
@@ -218,7 +218,7 @@ def dry_run(lab: str | Path, plan: ReproducePlan, *, only: str = "*") -> Iterato
     wanted = wanted_runs(plan, only)
     folder = LabFolder.read(Path(lab), dict.fromkeys(run.backbone for run in wanted))
     store = RunStore(folder.path)
-    backbones = {run.backbone for run in wanted if run.subset != "base"}  # which needs no rate
+    backbones = {run.backbone for run in wanted if run.is_trained}  # others need no rate
     trials = [run for run in plan.learning_rate_runs() if run.backbone in backbones]
     done_cost = done_s = left_cost = n_left = 0.0
     for run in trials + wanted:

@@ -56,7 +56,6 @@ def results_of(lab: Path, plan: ReproducePlan) -> dict[str, Any]:
         "runs": records,
         "summary": summary_of(records),
         "bis_minus_random_over_problems": {},
-        "position_alone": _position_alone(lab, benchmark),
         "auc_at_same_position": {},
         "own_thresholds": {},
     }
@@ -89,14 +88,6 @@ def _corpus(lab: Path) -> dict[str, Any]:
 def _benchmark(benchmark: Benchmark) -> dict[str, Any]:
     table = measure.unscored_table(benchmark)
     return {**asdict(step_counts(table)), "n_sources": len(table.sources)}
-
-
-def _position_alone(lab: Path, benchmark: Benchmark) -> dict[str, Any]:
-    """Metrics of a score that reads nothing but the position of a step."""
-    rollouts = ((rollout.source or "", rollout.scores) for rollout in mprm.open_corpus(lab / "corpus.jsonl"))
-    table = measure.scored_by_position(measure.unscored_table(benchmark), rollouts)
-    metrics = measure.step_metrics(table)["held_out"]
-    return {name: metrics[name] for name in ("overall", "macro_f1", "auc")}
 
 
 def _scored_tables(

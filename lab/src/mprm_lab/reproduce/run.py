@@ -8,6 +8,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean
 from time import monotonic
 from typing import Any
 
@@ -16,13 +17,14 @@ import numpy as np
 
 import mprm
 from mprm import models
-from mprm.data import Benchmark, atomic_write, check_images_exist, read_benchmark
+from mprm.data import Benchmark, StepScorer, atomic_write, check_images_exist, read_benchmark
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.evaluation import FloatArray
 from mprm.training import TrainConfig, Trained
 from mprm_lab.folder import WORK, LabFolder
 from mprm_lab.reproduce.measure import best_of_n_accuracies, scored_table, step_metrics
 from mprm_lab.reproduce.plan import ReproducePlan, Run
+from mprm_lab.reproduce.references import LogProbScorer, PositionScorer
 
 TOKENS_PER_BATCH = 65_536
 """When models of a few million parameters score."""
@@ -89,7 +91,7 @@ class RunStore:
             )
 
     def learning_rates(self, plan: ReproducePlan, backbones: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-        """For each backbone the rate with the best overall value on the validation split, and all that were tried.
+        """For each backbone the rate with the best mean overall value on the validation split, and all trials.
 
         Of equally good ones the lowest is taken.
         """
@@ -101,9 +103,14 @@ class RunStore:
                     if (record := self.read(run)) is None:
                         raise MprmError(f"{run.name} is not finished: no learning rate can be chosen for {backbone}")
                     metrics = {name: record["metrics"]["held_out"][name] for name in ("overall", "auc")}
-                    tried.append({"learning_rate": run.learning_rate, **metrics, "seed": run.seed})
-            best = max(tried, key=lambda trial: (trial["overall"], -trial["learning_rate"]))
-            chosen[backbone] = {"learning_rate": best["learning_rate"], "tried": tried}
+                    subset = run.subset if run.rho is None else f"{run.subset}-{100 * run.rho:g}"
+                    trial = {"learning_rate": run.learning_rate, "data": subset, **metrics, "seed": run.seed}
+                    tried.append(trial)
+            means = {
+                rate: fmean(trial["overall"] for trial in tried if trial["learning_rate"] == rate)
+                for rate in plan.learning_rates
+            }
+            chosen[backbone] = {"learning_rate": max(sorted(means), key=lambda rate: means[rate]), "tried": tried}
         return chosen
 
 
@@ -128,7 +135,7 @@ class Runner:
         folder = self.lab.path / WORK / f"{run.name}.{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            trained = None if run.subset == "base" else self._train(run, folder, settings)
+            trained = self._train(run, folder, settings) if run.is_trained else None
             train_s = monotonic() - start
             evaluated, scores = self._evaluate(run, folder)
             record = {
@@ -177,7 +184,7 @@ class Runner:
 
     def _evaluate(self, run: Run, folder: Path) -> tuple[dict[str, Any], FloatArray | None]:
         """Metrics of the run's model, and its step scores where they are kept."""
-        prm = self._untrained(run.backbone) if run.subset == "base" else self._load(folder)
+        prm = self._load(folder) if run.is_trained else self._reference(run)
         split = "benchmark" if run.learning_rate is None else "validation"
         table = scored_table(_benchmark(str(self.lab.file(split)), self.lab.images), prm)
         evaluated: dict[str, Any] = {"split": split, "metrics": step_metrics(table)}
@@ -195,11 +202,17 @@ class Runner:
             path, config, device=self.plan.device, image_root=self.lab.images, tokens_per_batch=TOKENS_PER_BATCH
         )
 
-    def _untrained(self, backbone: str) -> models.PRM:
-        """The weights that training starts from, as a reward model."""
-        path = self.lab.policy(backbone)
-        settings, max_length = models.family_of(path).image_settings, self.plan.training["max_length"]
-        return self._load(path, models.PRMConfig(image_settings=settings, max_length=max_length))
+    def _reference(self, run: Run) -> StepScorer:
+        """What scores steps without any training."""
+        path = self.lab.policy(run.backbone)
+        if run.subset == "base":
+            settings, max_length = models.family_of(path).image_settings, self.plan.training["max_length"]
+            return self._load(path, models.PRMConfig(image_settings=settings, max_length=max_length))
+        if run.subset == "position":
+            rollouts = mprm.open_corpus(self.lab.file("corpus"))
+            return PositionScorer((rollout.source or "", rollout.scores) for rollout in rollouts)
+        policy = models.load_backbone(path, device=self.plan.device, dtype="float32")
+        return LogProbScorer(policy, is_running_minimum=run.subset == "logp-min")
 
 
 def _counts(trained: Trained | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ was made from. Pillow only holds the result and writes it as PNG.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from hashlib import shake_128
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from mprm.data import atomic_write
+from mprm.data import atomic_write, n_cores
 from mprm_lab.world.problems import Problem, parsed_name, problem
 from mprm_lab.world.rng import Rng, rng_of
 from mprm_lab.world.scene import COLOURS, LETTERS, Bars, Grid, Shapes
@@ -76,6 +77,8 @@ N_SHADES = 4
 SHADES = np.repeat(np.arange(N_SHADES, dtype=np.uint8), (176, 40, 24, 16))
 """The shade for each random byte; about a third of the pixels are off their colour."""
 SHADE_OFFSETS = (0, 1, -1, 2)
+DRAW_AT_ONCE = 500
+"""From so many pictures on, all cores draw."""
 
 
 def draw(problem: Problem) -> Image.Image:
@@ -97,15 +100,22 @@ def draw(problem: Problem) -> Image.Image:
 
 def write_images(problems: Iterable[Problem | str], root: str | Path) -> list[Path]:
     """The paths of the pictures of problems, or of their ids or names; those that are not there yet are drawn."""
-    paths = []
-    for given in problems:
-        source, seed = (given.source, given.seed) if isinstance(given, Problem) else parsed_name(given)
-        path = Path(root).expanduser() / source / f"{seed}.png"
-        if not path.is_file():
-            with atomic_write(str(path)) as temporary:
-                draw(problem(source, seed)).save(temporary, "PNG", compress_level=1)
-        paths.append(path)
+    names = [(each.source, each.seed) if isinstance(each, Problem) else parsed_name(each) for each in problems]
+    folder = Path(root).expanduser()
+    paths = [folder / source / f"{seed}.png" for source, seed in names]
+    missing = [(name, path) for name, path in zip(names, paths, strict=True) if not path.is_file()]
+    if len(missing) < DRAW_AT_ONCE:
+        for name, path in missing:
+            _draw_file(name, path)
+        return paths
+    with ProcessPoolExecutor(n_cores()) as pool:
+        list(pool.map(_draw_file, *zip(*missing, strict=True), chunksize=100))
     return paths
+
+
+def _draw_file(name: tuple[str, int], path: Path) -> None:
+    with atomic_write(str(path)) as temporary:
+        draw(problem(*name)).save(temporary, "PNG", compress_level=1)
 
 
 def _clipped(channel: int) -> int:

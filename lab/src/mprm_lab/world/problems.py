@@ -19,10 +19,11 @@ from mprm_lab.world.scene import PLURALS, SHAPES, Facts, Scene
 N_PER_SPLIT = 100_000_000
 SPLITS: dict[str, range] = {
     name: range(number * N_PER_SPLIT, (number + 1) * N_PER_SPLIT)
-    for number, name in enumerate(("train", "corpus", "benchmark", "best-of-n", "validation"))
+    for number, name in enumerate(("train", "corpus", "benchmark", "best-of-n", "validation", "checking"))
 }
-"""Seeds of the problems that policies are trained on, that the corpus is made of, that steps are judged on, that
-candidates are sampled for, and that thresholds and training settings are chosen on: no problem serves two uses."""
+"""Seeds of the problems that policies learn to solve, that the corpus is made of, that steps are judged on, that
+candidates are sampled for, that thresholds and training settings are chosen on, and whose rollouts policies learn to
+check: no problem serves two uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,17 +164,9 @@ def problem_named(name: str) -> Problem:
 
 
 def problems_of(split: str, n: int, *, first: int = 0, sources: Sequence[str] = tuple(SOURCES)) -> list[Problem]:
-    """``n`` problems of a split from number ``first`` on, the sources in turn; always the same.
-
-    A source that is listed more than once in ``sources`` has so many problems in each turn.
-    """
-    problems = []
-    for number in range(first, first + n):
-        turn, index = divmod(number, len(sources))
-        source = sources[index]
-        seed = turn * sources.count(source) + sources[:index].count(source)
-        problems.append(problem(source, SPLITS[split][seed]))
-    return problems
+    """``n`` problems of a split from number ``first`` on, the sources in turn; always the same."""
+    numbers = (divmod(number, len(sources)) for number in range(first, first + n))
+    return [problem(sources[index], SPLITS[split][turn]) for turn, index in numbers]
 
 
 GROUNDING_PROMPT = "What is at each place?"
