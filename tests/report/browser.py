@@ -125,9 +125,11 @@ class Browser:
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
-    def open(self, page: Path) -> None:
-        """Open a page of ours and wait until its script is done."""
-        self.call("Page.navigate", url=page.resolve().as_uri())
+    def open(self, page: Path, view: str = "") -> None:
+        """Open a page of ours, with what comes after # in its address, and wait until its script is done."""
+        if view:  # the same address with another end would not load again
+            self.call("Page.navigate", url="about:blank")
+        self.call("Page.navigate", url=page.resolve().as_uri() + (f"#{view}" if view else ""))
         ends = time.monotonic() + PATIENCE_S
         while not self.run("document.documentElement?.dataset.ready === 'yes'"):
             assert time.monotonic() < ends, f"the page is not ready: {self.errors}"

@@ -18,6 +18,7 @@ from mprm.report.corpus import (
     N_BINS,
     Case,
     UniqueCounts,
+    bins_of,
     choose_cases,
     histograms,
     mc_level,
@@ -121,27 +122,102 @@ def test_histograms_count_every_rollout_once_and_put_it_in_its_bin(corpus) -> No
     assert {b: n for b, n in enumerate(by_key["mixture", "a"].n_all) if n} == {0: 1, 29: 1}
     assert (by_key["bis", "a"].n_kept[29], by_key["bis", "a"].n_all[29]) == (1, 1)
     assert (by_key["bis", "a"].n_kept[5], by_key["bis", "a"].n_all[5]) == (0, 1)
-    assert all(len(h.n_all) == N_BINS for h in by_key.values())
+    assert all(len(h.n_all) == N_BINS for (quantity, _), h in by_key.items() if quantity in ("bis", "R", "mixture"))
+
+
+def first_errors(folder: Path, tau: float = 0.0) -> list[int]:
+    return read_scores_and_cases(counted(folder), InlineEngine(), [], tau=tau).first_error.tolist()
+
+
+def test_the_first_error_is_the_first_step_that_is_not_above_tau(corpus) -> None:
+    folder = corpus(a=[[1.0, 0.5, 0.0, 1.0, 0.0], [0.0], [1.0, 1.0], [0.5, 0.0]], b=[[1.0, 0.0]])
+    assert first_errors(folder) == [3, 1, 0, 2, 2]
+    assert first_errors(folder, tau=0.5) == [2, 1, 0, 1, 2]
+
+
+def test_first_errors_of_lines_with_blank_and_bad_ones_between(tmp_path: Path) -> None:
+    lines = [raw_record([1.0, 0.0]), b"", raw_record([2.0]), raw_record([0.0]), raw_record([1.0])]
+    counts = counted(write_jsonl(tmp_path / "a.jsonl", lines), on_bad=lambda _bad: None)
+    read = read_scores_and_cases(counts, InlineEngine(), [])
+    assert read.first_error.tolist() == [2, 0, 0, 1, 0]
+    assert read.n_steps[0].tolist() == [2, *[0] * 15, 2]
+
+
+def test_steps_and_first_errors_are_counted_in_bins_of_whole_steps(corpus) -> None:
+    # one (2 steps, first error 2), two (3 steps, first error 1), one (1 step, no error); the two tied at the top of BIS
+    # by [1, 0] = 0.25 + 0.05 and [0, 1, 1] = 2/9 + 0.05: with one to keep, [1, 0] is kept
+    counts = counted(corpus(a=[[1.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0], [1.0]]))
+    read = read_scores_and_cases(counts, InlineEngine(), [])
+    sources = [source.by_first_error(read.first_error) for source in by_source(counts)]
+    kept = [source.n_kept("bis", alpha=0.05, n_keep=1) for source in sources]
+    by_key = {(h.quantity, h.source): h for h in histograms(sources, kept, alpha=0.05)}
+    steps, first = by_key["n_steps", None], by_key["first_error", "a"]
+    assert (steps.start, steps.end, steps.n_all, steps.n_kept) == (0.5, 3.5, (1, 1, 2), (0, 1, 0))
+    assert (first.start, first.end, first.n_all, first.n_kept) == (-0.5, 3.5, (1, 2, 1, 0), (0, 0, 1, 0))
+
+
+def test_the_few_longest_rollouts_share_the_last_bin_of_steps(corpus) -> None:
+    # the 99th percentile of 100 rollouts of 40 steps and one of 300 is 40: bins of two steps, and 300 is in the last
+    folder = corpus(a=[[1.0] * 39 + [0.0]] * 100 + [[1.0] * 299 + [0.0]])
+    counts = counted(folder)
+    read = read_scores_and_cases(counts, InlineEngine(), [])
+    sources = [source.by_first_error(read.first_error) for source in by_source(counts)]
+    bins = bins_of(sources, alpha=0.05)
+    assert (bins["n_steps"], bins["first_error"]) == ((0.5, 40.5, 20), (-1.5, 40.5, 21))
+    by_quantity = {
+        h.quantity: h for h in histograms(sources, [s.n_rollouts for s in sources], alpha=0.05) if h.source
+    }
+    assert by_quantity["n_steps"].n_all == (*[0] * 19, 101)
+    assert by_quantity["first_error"].n_all == (*[0] * 20, 101)
+
+
+def test_telling_label_counts_apart_by_first_error_changes_no_selection(random_corpus: Path) -> None:
+    counts = counted(random_corpus)
+    first_error = read_scores_and_cases(counts, InlineEngine(), []).first_error
+    for source in by_source(counts):
+        told = source.by_first_error(first_error)
+        assert told.first_error[told.inverse].tolist() == first_error[source.rows].tolist()
+        assert told.unique["n_steps"][told.inverse].tolist() == counts.rows["n_steps"][source.rows].tolist()
+        assert told.n_rollouts.sum() == len(source.inverse)
+        for strategy in ("bis", "low-mc", "mixed", "random", "reliable"):
+            assert told.ranked(strategy, alpha=0.05).tolist() == source.ranked(strategy, alpha=0.05).tolist()
+
+
+def test_labels_without_monte_carlo_are_binary_and_have_no_level(corpus, tmp_path: Path) -> None:
+    labels = [[True, False], [True, True], [False]]
+    records = [{"prompt": "1+1?", "completions": ["2"] * len(ls), "labels": ls} for ls in labels]
+    (people,) = by_source(counted(write_jsonl(tmp_path / "people.jsonl", records)))
+    assert people.is_binary
+    assert not any(
+        "pseudo" in kind for case in choose_cases(people, alpha=0.05, n_keep=1, n_each=1) for kind in case.kinds
+    )
+    # one continuation a step gives 0 and 1 too, but says that it is one
+    (sampled,) = by_source(counted(corpus(1, a=[[1.0, 0.0]])))
+    assert not sampled.is_binary
+    soft = {"prompt": "1+1?", "completions": ["2", "3"], "labels": [0.5, 0]}
+    (scored,) = by_source(counted(write_jsonl(tmp_path / "soft.jsonl", [*records, soft])))
+    assert not scored.is_binary
+    assert mc_level(0.5, is_binary=True) == "binary"
 
 
 def test_step_scores_are_counted_by_sixteenths(corpus) -> None:
     # 0 stands alone; 1/16 ends bin 1; 0.1 lies in (1/16, 2/16]; 1 ends bin 16
     counts = counted(corpus(a=[[0.0, 0.0625, 1.0]], b=[[0.125, 1.0], [1.0]]))
-    n_steps, _ = read_scores_and_cases(counts, InlineEngine(), [])
+    n_steps, *_ = read_scores_and_cases(counts, InlineEngine(), [])
     assert {b: n for b, n in enumerate(n_steps[0]) if n} == {0: 1, 1: 1, 16: 1}
     assert {b: n for b, n in enumerate(n_steps[1]) if n} == {2: 1, 16: 2}
 
 
 @pytest.mark.parametrize("k", range(13))
 def test_a_twelfth_lies_in_the_sixteenth_that_ends_at_or_above_it(k: int, corpus) -> None:
-    n_steps, _ = read_scores_and_cases(counted(corpus(12, a=[[k / 12]])), InlineEngine(), [])
+    n_steps, *_ = read_scores_and_cases(counted(corpus(12, a=[[k / 12]])), InlineEngine(), [])
     assert n_steps[0].tolist().index(1) == -(-16 * k // 12)  # the ceiling of 16 * k / 12
 
 
 def test_step_scores_of_other_formats_are_counted_too(tmp_path: Path) -> None:
     record = {"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}
     path = write_jsonl(tmp_path / "a.jsonl", [record])
-    n_steps, _ = read_scores_and_cases(counted(path), InlineEngine(), [])
+    n_steps, *_ = read_scores_and_cases(counted(path), InlineEngine(), [])
     assert (n_steps[0][0], n_steps[0][16]) == (1, 1)
 
 
@@ -152,7 +228,7 @@ ROLLOUTS = [[1.0], [1.0, 0.0], [0.0625, 0.0, 0.0], [0.5, 0.0], [0.0]]
 def cases(folder: Path, n_keep: int, n_each: int = 1) -> list[Case]:
     counts = counted(folder)
     chosen = choose_cases(unique_counts(counts, 0, seed=0), alpha=0.05, n_keep=n_keep, n_each=n_each)
-    return list(read_scores_and_cases(counts, InlineEngine(), chosen)[1])
+    return list(read_scores_and_cases(counts, InlineEngine(), chosen).cases)
 
 
 def test_cases_are_the_best_those_at_the_cut_the_worst_and_the_least_reliable(corpus) -> None:

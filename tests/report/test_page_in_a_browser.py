@@ -2,6 +2,7 @@
 
 import json
 import random
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from mprm.cli.select import run as run_select
 from mprm.report import corpus as report_corpus, report
+from mprm.report.page import at_most
 from tests.conftest import random_scores, raw_record, write_jsonl
 from tests.report.browser import Browser
 from tests.report.test_report import HOSTILE
@@ -30,9 +32,10 @@ def without_errors(browser: Browser) -> Iterator[None]:
     browser.requests.clear()
     yield
     assert browser.errors == []
-    assert [url for url in browser.requests if not url.startswith(("file:", "data:image/"))] == []
+    requested = {url for url in browser.requests if url != "about:blank"}
+    assert [url for url in requested if not url.startswith(("file:", "data:image/"))] == []
     # none where a test was skipped before it opened its page
-    assert len([url for url in browser.requests if url.startswith("file:")]) <= 1
+    assert len([url for url in requested if url.startswith("file:")]) <= 1
 
 
 @pytest.fixture
@@ -83,8 +86,248 @@ def test_moved_sliders_keep_what_select_keeps(
         alpha, rho = value_of(browser, "#alpha"), value_of(browser, "#rho")
         assert kept(browser) == selected(annotations, capsys, rho=rho, alpha=alpha), (alpha, rho)
     assert (float(alpha), float(rho)) != (0.05, 0.1)
-    words = browser.run("document.getElementById('command').textContent")
-    assert words == f"mprm select INPUT… --strategy bis --rho {rho} --alpha {alpha} --tau 0 --seed 0 --dry-run"
+
+
+def text_of(browser: Browser, selector: str) -> str:
+    browser.drawn()
+    return browser.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
+
+def test_the_command_shown_runs_and_keeps_what_the_page_says(
+    annotations: Path, tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = annotations.rename(tmp_path / "it's $HOME")
+    report(sorted(folder.glob("*.jsonl")), out=tmp_path / "r.html", seed=3)
+    browser.open(tmp_path / "r.html", "strategy=low-mc&rho=0.07")
+    browser._call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    browser.click("#copy")
+    browser.run("new Promise(done => setTimeout(done, 100))")
+    command = browser.run("navigator.clipboard.readText()")
+    assert command == text_of(browser, "#command")
+    assert text_of(browser, "#copy") == "Copied"
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command)
+    assert words[:3] == ["mprm", "select", f"{folder}/*.jsonl"]
+    assert words[-2:] == ["--out", "low-mc7.jsonl"]
+    assert run_select(words[2:]) == 0
+    assert len(Path("low-mc7.jsonl").read_bytes().splitlines()) == kept(browser)["all"]["kept"]
+
+
+def view_of(browser: Browser) -> str:
+    browser.run("new Promise(done => setTimeout(done, 300))")  # the address follows a little later
+    return browser.run("location.hash")
+
+
+def test_a_link_shows_the_same_view(
+    annotations: Path, tmp_path: Path, browser: Browser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report(annotations, out=tmp_path / "r.html")
+    browser.open(tmp_path / "r.html")
+    assert view_of(browser) == ""
+    browser.click("#strategy label:nth-of-type(4)")
+    browser.run("document.getElementById('rho').select()")
+    browser.call("Input.insertText", text="0.37")
+    for name, value in (("scope", "3"), ("counts", "linear"), ("quantity", "R")):
+        browser.run(
+            f"(s => {{ s.value = '{value}'; s.dispatchEvent(new Event('change', {{bubbles: true}})) }})({name})"
+        )
+    before, charts = kept(browser), text_of(browser, "#overall")
+    link = view_of(browser)
+    assert link == "#strategy=mixed&rho=0.37&scope=vqav2&counts=linear&quantity=R"
+    browser.click("nav a:nth-of-type(3)")  # to a section, with the same view
+    assert view_of(browser) == link
+    browser.open(tmp_path / "r.html", link[1:])
+    assert kept(browser) == before == selected(annotations, capsys, strategy="mixed", rho=0.37)
+    assert text_of(browser, "#overall") == charts
+    assert [value_of(browser, f"#{name}") for name in ("rho", "scope", "counts", "quantity")] == [
+        *("0.37", "3", "linear", "R")
+    ]
+    browser.run("location.hash = '#alpha=0.2'")  # typed into the address of the open page
+    assert kept(browser) == selected(annotations, capsys, rho=0.1, alpha=0.2)
+
+
+def test_a_link_to_what_there_is_not_shows_the_page_as_it_opens(
+    annotations: Path, tmp_path: Path, browser: Browser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report(annotations, out=tmp_path / "r.html")
+    browser.open(
+        tmp_path / "r.html", "rho=7&alpha=x&strategy=<img src=x onerror=hack()>&scope=nope&quantity=&counts=9"
+    )
+    assert kept(browser) == selected(annotations, capsys, rho=0.1)
+    values = [value_of(browser, f"#{name}") for name in ("alpha", "rho", "scope", "counts", "quantity")]
+    assert values == ["0.05", "0.1", "", "logarithmic", "bis"]
+
+
+def bars(browser: Browser, number: int) -> list[str]:
+    browser.drawn()
+    return browser.run(
+        f"[...document.querySelectorAll('#overall figure:nth-child({number}) title')].map(t => t.textContent)"
+    )
+
+
+@pytest.mark.parametrize("is_live", [True, False], ids=["live", "fixed"])
+def test_steps_and_first_errors_are_drawn_for_all_and_for_kept(
+    is_live: bool, corpus, tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_live:
+        monkeypatch.setattr(report_corpus, "MAX_UNIQUE", 1)
+    # BIS at 0.05: 0.30, 2/9 + 0.05, (2/9 + 0.05) * 1, 0.05
+    path = corpus(a=[[1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0]])
+    report(path, out=tmp_path / "r.html", rho=0.25)
+    browser.open(tmp_path / "r.html")
+    assert bars(browser, 4) == ["1: kept 0 of 1", "2: kept 1 of 1", "3 or more: kept 0 of 2"]
+    expected = ["none: kept 0 of 1", "1: kept 0 of 1", "2: kept 1 of 1", "3 or more: kept 0 of 1"]
+    assert bars(browser, 5) == expected
+
+
+def test_every_axis_says_what_it_counts(annotations: Path, tmp_path: Path, browser: Browser) -> None:
+    report(annotations, out=tmp_path / "r.html")
+    browser.open(tmp_path / "r.html")
+    texts = (
+        "[...document.querySelectorAll('{} svg')].map(s => [...s.querySelectorAll('text')].map(t => t.textContent))"
+    )
+    for chart in browser.run(texts.format("#overall")):
+        assert {"rollouts", "coverage"} <= set(chart)
+    (scores,) = browser.run(texts.format("#step-scores"))
+    assert "share of steps" in scores
+    # 40 rollouts of the source "ties" have one BIS, 0.175, and the other 8 that of all-equal labels
+    assert ["40", "100%", "0", "0.3"] in browser.run(texts.format("#levels"))
+
+
+def test_labels_of_people_are_neither_easy_nor_hard_for_a_policy(
+    annotations: Path, tmp_path: Path, browser: Browser
+) -> None:
+    labels = [[True, True, False], [True, False], [True]]
+    records = [{"prompt": "1+1?", "completions": ["2"] * len(ls), "labels": ls} for ls in labels]
+    write_jsonl(tmp_path / "people.jsonl", records)
+    report(tmp_path / "people.jsonl", out=tmp_path / "people.html")
+    browser.open(tmp_path / "people.html")
+    words = browser.run("document.querySelector('main').innerText")
+    assert "easy for the policy" not in words
+    assert "hard for the policy" not in words
+    assert "MC score" not in words
+    assert "Right or wrong, without Monte Carlo (1 source)" in words
+    assert "mean label" in words
+    browser.requests.clear()
+    report(annotations, out=tmp_path / "r.html")
+    browser.open(tmp_path / "r.html")
+    assert "hard for the policy" in browser.run("document.querySelector('main').innerText")
+
+
+def test_the_loss_of_a_run_is_drawn_on_an_axis_of_its_own(tmp_path: Path, browser: Browser) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "train.json").write_text(json.dumps({"seed": 0, "model": "base"}))
+    log = [{"step": step, "loss": 3.0 / step} for step in (1, 2, 3)]
+    (tmp_path / "run" / "trainer_state.json").write_text(json.dumps({"log_history": log}))
+    report(out=tmp_path / "r.html", runs=tmp_path / "run")
+    browser.open(tmp_path / "r.html")
+    assert browser.run("[...document.querySelectorAll('#charts title')].map(t => t.textContent)") == [
+        *("all data, 1: 3", "all data, 2: 1.5", "all data, 3: 1")
+    ]
+    texts = browser.run("[...document.querySelectorAll('#charts text')].map(t => t.textContent)")
+    assert "loss" in texts
+    assert "3" in texts
+
+
+FORMULAS = {
+    r"x^2": "<msup><mi>x</mi><mn>2</mn></msup>",
+    r"x_{12}^{3}'": "<msubsup><mi>x</mi><mn>12</mn><mrow><mo>′</mo><mn>3</mn></mrow></msubsup>",
+    r"\frac12": "<mfrac><mn>1</mn><mn>2</mn></mfrac>",
+    r"\dfrac{a}{b}": '<mfrac displaystyle="true"><mi>a</mi><mi>b</mi></mfrac>',
+    r"\sqrt[3]{1,000.5}": "<mroot><mn>1,000.5</mn><mn>3</mn></mroot>",
+    r"\pi-\$5": "<mrow><mi>π</mi><mo>−</mo><mi>$</mi><mn>5</mn></mrow>",
+    r"\sum_{k=1}^n k": '<mrow><munderover><mo movablelimits="true">∑</mo><mrow><mi>k</mi><mo>=</mo><mn>1</mn></mrow>'
+    "<mi>n</mi></munderover><mi>k</mi></mrow>",
+    r"\left(x\right.": '<mrow><mo stretchy="true" lspace="0" rspace="0">(</mo><mi>x</mi>'
+    '<mo stretchy="true" lspace="0" rspace="0"></mo></mrow>',
+    r"\begin{pmatrix}1&2\\3&4\\\end{pmatrix}": '<mrow><mo stretchy="true" lspace="0" rspace="0">(</mo>'
+    '<mtable class=""><mtr><mtd><mn>1</mn></mtd><mtd><mn>2</mn></mtd></mtr><mtr><mtd><mn>3</mn></mtd><mtd><mn>4</mn></mtd>'
+    '</mtr></mtable><mo stretchy="true" lspace="0" rspace="0">)</mo></mrow>',
+    r"\text{if }x\not\in\mathbb{R}": '<mrow><mrow><mtext class="">if</mtext><mspace width="0.28em"/></mrow><mi>x</mi>'
+    '<mo>∉</mo><mi mathvariant="normal">ℝ</mi></mrow>',
+}
+NOT_READ = (
+    r"\frac{1}",
+    r"x^2^3",
+    r"{x",
+    r"x}",
+    r"\href{javascript:hack()}{x}",
+    r"\left(x",
+    r"\begin{tikzpicture}\end{tikzpicture}",
+)
+NOT_READ += (r"\begin{pmatrix}1\end{bmatrix}", r"\unknown", "{" * 1000 + "}" * 1000, r"\text{\url{x}}", "\\")
+
+
+def test_formulas_are_mathml_and_what_is_not_known_is_not_read(tmp_path: Path, browser: Browser) -> None:
+    write_jsonl(tmp_path / "in" / "a.jsonl", [raw_record([1.0, 0.0])])
+    report(tmp_path / "in", out=tmp_path / "r.html")
+    browser.open(tmp_path / "r.html")
+    parse = (
+        '(t => {{ try {{ return new XMLSerializer().serializeToString(parseMath(t)).replaceAll(/ xmlns="[^"]*"/g, \'\') }}'
+        " catch (e) {{ return e.name }} }})({})"
+    )
+    for tex, markup in FORMULAS.items():
+        assert browser.run(parse.format(json.dumps(tex))) == markup, tex
+    for tex in NOT_READ:
+        assert browser.run(parse.format(json.dumps(tex))) == "SyntaxError", tex[:50]
+
+
+QUESTION = r"""Costs are $5 and $10, or $4 + $4 = $<<4+4=8>>8. Let $x_1 < y$ and \(z\), \\ and \$3. Then \[ x = \frac{1}{2} \]
+so $\unknown{x}$ stays. [asy] label("$A$") [/asy] It is \boxed{\frac{1}{2}} and $ n $."""
+
+
+def test_formulas_of_a_question_are_rendered_and_the_rest_of_it_stays(tmp_path: Path, browser: Browser) -> None:
+    record = raw_record([1.0, 0.0], question_orig=QUESTION)
+    record["steps_with_score"][0]["step"] = "$" + "+".join(f"x_{{{n}}}" for n in range(99)) + "$"
+    write_jsonl(tmp_path / "in" / "a.jsonl", [record])
+    report(tmp_path / "in", out=tmp_path / "r.html")
+    browser.prefer(width=400)
+    browser.open(tmp_path / "r.html")
+    titles = "[...document.querySelectorAll('.question math')].map(m => m.getAttribute('title'))"
+    assert browser.run(titles) == ["$x_1 < y$", r"\(z\)", r"\[ x = \frac{1}{2} \]", r"\boxed{\frac{1}{2}}", "$ n $"]
+    assert browser.run("document.querySelectorAll('.question math[display=block]').length") == 1
+    # with their source in place of the formulas it is the question
+    nodes = "[...document.querySelector('.question').childNodes]"
+    source = f"{nodes}.map(n => n.nodeType === 3 ? n.data : n.getAttribute('title')).join('')"
+    assert browser.run(source) == QUESTION
+    # a line of 99 terms scrolls in its card and does not widen the page
+    assert browser.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+HOSTILE_FORMULAS = [
+    "$<img src=x onerror=window.hacked=1>$",
+    r"\(\text{<script>window.hacked = 1</script>}\)",
+    r"$$\href{javascript:window.hacked=1}{x}$$",
+    r"\[</math><img src=x onerror=window.hacked=1>\]",
+    r"$\style{position:fixed}{x}$ $x\class{top}{y}$ $\unicode{60}$",
+    r"\begin{align}<svg onload=window.hacked=1>&\end{align}",
+    r"\boxed{<iframe srcdoc=x>}",
+    "$" + "{" * 300 + "}" * 300 + "$",
+    "$" + r"\sqrt" * 200 + "$",
+    "$x" * 500,
+    r"\(" * 200 + r"\boxed{" * 60,
+]
+
+
+def test_hostile_formulas_run_nothing_and_lose_nothing(tmp_path: Path, browser: Browser) -> None:
+    records = []
+    for number, text in enumerate(HOSTILE_FORMULAS):
+        records.append(raw_record([1.0, *[0.0] * (number + 1)], number=number, question_orig=text, answer=text))
+        records[-1]["steps_with_score"][0]["step"] = text
+    write_jsonl(tmp_path / "in" / "a.jsonl", records)
+    report(tmp_path / "in", out=tmp_path / "r.html", cases=len(records))
+    browser.open(tmp_path / "r.html")
+    assert browser.run("typeof window.hacked") == "undefined"
+    assert browser.run("[document.scripts.length, document.images.length]") == [2, 0]
+    inside = "[...document.querySelectorAll('.question *, .answer *, .step p *')]"
+    mathml = "http://www.w3.org/1998/Math/MathML"
+    assert browser.run(f"{inside}.filter(e => e.namespaceURI !== '{mathml}').length") == 0
+    names = {"title", "display", "class", "stretchy", "lspace", "rspace", "width", "mathvariant", "movablelimits"}
+    assert set(browser.run(f"{inside}.flatMap(e => e.getAttributeNames())")) <= names | {"accent", "displaystyle"}
+    # formulas with their source in place of themselves give the text back
+    source = "[...p.childNodes].map(n => n.nodeType === 3 ? n.data : n.getAttribute('title')).join('')"
+    shown = browser.run(f"[...document.querySelectorAll('.step:first-child p')].map(p => {source})")
+    assert sorted(shown) == sorted(text if len(text) <= 700 else at_most(text, 700) for text in HOSTILE_FORMULAS)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

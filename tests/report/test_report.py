@@ -1,13 +1,17 @@
 """The page as a file: what is in it, where it goes, what is refused."""
 
+import gzip
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html import unescape
 from html.parser import HTMLParser
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,7 +22,7 @@ from mprm.data import charts
 from mprm.data.output import Table
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError, OutputExistsError
 from mprm.report import ReportConfig, corpus as report_corpus, page as report_page, report
-from mprm.report.page import Best, csp_hash, render
+from mprm.report.page import Best, csp_hash, render, select_command
 from tests.conftest import raw_record, write_jsonl
 
 
@@ -192,7 +196,8 @@ def test_what_cannot_be_done_is_refused_before_anything_is_read(random_corpus: P
     assert (tmp_path / "r.html").read_text() == "mine"
 
 
-FIGURES = ("bis", "r", "mixture", "bis_by_source", "r_by_source", "mixture_by_source", "step_scores")
+QUANTITIES = ("bis", "r", "mixture", "n_steps", "first_error")
+FIGURES = (*QUANTITIES, *(f"{name}_by_source" for name in QUANTITIES), "step_scores")
 
 
 def test_the_command_writes_the_page_and_says_where(
@@ -218,7 +223,8 @@ def test_a_figure_shows_all_kept_and_coverage_of_every_source(
     monkeypatch.setattr(report_page, "SUFFIXES", ("svg",))
     result = report(random_corpus, out=tmp_path / "r.html", figures=tmp_path / "figures")
     assert [Path(path).stem for path in result.figures] == [
-        *("bis", "bis_by_source", "r", "r_by_source", "mixture", "mixture_by_source", "step_scores")
+        *(name for quantity in QUANTITIES for name in (quantity, f"{quantity}_by_source")),
+        "step_scores",
     ]
     drawn = (tmp_path / "figures" / "bis_by_source.svg").read_text()
     assert all(name in drawn for name in ("ai2d", "geos", "vqav2"))
@@ -288,6 +294,60 @@ def test_an_image_root_in_the_home_folder_is_found(tmp_path: Path, monkeypatch: 
     path = write_jsonl(tmp_path / "in" / "ai2d.jsonl", [raw_record([1.0, 0.0], image="0.png")])
     report(path, out=tmp_path / "r.html", image_root="~/images")
     assert "data:image/png" in (tmp_path / "r.html").read_text()
+
+
+def test_the_command_names_the_corpus_as_a_shell_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in "abcd":
+        write_jsonl(Path("it's here") / f"{name}.jsonl", [raw_record([1.0, 0.0])])
+    files = [f"it's here/{name}.jsonl" for name in "abcd"]
+    config = ReportConfig(out="r.html")
+    quoted = "'it'\"'\"'s here"
+    assert select_command("it's here", config) == f"mprm select {quoted}'"
+    assert select_command(files[:2], config) == f"mprm select {quoted}/a.jsonl' {quoted}/b.jsonl'"
+    # all files of a folder are a glob, which mprm expands; with one left out they are not
+    assert select_command(files, config) == f"mprm select {quoted}/*.jsonl'"
+    write_jsonl(Path("it's here") / "e.jsonl", [raw_record([1.0, 0.0])])
+    assert select_command(files, config).count(".jsonl") == 4
+    options = ReportConfig(out="r.html", format="trl", text_only=True, skip_bad=True)
+    assert select_command(Path("a"), options) == "mprm select a --format trl --text-only --skip-bad"
+    assert select_command([{"prompt": ""}], config) == "mprm select INPUT"  # a table in memory
+
+
+def gzipped(path: Path, records: list) -> Path:
+    plain = write_jsonl(path.with_suffix(""), records)
+    path.write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    return path
+
+
+CHANGES = {
+    "other records": lambda path: gzipped(path, [b'{"a": 1}'] * 9),
+    "no records": lambda path: gzipped(path, [b""] * 9),
+    "other scores": lambda path: gzipped(path, [raw_record([-3.0, 7.0])] * 9),
+    "fewer": lambda path: gzipped(path, [raw_record([1.0, 0.0])] * 3),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "gone": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("moment", ["before the second reading", "after it"])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_an_input_that_changes_under_the_report_is_named(change: Any, moment: str, tmp_path: Path) -> None:
+    path = gzipped(tmp_path / "in" / "a.jsonl.gz", [raw_record([1.0, 0.5, 0.0], number=n) for n in range(9)])
+
+    @contextmanager
+    def progress(title: str, _total: int | None, _unit: str = "items") -> Iterator[Any]:
+        is_second = title == "reading step scores"
+        if is_second and moment != "after it":
+            change(path)
+        yield lambda _n, _note="": None
+        if is_second and moment == "after it":
+            change(path)
+
+    with pytest.raises(DataError, match=r"a\.jsonl\.gz: the file changed while it was read; run again"):
+        report(path, out=tmp_path / "r.html", progress=progress)
+    assert not (tmp_path / "r.html").exists()
 
 
 @given(st.text())

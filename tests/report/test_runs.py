@@ -1,6 +1,7 @@
 """Runs on the page: what training, evaluation and reranking folders turn into, and which are refused."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import fields
@@ -277,6 +278,47 @@ def test_a_run_without_a_curve_is_named(tmp_path: Path) -> None:
     view = viewed(tmp_path)
     assert names(view, "After training") == ["all data"]
     assert str(tmp_path / "bare") in view.tables[0].notes[-1]
+
+
+def write_loss(path: Path, losses: list[float]) -> None:
+    log = [{"step": step, "epoch": 0.1, "loss": loss, "grad_norm": math.nan} for step, loss in enumerate(losses, 1)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"global_step": len(log), "log_history": [*log, {"train_runtime": 1.0, "step": 3}]}))
+
+
+def test_the_loss_of_a_run_without_a_benchmark_is_drawn(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        train(tmp_path / str(seed), None, seed=seed)
+        write_loss(tmp_path / str(seed) / "trainer_state.json", [0.75, 0.5 + 0.25 * seed])
+    (chart,) = viewed(tmp_path).charts
+    assert (chart.name, chart.y, chart.is_percent) == ("loss", "loss", False)
+    (series,) = chart.series
+    assert [(p.x, p.y, p.low, p.high) for p in series.points] == [(1, 0.75, 0.75, 0.75), (2, 0.625, 0.5, 0.75)]
+
+
+def test_an_unfinished_run_has_the_loss_of_its_last_checkpoint(tmp_path: Path) -> None:
+    train(tmp_path, None)
+    for step in (2, 10):
+        write_loss(tmp_path / "checkpoints" / f"checkpoint-{step}" / "trainer_state.json", [1.0] * step)
+    assert lines(viewed(tmp_path), "loss") == [[1.0] * 10]
+
+
+def test_a_long_loss_is_averaged(tmp_path: Path) -> None:
+    train(tmp_path, None)
+    write_loss(tmp_path / "trainer_state.json", [float(step % 2) for step in range(250)])
+    (chart,) = viewed(tmp_path).charts
+    # 250 steps at 100 points: windows of 3, the last of one; 0 + 1 + 0 is 1/3, 1 + 0 + 1 is 2/3
+    assert len(chart.series[0].points) == 84
+    assert [(p.x, p.y) for p in chart.series[0].points[:2]] == [(3, 1 / 3), (6, 2 / 3)]
+
+
+def test_a_real_run_has_its_loss(runs: Path, view: RunsView) -> None:
+    state = json.loads((runs / "all_0" / "trainer_state.json").read_text())
+    losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+    chart = next(chart for chart in view.charts if chart.name == "loss")
+    (line,) = [series for series in chart.series if series.name == "all data"]
+    assert [point.y for point in line.points] == losses
+    assert len(losses) == state["max_steps"]
 
 
 def test_options_that_are_not_compared_are_options_of_training() -> None:

@@ -36,7 +36,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Lines over one axis; values are fractions and shown in percent."""
+    """Lines over one axis."""
 
     name: str
     """File name of the figure."""
@@ -48,6 +48,8 @@ class Chart:
     """Whether x doubles from tick to tick."""
     is_unit: bool = False
     """Whether both axes go from 0 to 1, with the diagonal."""
+    is_percent: bool = True
+    """Whether values are fractions and shown in percent."""
 
 
 def can_draw() -> bool:
@@ -65,13 +67,14 @@ def line_figure(chart: Chart) -> Any:
     """An Altair chart of lines with their bands."""
     import altair as alt
 
+    times = 100 if chart.is_percent else 1
     rows = [
         {
             "line": printable(series.name),
             "x": point.x,
-            "y": 100 * point.y,
-            "low": None if point.low is None else 100 * point.low,
-            "high": None if point.high is None else 100 * point.high,
+            "y": times * point.y,
+            "low": None if point.low is None else times * point.low,
+            "high": None if point.high is None else times * point.high,
         }
         for series in chart.series
         for point in series.points
@@ -89,7 +92,7 @@ def line_figure(chart: Chart) -> Any:
     axis = alt.Axis(values=ticks) if chart.is_log else alt.Axis()
     x = alt.X("x:Q", title=chart.x, scale=scale, axis=axis)
     base = alt.Chart(alt.InlineData(values=rows)).encode(x=x)
-    y_title = f"{chart.y} (%)"
+    y_title = f"{chart.y} (%)" if chart.is_percent else chart.y
     y = alt.Y("y:Q", title=y_title, scale=alt.Scale(zero=chart.is_unit))
     y_low = alt.Y("low:Q", title=y_title, scale=alt.Scale(zero=chart.is_unit))
     band = base.transform_filter("datum.low !== null").mark_area(opacity=0.14)

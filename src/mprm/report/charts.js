@@ -62,10 +62,29 @@ function coverage({ all, kept }, bar, height) {
 }
 const lineThrough = (points) => (points.length ? `M${points.map((point) => point.join(" ")).join("L")}` : "");
 
+// The numbers to name below a histogram, as [number, text].
+function binTicks({ quantity, start, end, all }) {
+  const numbers = ticks(Math.max(0, start), end, 5);
+  if (start === 0) return numbers.map((x) => [x, short(x)]);
+  const [width, hasNone] = [(end - start) / all.length, quantity === "first_error"];
+  const first = hasNone ? [[start + width / 2, "none"]] : [];
+  return [...first, ...numbers.filter((x) => x >= (hasNone ? 2 * width : 1)).map((x) => [x, short(x)])];
+}
+
+// What is in a bin.
+function binText({ quantity, start, end, all }, b) {
+  const width = (end - start) / all.length;
+  const [low, high] = [start + b * width, start + (b + 1) * width];
+  if (start === 0) return `${short(low)} to ${short(high)}`;
+  if (high < 1) return "none";
+  const [least, most] = [low + 0.5, high - 0.5];
+  return b === all.length - 1 ? `${least} or more` : least === most ? `${least}` : `${least} to ${most}`;
+}
+
 // Counts of all and of kept as bars, their ratio as a curve.
 function histogramChart(title, histogram, isLog) {
-  const { end, all, kept } = histogram;
-  const [W, H, left, right, top, bottom] = [380, 216, 42, 36, 8, 20];
+  const { start, end, all, kept } = histogram;
+  const [W, H, left, right, top, bottom] = [380, 232, 42, 36, 24, 20];
   const [width, height] = [W - left - right, H - top - bottom];
   const bar = width / all.length;
   const y = countScale(Math.max(1, ...all), isLog, height);
@@ -74,8 +93,7 @@ function histogramChart(title, histogram, isLog) {
     plot.append(path("grid", `M0 ${y.at(n)}H${width}`), words(-6, y.at(n) + 4, brief(n), "end"));
   }
   all.forEach((n, b) => {
-    const range = `${short((b * end) / all.length)} to ${short(((b + 1) * end) / all.length)}`;
-    const both = shape("g", {}, hint(`${range}: kept ${whole(kept[b])} of ${whole(n)}`));
+    const both = shape("g", {}, hint(`${binText(histogram, b)}: kept ${whole(kept[b])} of ${whole(n)}`));
     for (const [kind, value] of [["bar-all", n], ["bar-kept", kept[b]]]) {
       const box = { class: kind, x: b * bar + 0.5, width: bar - 1, y: y.at(value), height: height - y.at(value) };
       if (value > 0) both.append(shape("rect", box));
@@ -88,28 +106,32 @@ function histogramChart(title, histogram, isLog) {
   for (const share of [0, 0.5, 1]) {
     plot.append(words(width + 6, height * (1 - share) + 4, `${100 * share}%`, "start", "coverage-text"));
   }
-  plot.append(...ticks(0, end, 5).map((x) => words((x / end) * width, height + 15, short(x))));
+  const X = (x) => ((x - start) / (end - start)) * width;
+  plot.append(...binTicks(histogram).map(([x, text]) => words(X(x), height + 15, text)));
+  plot.append(words(-left, -12, "rollouts", "start"), words(width + right, -12, "coverage", "end", "coverage-text"));
   const label = `${title}: histogram of all and of kept rollouts, and coverage`;
   return element("figure", { class: "chart" }, element("figcaption", {}, title), drawing(W, H, label, plot));
 }
 
 // The same without axes, for many side by side.
 function smallHistogram(histogram, isLog, label) {
-  const { end, all, kept } = histogram;
-  const [W, H, top] = [180, 90, 5];
-  const [bar, base] = [W / all.length, H - 14];
-  const y = countScale(Math.max(1, ...all), isLog, base - top);
+  const { all, kept } = histogram;
+  const [W, H, top] = [180, 100, 15];
+  const [bar, base, most] = [W / all.length, H - 14, Math.max(1, ...all)];
+  const y = countScale(most, isLog, base - top);
   const column = (n, b) => (n > 0 ? `M${b * bar + 0.3} ${base}V${top + y.at(n)}h${bar - 0.6}V${base}z` : "");
   const points = coverage(histogram, bar, base - top).map(([x, at]) => [x, top + at]);
   return drawing(W, H, label,
     path("bar-all", all.map(column).join("")), path("bar-kept", kept.map(column).join("")),
     path("curve", lineThrough(points)), path("axis", `M0 ${base}H${W}`),
-    words(0, H - 2, "0", "start"), words(W, H - 2, short(end), "end"));
+    words(0, 10, brief(most), "start"), words(W, 10, "100%", "end", "coverage-text"),
+    words(0, H - 2, binText(histogram, 0).split(" ")[0], "start"),
+    words(W, H - 2, binText(histogram, all.length - 1).replace(/.* to | or more/, ""), "end"));
 }
 
-// Steps by their MC score: 0, and a bar for each sixteenth above it.
-function stepScoreChart(counts, tau, scope, room) {
-  const [W, H, left, top, bottom] = [Math.max(340, room), 250, 40, 18, 36];
+// Steps by their score: 0, and a bar for each sixteenth above it.
+function stepScoreChart(counts, tau, name, scope, room) {
+  const [W, H, left, top, bottom] = [Math.max(340, room), 264, 40, 32, 36];
   const [width, height, isWide] = [W - left - 4, H - top - bottom, W > 640];
   const total = counts.reduce((a, b) => a + b, 0);
   const [most, bar] = [Math.max(...counts) / total, width / counts.length];
@@ -124,12 +146,13 @@ function stepScoreChart(counts, tau, scope, room) {
     const range = k === 0 ? "0" : `above ${short((k - 1) / 16)}, up to ${short(k / 16)}`;
     const box = { class: kind, x: k * bar + 2, width: bar - 4, y: height - tall, height: tall };
     plot.append(shape("rect", box, hint(`${range}: ${whole(n)} steps`)));
-    if (isWide) plot.append(words(middle, height - tall - 4, `${((100 * n) / total).toFixed(1)}%`));
+    if (isWide && n > 0) plot.append(words(middle, height - tall - 4, `${((100 * n) / total).toFixed(1)}%`));
     if (isWide || k % 4 === 0) plot.append(words(middle, height + 15, short(k / 16)));
   });
-  const axis = isWide ? "MC score of a step (bins of a sixteenth, named by their upper end)" : "MC score of a step";
+  const axis = `${name} of a step${isWide ? " (bins of a sixteenth, named by their upper end)" : ""}`;
   plot.append(path("axis", `M0 ${height}H${width}`), words(width / 2, height + 32, axis));
-  const title = `MC scores of steps, ${scope}: ${whole(total)} steps, negative labels in orange`;
+  plot.append(words(-left, -20, "share of steps", "start"));
+  const title = `${name[0].toUpperCase()}${name.slice(1)}s of steps, ${scope}: ${whole(total)} steps, negative labels in orange`;
   return element("figure", { class: "chart" }, element("figcaption", {}, title), drawing(W, H, title, plot));
 }
 
@@ -144,10 +167,10 @@ function limits(chart) {
   const room = (high - low > 1e-6 ? high - low : 0.1) * 0.08;
   const [first, last] = [Math.min(...xs), Math.max(...xs)];
   const alone = first === last ? (chart.is_log ? first / 2 : 1) : 0;
-  return [first - alone, last + alone, Math.max(0, low - room), Math.min(1, high + room)];
+  return [first - alone, last + alone, Math.max(0, low - room), Math.min(chart.is_percent ? 1 : Infinity, high + room)];
 }
 
-// Lines with bands: learning curves, F1 against rho, best of N, calibration.
+// Lines with bands: learning curves, loss, F1 against rho, best of N, calibration.
 function lineChart(chart) {
   const [W, H, left, right, top, bottom] = [420, 280, 40, 14, 22, 38];
   const [width, height] = [W - left - right, H - top - bottom];
@@ -156,18 +179,19 @@ function lineChart(chart) {
   const X = (x) => (width * (scaled(x) - scaled(x0))) / (scaled(x1) - scaled(x0));
   const Y = (y) => height * (1 - (y - y0) / (y1 - y0));
   const plot = shape("g", { transform: `translate(${left},${top})` });
-  for (const y of ticks(100 * y0, 100 * y1, 5)) {
-    plot.append(path("grid", `M0 ${Y(y / 100)}H${width}`), words(-6, Y(y / 100) + 4, short(y), "end"));
+  const times = chart.is_percent ? 100 : 1;
+  for (const y of ticks(times * y0, times * y1, 5)) {
+    plot.append(path("grid", `M0 ${Y(y / times)}H${width}`), words(-6, Y(y / times) + 4, short(y), "end"));
   }
   const seen = new Set(chart.series.flatMap((series) => series.points.map((p) => p.x)));
   const marks = chart.is_log ? [...seen] : ticks(x0, x1, 6);
   plot.append(...marks.map((x) => words(X(x), height + 15, short(x))), path("axis", `M0 ${height}H${width}`));
-  plot.append(words(width / 2, height + 33, chart.x), words(-left, -9, `${chart.y} (%)`, "start"));
+  plot.append(words(width / 2, height + 33, chart.x), words(-left, -9, chart.y + (chart.is_percent ? " (%)" : ""), "start"));
   if (chart.is_unit) plot.append(path("grid", `M0 ${height}L${width} 0`));
   const legend = element("ul", { class: "lines" });
   chart.series.forEach((series, i) => {
     const look = { class: `series c${i % N_COLOURS}`, "stroke-dasharray": DASHES[i % DASHES.length] };
-    plot.append(...seriesShapes(series, look, `c${i % N_COLOURS}`, X, Y));
+    plot.append(...seriesShapes(series, look, `c${i % N_COLOURS}`, X, Y, (y) => short(times * y)));
     const dot = shape("circle", { class: `mark c${i % N_COLOURS}`, cx: 13, cy: 4, r: 3 });
     const line = shape("path", { ...look, d: "M0 4H26" });
     const sample = shape("svg", { viewBox: "0 0 26 8", "aria-hidden": "true" }, line, dot);
@@ -177,15 +201,16 @@ function lineChart(chart) {
   return element("figure", { class: "chart" }, element("figcaption", {}, chart.title), figure, legend);
 }
 
-function seriesShapes(series, look, colour, X, Y) {
+function seriesShapes(series, look, colour, X, Y, number) {
   const banded = series.points.filter((p) => p.low !== null && p.high !== null);
   const [above, below] = ["high", "low"].map((end) => banded.map((p) => [X(p.x), Y(p[end])]));
   const shapes = banded.length > 1 ? [path(`band ${colour}`, `${lineThrough([...above, ...below.reverse()])}z`)] : [];
   shapes.push(shape("path", { ...look, d: lineThrough(series.points.map((p) => [X(p.x), Y(p.y)])) }));
   for (const p of series.points) {
-    const band = p.low === null ? "" : ` (${(100 * p.low).toFixed(2)} to ${(100 * p.high).toFixed(2)})`;
-    const text = `${series.name}, ${short(p.x)}: ${(100 * p.y).toFixed(2)}${band}`;
-    shapes.push(shape("circle", { class: `mark ${colour}`, cx: X(p.x), cy: Y(p.y), r: 3 }, hint(text)));
+    const band = p.low === null ? "" : ` (${number(p.low)} to ${number(p.high)})`;
+    const text = `${series.name}, ${short(p.x)}: ${number(p.y)}${band}`;
+    const r = series.points.length > 40 ? 1.5 : 3;
+    shapes.push(shape("circle", { class: `mark ${colour}`, cx: X(p.x), cy: Y(p.y), r }, hint(text)));
   }
   return shapes;
 }

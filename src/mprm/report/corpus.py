@@ -1,7 +1,8 @@
 """What a report shows of a corpus: statistics, histograms, step scores and case studies.
 
 Every strategy ranks a rollout by its label counts alone: steps, positive steps, and two sums of scores. Few of these
-are distinct, so a page that holds them, and which of them each rollout has, can recompute any selection.
+are distinct, so a page that holds them, and which of them each rollout has, can recompute any selection. The index of
+the first negative step is held beside them, for its histogram.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import base64
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import StrategyName
-from mprm.data.corpus import open_corpus, parse_line
+from mprm.data.corpus import Corpus, open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import MANIFEST_SUFFIX, DroppedRecords, InputHashes, check_not_inputs, check_unchanged
 from mprm.data.records import Chunk, lines_of
@@ -38,18 +39,24 @@ MAX_UNIQUE = 200_000
 MAX_ORDERED = 1_000_000
 """Rollouts; with more, the page holds no random order, and keeps a share of each tied label count."""
 N_BINS = 30
+"""Of a histogram; of a count, such as steps, at most so many."""
 N_SCORE_BINS = 17
 """Of step scores: 0, (0, 1/16], (1/16, 2/16] …; with 16 continuations a step, a bin is one number of successes."""
 
 
-def mc_level(mean_mc: float) -> Literal["high", "medium", "low"]:
-    """The level of a source with this mean MC score over steps.
+Level = Literal["high", "medium", "low", "binary"]
+
+
+def mc_level(mean_mc: float, *, is_binary: bool = False) -> Level:
+    """The level of a source with this mean MC score over steps; labels of people have none.
 
     Examples
     --------
-    >>> mc_level(0.9723), mc_level(0.8253), mc_level(0.5720)
-    ('high', 'medium', 'low')
+    >>> mc_level(0.9723), mc_level(0.8253), mc_level(0.5720), mc_level(0.9723, is_binary=True)
+    ('high', 'medium', 'low', 'binary')
     """
+    if is_binary:
+        return "binary"
     return "high" if mean_mc >= HIGH_MC else "low" if mean_mc < LOW_MC else "medium"
 
 
@@ -66,6 +73,25 @@ class UniqueCounts:
     """Shape (N,): index into `unique` of each rollout, in random order."""
     rows: IntArray
     """Shape (N,): row of each rollout in the corpus, in the same order."""
+    first_error: IntArray
+    """Shape (U,): index of the first negative step, from 1; 0 without one, and for all before `by_first_error`."""
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether every score is 0 or 1 without a number of continuations: labels of people, say, not Monte Carlo."""
+        rows = self.unique
+        return not (
+            rows["n_mc"].any() or (rows["sum_pos"] != rows["n_pos"]).any() or (rows["sum_all"] != rows["n_pos"]).any()
+        )
+
+    def by_first_error(self, first_error: IntArray) -> UniqueCounts:
+        """The same with label counts told apart by the first negative step; ``first_error``: of each row."""
+        n = int(first_error.max()) + 1
+        keys, inverse, n_rollouts = np.unique(
+            self.inverse * n + first_error[self.rows], return_inverse=True, return_counts=True
+        )
+        unique = self.unique[keys // n]
+        return replace(self, unique=unique, n_rollouts=n_rollouts, inverse=inverse, first_error=keys % n)
 
     def ranked(self, strategy: StrategyName, *, alpha: float) -> IntArray:
         """Shape (N,): indices into `inverse`, the best rollout first."""
@@ -89,7 +115,8 @@ def unique_counts(counts: LabelCounts, source: int, *, seed: int) -> UniqueCount
     inverse = np.empty(len(rows), np.int64)
     inverse[by_key] = np.cumsum(is_first) - 1
     n_rollouts = np.bincount(inverse, minlength=int(is_first.sum())).astype(np.int64)
-    return UniqueCounts(counts.sources[source], rows[by_key[is_first]], n_rollouts, inverse, rows_in_order)
+    unique, first_error = rows[by_key[is_first]], np.zeros(len(n_rollouts), np.int64)
+    return UniqueCounts(counts.sources[source], unique, n_rollouts, inverse, rows_in_order, first_error)
 
 
 def packed_counts(sources: Sequence[UniqueCounts]) -> dict[str, Any] | None:
@@ -101,6 +128,7 @@ def packed_counts(sources: Sequence[UniqueCounts]) -> dict[str, Any] | None:
         name: np.concatenate([source.unique[name] for source in sources])
         for name in ("n_steps", "n_pos", "sum_pos", "sum_all")
     }
+    columns["first_error"] = np.concatenate([source.first_error for source in sources]).astype(np.uint32)
     columns["n_rollouts"] = np.concatenate([source.n_rollouts for source in sources]).astype(np.uint32)
     order = np.concatenate([source.inverse for source in sources]).astype(np.uint32)
     return {
@@ -118,37 +146,71 @@ def _packed(numbers: NDArray[Any]) -> str:
     return base64.b64encode(zlib.compress(np.ascontiguousarray(planes).tobytes(), 9)).decode("ascii")
 
 
-TITLES = {"bis": "Balanced-Information Score", "R": "reliability R(x)", "mixture": "mixture p_pos (1 − p_pos)"}
+TITLES = {
+    "bis": "Balanced-Information Score",
+    "R": "reliability R(x)",
+    "mixture": "mixture p_pos (1 − p_pos)",
+    "n_steps": "steps in a rollout",
+    "first_error": "index of the first negative step (0: none)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """Numbers of rollouts in bins of equal width from 0 to ``end``."""
+    """Numbers of rollouts in bins of equal width from ``start`` to ``end``; the last has all that is larger."""
 
     source: str | None
     """None for all sources together."""
     quantity: str
+    start: float
     end: float
     n_all: tuple[int, ...]
     n_kept: tuple[int, ...]
 
 
+def bins_of(sources: Sequence[UniqueCounts], *, alpha: float) -> dict[str, tuple[float, float, int]]:
+    """(start, end, number of bins) of each quantity; counts of steps reach to the 99th percentile, in whole steps."""
+    n_steps = np.concatenate([source.unique["n_steps"] for source in sources])
+    n_rollouts = np.concatenate([source.n_rollouts for source in sources])
+    order = np.argsort(n_steps)
+    most = int(n_steps[order][np.searchsorted(np.cumsum(n_rollouts[order]), 0.99 * n_rollouts.sum())])
+    width = -(-most // N_BINS)
+    n = -(-most // width)
+    return {
+        **{quantity: (0.0, end, N_BINS) for quantity, end in (("bis", 0.25 + alpha), ("R", 1.0), ("mixture", 0.25))},
+        "n_steps": (0.5, n * width + 0.5, n),
+        "first_error": (0.5 - width, n * width + 0.5, n + 1),  # the first bin is that of rollouts without one
+    }
+
+
 def histograms(sources: Sequence[UniqueCounts], kept: Sequence[IntArray], *, alpha: float) -> list[Histogram]:
     """For each quantity, the histogram of all sources together and of each; ``kept``: their `UniqueCounts.n_kept`."""
-    ends = {"bis": 0.25 + alpha, "R": 1.0, "mixture": 0.25}  # the largest possible values
-    counts = np.zeros((len(ends), 1 + len(sources), 2, N_BINS), np.int64)
-    for s, (source, n_kept) in enumerate(zip(sources, kept, strict=True), 1):
-        rows, p_pos = source.unique, p_pos_of(source.unique)
-        values = {"bis": rank_bis(rows, alpha=alpha), "R": R_of(rows), "mixture": p_pos * (1 - p_pos)}
-        for q, (quantity, end) in enumerate(ends.items()):
-            bins = np.minimum((values[quantity] / (end / N_BINS)).astype(np.int64), N_BINS - 1)
-            counts[q, s] = [np.bincount(bins, weights, N_BINS) for weights in (source.n_rollouts, n_kept)]
-    counts[:, 0] = counts.sum(1)
-    return [
-        Histogram(source=name, quantity=quantity, end=end, n_all=tuple(n_all.tolist()), n_kept=tuple(n_kept.tolist()))
-        for (quantity, end), by_source in zip(ends.items(), counts, strict=True)
-        for name, (n_all, n_kept) in zip([None, *(source.source for source in sources)], by_source, strict=True)
-    ]
+    result = []
+    for quantity, (start, end, n) in bins_of(sources, alpha=alpha).items():
+        counts = np.zeros((1 + len(sources), 2, n), np.int64)
+        for s, (source, n_kept) in enumerate(zip(sources, kept, strict=True), 1):
+            values = _values(source, quantity, alpha=alpha)
+            bins = np.minimum(((values - start) / ((end - start) / n)).astype(np.int64), n - 1)
+            counts[s] = [np.bincount(bins, weights, n) for weights in (source.n_rollouts, n_kept)]
+        counts[0] = counts.sum(0)
+        for name, (n_all, of_kept) in zip(
+            [None, *(source.source for source in sources)], counts.tolist(), strict=True
+        ):
+            numbers = {"n_all": tuple(n_all), "n_kept": tuple(of_kept)}
+            result.append(Histogram(source=name, quantity=quantity, start=start, end=end, **numbers))
+    return result
+
+
+def _values(source: UniqueCounts, quantity: str, *, alpha: float) -> NDArray[Any]:
+    rows, p_pos = source.unique, p_pos_of(source.unique)
+    values: dict[str, NDArray[Any]] = {
+        "bis": rank_bis(rows, alpha=alpha),
+        "R": R_of(rows),
+        "mixture": p_pos * (1 - p_pos),
+        "n_steps": rows["n_steps"],
+        "first_error": source.first_error,
+    }
+    return values[quantity]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,8 +240,10 @@ def choose_cases(source: UniqueCounts, *, alpha: float, n_keep: int, n_each: int
         "Last kept": range(n_keep - 1, n_keep - 1 - n_each, -1),
         "First left out": range(n_keep, n_keep + n_each),
         "Lowest BIS": range(n - 1, n - 1 - n_each, -1),
-        "Likely pseudo-positives": np.argsort(R, kind="stable")[: min(n_each, int(has_positive.sum()))].tolist(),
     }
+    if not source.is_binary:
+        least_reliable = np.argsort(R, kind="stable")[: min(n_each, int(has_positive.sum()))]
+        ranks["Likely pseudo-positives"] = least_reliable.tolist()
     kinds: dict[int, list[str]] = {}
     for kind, ranks_of_kind in ranks.items():
         for rank in ranks_of_kind:
@@ -197,51 +261,64 @@ def choose_cases(source: UniqueCounts, *, alpha: float, n_keep: int, n_each: int
     ]
 
 
+class StepScores(NamedTuple):
+    """What label counts do not hold, read again."""
+
+    n_steps: IntArray
+    """Shape (sources, 17): steps by score."""
+    first_error: IntArray
+    """Of each row of the corpus, the index of its first negative step, from 1; 0 without one."""
+    cases: tuple[Case, ...]
+    """With their rollouts."""
+
+
 def read_scores_and_cases(
-    counts: LabelCounts, engine: Engine, cases: Sequence[Case], *, progress: Progress = silent
-) -> tuple[IntArray, tuple[Case, ...]]:
-    """(steps by score, shape (sources, 17), cases with their rollouts), read again: label counts hold only sums."""
+    counts: LabelCounts, engine: Engine, cases: Sequence[Case], *, tau: float = 0.0, progress: Progress = silent
+) -> StepScores:
+    """Step scores, first errors and cases of a corpus: label counts hold only sums."""
     tasks = []
     for part in counts.parts:
         rows = counts.rows[part.first_row : part.first_row + part.n_rows]
         lines = {row - part.first_row for case in cases if 0 <= (row := case.row) - part.first_row < part.n_rows}
-        tasks.append((part.chunk, np.where(rows["kind"] == ROLLOUT, rows["source"].astype(np.int32), -1), lines))
+        tasks.append((part.chunk, np.where(rows["kind"] == ROLLOUT, rows["source"].astype(np.int64), -1), lines, tau))
     n_steps = np.zeros((len(counts.sources), N_SCORE_BINS), np.int64)
+    first_error = np.zeros(len(counts.rows), np.int64)
     rollouts: dict[int, dict[str, Any]] = {}
     n_bytes = sum(part.chunk.n_bytes for part in counts.parts)
     with progress("reading step scores", n_bytes, "bytes") as advance:
-        for part, (counted, lines_read) in zip(counts.parts, engine.map(_read, tasks), strict=True):
-            for source, of_source in counted.items():
-                n_steps[source] += of_source
+        for part, (counted, first_of_part, lines_read) in zip(counts.parts, engine.map(_read, tasks), strict=True):
+            n_steps[: len(counted)] += counted
+            first_error[part.first_row : part.first_row + part.n_rows] = first_of_part
             for number, line in lines_read.items():
                 (rollout,) = parse_line(line, ROLLOUT_FORMATS[part.chunk.format], None, Issues())
                 position = {"file": part.chunk.path, "line": part.first_line + number}
                 rollouts[part.first_row + number] = {**position, "rollout": rollout}
             advance(part.chunk.n_bytes)
-    return n_steps, tuple(replace(case, **rollouts[case.row]) for case in cases)
+    return StepScores(n_steps, first_error, tuple(replace(case, **rollouts[case.row]) for case in cases))
 
 
-def _read(task: tuple[Chunk, NDArray[np.int32], set[int]]) -> tuple[dict[int, IntArray], dict[int, bytes]]:
-    """(numbers of steps by source and score bin, lines by number) of a chunk."""
-    chunk, sources, wanted = task  # the source of each line, -1 without a rollout; the lines to return, from 0
-    scores: dict[int, list[float]] = {}
-    lines: dict[int, bytes] = {}
+def _read(task: tuple[Chunk, IntArray, set[int], float]) -> tuple[IntArray, IntArray, dict[int, bytes]]:
+    """(numbers of steps by source and score bin, first error of each line, lines by number) of a chunk."""
+    chunk, sources, wanted, tau = task  # the source of each line, -1 without a rollout; the lines to return, from 0
+    all_scores: list[float] = []
+    ends, lines = [0], {}
     fmt = ROLLOUT_FORMATS[chunk.format]
-    try:
-        for number, (source, line) in enumerate(zip(sources.tolist(), lines_of(chunk), strict=True)):
-            if source >= 0:
-                scores.setdefault(source, []).extend(_scores(line, fmt))
-            if number in wanted:
-                lines[number] = line
-    except ValueError as error:
-        raise DataError(f"{chunk.path}: the file changed while it was read; run again") from error
-    return {source: _binned(values) for source, values in scores.items()}, lines
-
-
-def _binned(scores: list[float]) -> IntArray:
+    for number, (source, line) in enumerate(zip(sources.tolist(), lines_of(chunk), strict=True)):
+        if source >= 0:
+            all_scores += _scores(line, fmt)
+            ends.append(len(all_scores))
+        if number in wanted:
+            lines[number] = line
+    scores, n_steps = np.array(all_scores), np.diff(ends)
     # rounded first: 0.0625 and however else k / 16 may be written stay in the bin that they end
-    bins = np.ceil(np.round(np.array(scores) * (N_SCORE_BINS - 1), 6)).astype(np.int64)
-    return np.bincount(bins, minlength=N_SCORE_BINS).astype(np.int64)
+    bins = np.ceil(np.round(scores * (N_SCORE_BINS - 1), 6)).astype(np.int64)
+    keys = np.repeat(sources[sources >= 0], n_steps) * N_SCORE_BINS + bins
+    counted = np.bincount(keys, minlength=N_SCORE_BINS * (int(sources.max(initial=-1)) + 1)).astype(np.int64)
+    first_error = np.zeros(len(sources), np.int64)
+    index = np.arange(len(scores)) - np.repeat(ends[:-1], n_steps)  # of each step in its rollout
+    negative = np.flatnonzero(scores <= tau)[::-1]  # written from the last to the first, so that the first stays
+    first_error[np.repeat(np.flatnonzero(sources >= 0), n_steps)[negative]] = index[negative] + 1
+    return counted.reshape(-1, N_SCORE_BINS), first_error, lines
 
 
 class _Step(msgspec.Struct, gc=False):
@@ -275,8 +352,10 @@ class CorpusView:
     unique: tuple[UniqueCounts, ...]
     """Of the same sources, in the same order."""
     histograms: tuple[Histogram, ...]
+    levels: dict[str, Level]
+    """`mc_level` of each."""
     step_scores: IntArray
-    """Shape (sources, 17); see `read_scores_and_cases`."""
+    """Shape (sources, 17); see `StepScores`."""
     cases: tuple[Case, ...]
     n_dropped: int
 
@@ -285,6 +364,13 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
     """Count, rank and choose; the corpus is read twice."""
     corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
     check_not_inputs([file.path for file in corpus.files], [config.page, config.page + MANIFEST_SUFFIX])
+    try:
+        return _view(corpus, config, progress)
+    finally:  # whatever went wrong: it is because a file changed between the two times
+        check_unchanged(corpus.files)
+
+
+def _view(corpus: Corpus, config: ReportConfig, progress: Progress) -> CorpusView:
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     dropped = DroppedRecords()
     on_bad = dropped if config.skip_bad else None
@@ -295,21 +381,24 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
         raise DataError(
             f"there is nothing to report on: {len(dropped)} records were read and none is usable; mprm check says why"
         )
-    unique = tuple(unique_counts(counts, number, seed=config.seed) for number in present)
-    kept, cases = [], []
-    for source in unique:
-        n_keep = max(1, int(len(source.inverse) * config.rho))  # as `mprm select` does
-        kept.append(source.n_kept("bis", alpha=config.alpha, n_keep=n_keep))
-        cases += choose_cases(source, alpha=config.alpha, n_keep=n_keep, n_each=config.cases)
-    step_scores, read_cases = read_scores_and_cases(counts, engine, cases, progress=progress)
-    inputs = corpus.manifest_entries(InputHashes(corpus.files, engine))
-    check_unchanged(corpus.files)
+    unique = [unique_counts(counts, number, seed=config.seed) for number in present]
+    # as `mprm select` does
+    n_keep = [max(1, int(len(source.inverse) * config.rho)) for source in unique]
+    cases = [
+        case
+        for source, n in zip(unique, n_keep, strict=True)
+        for case in choose_cases(source, alpha=config.alpha, n_keep=n, n_each=config.cases)
+    ]
+    read = read_scores_and_cases(counts, engine, cases, tau=config.tau, progress=progress)
+    unique = [source.by_first_error(read.first_error) for source in unique]
+    kept = [source.n_kept("bis", alpha=config.alpha, n_keep=n) for source, n in zip(unique, n_keep, strict=True)]
     return CorpusView(
-        inputs=inputs,
+        inputs=corpus.manifest_entries(InputHashes(corpus.files, engine)),
         statistics={source.source: statistics[source.source] for source in unique},
-        unique=unique,
+        unique=tuple(unique),
         histograms=tuple(histograms(unique, kept, alpha=config.alpha)),
-        step_scores=step_scores[present],
-        cases=read_cases,
+        levels={s.source: mc_level(statistics[s.source].mean_mc, is_binary=s.is_binary) for s in unique},
+        step_scores=read.n_steps[present],
+        cases=read.cases,
         n_dropped=len(dropped),
     )

@@ -2,8 +2,6 @@
 // What a selection keeps, recomputed in the page. The ranks are those of mprm.selection.strategies, by the same
 // operations in the same order on the same float64 numbers, so that ties are ties here as there.
 
-const BINS = 30;
-
 // The numbers that corpus.py packed: all their first bytes, then all their second ones, and so on.
 async function unpacked(text, Numbers) {
   const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -21,10 +19,11 @@ async function unpacked(text, Numbers) {
 // The distinct label counts of each source, and which of them each rollout has, in random order.
 async function readLabelCounts(corpus) {
   const { columns, n_unique, order } = corpus.label_counts;
-  const [nSteps, nPos, nRollouts, sumPos, sumAll, allOrder] = await Promise.all([
+  const [nSteps, nPos, nRollouts, firstError, sumPos, sumAll, allOrder] = await Promise.all([
     unpacked(columns.n_steps, Uint32Array),
     unpacked(columns.n_pos, Uint32Array),
     unpacked(columns.n_rollouts, Uint32Array),
+    unpacked(columns.first_error, Uint32Array),
     unpacked(columns.sum_pos, Float64Array),
     unpacked(columns.sum_all, Float64Array),
     order === null ? null : unpacked(order, Uint32Array),
@@ -42,6 +41,8 @@ async function readLabelCounts(corpus) {
       sumPos: part(sumPos),
       sumAll: part(sumAll),
       nRollouts: part(nRollouts),
+      n_steps: part(nSteps),
+      first_error: part(firstError),
       order: allOrder && allOrder.subarray(from, rollout),
     };
     counts.p = Float64Array.from(counts.nSteps, (n, c) => counts.nPos[c] / n);
@@ -116,12 +117,13 @@ function added(list) {
   return total;
 }
 
-function histogram(counts, kept, quantity, alpha) {
+// Rollouts in equal bins, of which the last has all that is larger; [start, end, n]: those of the quantity.
+function histogram(counts, kept, quantity, alpha, [start, fixedEnd, n]) {
   const values = quantity === "bis" ? bisOf(counts, alpha) : counts[quantity];
-  const end = { bis: 0.25 + alpha, R: 1, mixture: 0.25 }[quantity];
-  const made = { end, all: new Array(BINS).fill(0), kept: new Array(BINS).fill(0) };
+  const end = quantity === "bis" ? 0.25 + alpha : fixedEnd;
+  const made = { quantity, start, end, all: new Array(n).fill(0), kept: new Array(n).fill(0) };
   for (let c = 0; c < values.length; c++) {
-    const bin = Math.min(BINS - 1, Math.floor(values[c] / (end / BINS)));
+    const bin = Math.min(n - 1, Math.floor((values[c] - start) / ((end - start) / n)));
     made.all[bin] += counts.nRollouts[c];
     made.kept[bin] += kept[c];
   }
@@ -129,5 +131,5 @@ function histogram(counts, kept, quantity, alpha) {
 }
 function summed(histograms) {
   const add = (key) => histograms[0][key].map((_, b) => histograms.reduce((total, part) => total + part[key][b], 0));
-  return { end: histograms[0].end, all: add("all"), kept: add("kept") };
+  return { ...histograms[0], all: add("all"), kept: add("kept") };
 }

@@ -8,6 +8,11 @@ const LEVELS = {
   ],
   medium: ["Medium mean MC", "Most mixed rollouts with reliable positives, and so most for BIS to choose from."],
   low: ["Low mean MC: hard for the policy", "A low BIS means few and unreliable positive steps."],
+  binary: [
+    "Right or wrong, without Monte Carlo",
+    "Labels such as people give: every positive step counts as reliable (R = 1), and the mean s̄ is the share of positive" +
+      " steps. It does not say what is easy or hard for a policy.",
+  ],
 };
 const STRATEGIES = {
   bis: "highest Balanced-Information Score",
@@ -16,7 +21,13 @@ const STRATEGIES = {
   mixed: "mixed labels, filled up at random",
   reliable: "highest reliability R",
 };
-const TITLES = { bis: "Balanced-Information Score", R: "Reliability R(x)", mixture: "Mixture p(1 − p)" };
+const TITLES = {
+  bis: "Balanced-Information Score",
+  R: "Reliability R(x)",
+  mixture: "Mixture p(1 − p)",
+  n_steps: "Steps in a rollout",
+  first_error: "Index of the first negative step",
+};
 const TOO_MANY =
   "The scores of this corpus take so many values that the page would grow too large: the figures show one selection," +
   " and nothing can be moved.";
@@ -75,30 +86,41 @@ function settings() {
 }
 
 const RATIOS = {
+  steps: (total) => (total.steps / total.n).toFixed(2),
   errors: (total) => percent(1 - total.positive / total.steps),
   mc: (total) => (total.mc / total.steps).toFixed(4),
   mixed: (total) => percent(total.mixed / total.n),
   tied: (total) => percent(total.tied / total.n),
 };
 
-function showTotals(all, kept) {
+function showTotals(corpus, all, kept) {
   const tile = (title, now, before) =>
     element("div", {}, element("dt", {}, title), element("dd", {}, now, element("small", {}, before)));
   const ratio = (title, name) => tile(title, RATIOS[name](kept), `corpus ${RATIOS[name](all)}`);
   byId("kept").replaceChildren(
     tile("rollouts kept", whole(kept.n), `of ${whole(all.n)}`),
     tile("steps kept", whole(kept.steps), `of ${whole(all.steps)}`),
+    ratio("steps per rollout", "steps"),
     ratio("error steps", "errors"),
-    ratio("mean MC score", "mc"),
+    ratio(`mean ${corpus.score_name}`, "mc"),
     ratio("mixed rollouts", "mixed"),
     ratio("tied at α", "tied"),
   );
 }
 
 function showCommand(corpus, { strategy, rho, alpha }) {
-  const options = Object.entries({ strategy, rho, alpha, tau: corpus.tau, seed: corpus.seed });
-  const spans = options.flatMap(([name, value]) => [element("span", {}, `--${name} ${value}`), " "]);
-  byId("command").replaceChildren("mprm select INPUT… ", ...spans, element("span", {}, "--dry-run"));
+  const out = `${strategy}${Number((100 * rho).toPrecision(6))}.jsonl`;
+  const options = Object.entries({ strategy, rho, alpha, tau: corpus.tau, seed: corpus.seed, out });
+  const spans = options.flatMap(([name, value]) => [" ", element("span", {}, `--${name} ${value}`)]);
+  byId("command").replaceChildren(corpus.command, ...spans);
+}
+
+async function copyCommand() {
+  const text = byId("command").textContent;
+  getSelection().selectAllChildren(byId("command")); // to be seen, and for browsers without a clipboard for files
+  const isCopied = await navigator.clipboard?.writeText(text).then(() => true, () => false);
+  byId("copy").textContent = isCopied || document.execCommand("copy") ? "Copied" : "Press Ctrl+C";
+  setTimeout(() => (byId("copy").textContent = "Copy"), 2000);
 }
 
 function showTies(ties) {
@@ -130,7 +152,8 @@ function showTable(corpus, all, kept, ties) {
 }
 
 function showCharts(corpus, panels, histogramOf) {
-  const [scope, isLog, quantity] = [byId("scope").value, byId("log").checked, byId("quantity").value];
+  const [scope, counts, quantity] = ["scope", "counts", "quantity"].map((id) => byId(id).value);
+  const isLog = counts === "logarithmic";
   const numbers = scope === "" ? [...corpus.sources.keys()] : [Number(scope)];
   const chart = (name) => histogramChart(TITLES[name], summed(numbers.map((i) => histogramOf(name, i))), isLog);
   byId("overall").replaceChildren(...Object.keys(TITLES).map(chart));
@@ -139,10 +162,58 @@ function showCharts(corpus, panels, histogramOf) {
     panel.replaceChildren(smallHistogram(histogramOf(quantity, i), isLog, label));
   });
   const rows = numbers.map((i) => corpus.step_scores[i]);
-  const counts = rows[0].map((_, k) => rows.reduce((n, row) => n + row[k], 0));
+  const steps = rows[0].map((_, k) => rows.reduce((n, row) => n + row[k], 0));
   const title = scope === "" ? "all sources" : corpus.sources[Number(scope)].name;
   const host = byId("step-scores");
-  host.replaceChildren(stepScoreChart(counts, corpus.tau, title, host.clientWidth));
+  host.replaceChildren(stepScoreChart(steps, corpus.tau, corpus.score_name, title, host.clientWidth));
+}
+
+// The view in the address, as #strategy=mixed&rho=0.25: what differs from how the page opens, so that a link to it
+// shows the same. onChange draws what an address set.
+function linkView(corpus, names, onChange) {
+  const control = (name) => (name === "strategy" ? byId("controls").elements.strategy : byId(name));
+  const toLink = (name, value) => (name === "scope" && value !== "" ? corpus.sources[value].name : value);
+  const fromLink = (name, value) =>
+    name === "scope" ? corpus.sources.findIndex((source) => source.name === value) : value;
+  const atFirst = Object.fromEntries(names.map((name) => [name, control(name).value]));
+  const isThere = (name, value) =>
+    name === "strategy" ? Object.hasOwn(STRATEGIES, value)
+    : control(name).options ? [...control(name).options].some((option) => option.value === value)
+    : value !== "" && Number.isFinite(Number(value));
+  const put = (name, value) => {
+    control(name).value = isThere(name, String(value)) ? value : atFirst[name];
+    if (byId(`${name}-slider`)) byId(`${name}-slider`).value = control(name).value;
+  };
+  const read = () => {
+    const linked = new URLSearchParams(location.hash.slice(1));
+    for (const name of names) put(name, linked.has(name) ? fromLink(name, linked.get(name)) : atFirst[name]);
+    if (names.includes("rho") && settings() === null) for (const name of ["alpha", "rho"]) put(name, atFirst[name]);
+  };
+  const write = () => {
+    if (names.includes("rho") && settings() === null) return;
+    const changed = names.filter((name) => control(name).value !== atFirst[name]);
+    const linked = new URLSearchParams(changed.map((name) => [name, toLink(name, control(name).value)]));
+    history.replaceState(null, "", `#${linked}`);
+  };
+  let timer = 0; // a browser refuses an address that changes with every move of a slider
+  const writeSoon = () => {
+    clearTimeout(timer);
+    timer = setTimeout(write, 200);
+  };
+  for (const kind of ["input", "change"]) byId("select").addEventListener(kind, writeSoon);
+  byId("quantity").addEventListener("change", writeSoon);
+  addEventListener("hashchange", () => {
+    if (!location.hash.includes("=")) return; // a section of the page
+    read();
+    onChange();
+  });
+  for (const link of document.querySelectorAll("nav a")) {
+    link.addEventListener("click", (event) => {
+      event.preventDefault(); // the address keeps the view
+      document.querySelector(link.hash).scrollIntoView();
+    });
+  }
+  if (location.hash.includes("=")) read();
 }
 
 // Calls back on every change of what is shown; many changes between two frames make one call.
@@ -154,7 +225,7 @@ function onChanges(show) {
       show();
     });
   };
-  for (const id of ["scope", "log", "quantity"]) byId(id).addEventListener("change", soon);
+  for (const id of ["scope", "counts", "quantity"]) byId(id).addEventListener("change", soon);
   addEventListener("resize", soon);
   return soon;
 }
@@ -168,13 +239,16 @@ async function showLive(corpus, panels) {
     const all = sources.map((counts) => totals(counts, counts.nRollouts, chosen.alpha));
     const kept = sources.map((counts, i) => totals(counts, selected[i].kept, chosen.alpha));
     const ties = selected.map(({ tie }) => tie);
-    showTotals(added(all), added(kept));
+    showTotals(corpus, added(all), added(kept));
     showCommand(corpus, chosen);
     showTies(ties);
     showTable(corpus, all, kept, ties);
-    showCharts(corpus, panels, (name, i) => histogram(sources[i], selected[i].kept, name, chosen.alpha));
+    showCharts(corpus, panels, (name, i) =>
+      histogram(sources[i], selected[i].kept, name, chosen.alpha, corpus.bins[name]));
   };
   buildControls(corpus, onChanges(show));
+  byId("copy").addEventListener("click", copyCommand);
+  linkView(corpus, ["strategy", "alpha", "rho", "scope", "counts", "quantity"], show);
   show();
 }
 
@@ -182,10 +256,11 @@ async function showLive(corpus, panels) {
 function showFixed(corpus, panels) {
   const show = () => showCharts(corpus, panels, (name, i) => {
     const isWanted = ({ quantity, source }) => quantity === name && source === corpus.sources[i].name;
-    const { end, n_all, n_kept } = corpus.histograms.find(isWanted);
-    return { end, all: n_all, kept: n_kept };
+    const { n_all: all, n_kept: kept, ...rest } = corpus.histograms.find(isWanted);
+    return { ...rest, all, kept };
   });
   onChanges(show);
+  linkView(corpus, ["scope", "counts", "quantity"], show);
   show();
 }
 
@@ -212,6 +287,7 @@ async function start() {
     for (const fold of document.querySelectorAll("details")) fold.open = true;
   });
   if (byId("charts")) byId("charts").append(...data.charts.map(lineChart));
+  for (const text of document.querySelectorAll(".question, .answer, .step p")) renderMath(text);
   if (data.corpus) await showCorpus(data.corpus);
   document.documentElement.dataset.ready = "yes";
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -18,18 +19,19 @@ from markupsafe import Markup
 
 from mprm import __version__
 from mprm.data.charts import line_figure, save_figure
+from mprm.data.corpus import is_frame
 from mprm.data.images import image_folder, open_image
 from mprm.data.output import Table, atomic_write, check_overwrite, printable
 from mprm.errors import DataError, MissingDependencyError
-from mprm.report.corpus import HIGH_MC, LOW_MC, TITLES, CorpusView, Histogram, mc_level, packed_counts
+from mprm.report.corpus import HIGH_MC, LOW_MC, TITLES, CorpusView, Histogram, bins_of, packed_counts
 from mprm.report.report import ReportConfig
 from mprm.selection.bis import mixture, reliability
-from mprm.selection.stats import STATISTICS, Statistics, total
+from mprm.selection.stats import STATISTICS, total
 
 if TYPE_CHECKING:
     from mprm.report.runs import RunsView
 
-SCRIPTS = ("keep.js", "charts.js", "page.js")
+SCRIPTS = ("keep.js", "charts.js", "math.js", "page.js")
 LIMITS = {"paths": 3, "images": 2, "question": 1500, "steps": 24, "step": 700, "summands": 10}
 """Input files that the page names; of a case, images, characters of the question, steps, characters of a step, and
 scores written out in a sum. The rest is counted."""
@@ -50,10 +52,10 @@ class Best(str):
     __slots__ = ()
 
 
-def page_markup(corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig) -> str:
-    """The whole page."""
+def page_markup(paths: Any, corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig) -> str:
+    """The whole page; ``paths``: as the corpus was named."""
     data = {
-        "corpus": None if corpus is None else _corpus_data(corpus, config),
+        "corpus": None if corpus is None else _corpus_data(paths, corpus, config),
         "charts": [] if runs is None else [asdict(chart) for chart in runs.charts],
     }
     return render(
@@ -117,21 +119,49 @@ def csp_hash(code: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-def _corpus_data(corpus: CorpusView, config: ReportConfig) -> dict[str, Any]:
+def _corpus_data(paths: Any, corpus: CorpusView, config: ReportConfig) -> dict[str, Any]:
     label_counts = packed_counts(corpus.unique)
     return {
+        "command": select_command(paths, config),
+        "score_name": _score_name(corpus),
         "alpha": config.alpha,
         "rho": config.rho,
         "tau": config.tau,
         "seed": str(config.seed),  # a number in JavaScript holds 53 bits of it
         "sources": [
-            {"name": name, "n": entry.n_rollouts, "mean_mc": entry.mean_mc, "level": mc_level(entry.mean_mc)}
+            {"name": name, "n": entry.n_rollouts, "mean_mc": entry.mean_mc, "level": corpus.levels[name]}
             for name, entry in corpus.statistics.items()
         ],
         "step_scores": corpus.step_scores.tolist(),
+        "bins": bins_of(corpus.unique, alpha=config.alpha),
         "label_counts": label_counts,
         "histograms": [asdict(histogram) for histogram in corpus.histograms] if label_counts is None else None,
     }
+
+
+def _score_name(corpus: CorpusView) -> str:
+    return "label" if set(corpus.levels.values()) == {"binary"} else "MC score"
+
+
+def select_command(paths: Any, config: ReportConfig) -> str:
+    """How ``mprm select`` names the same corpus in a shell; many files as one glob where it matches them alone.
+
+    Examples
+    --------
+    >>> select_command(["a b.jsonl", "c.jsonl"], ReportConfig(out="r.html", text_only=True))
+    "mprm select 'a b.jsonl' c.jsonl --text-only"
+    """
+    words = ["INPUT"]  # a table in memory has no name
+    if isinstance(paths, str | Path):
+        words = [str(paths)]
+    elif isinstance(paths, list | tuple) and not is_frame(paths):
+        words, first = list(map(str, paths)), Path(paths[0])
+        name, is_plain = f"*{first.suffix}", not set("*?[") & set(str(first.parent))
+        if len(words) > LIMITS["paths"] and is_plain and set(map(Path, words)) == set(first.parent.glob(name)):
+            words = [str(first.with_name(name))]
+    options = ["--format", config.format] if config.format else []
+    options += ["--text-only"] * config.text_only + ["--skip-bad"] * config.skip_bad
+    return shlex.join(["mprm", "select", *words, *options])
 
 
 def _corpus_context(corpus: CorpusView, config: ReportConfig) -> dict[str, Any]:
@@ -141,13 +171,14 @@ def _corpus_context(corpus: CorpusView, config: ReportConfig) -> dict[str, Any]:
         "sources": f"{len(corpus.statistics):,}",
         "steps": f"{every.n_steps:,}",
         "error steps": f"{every.error_step_ratio:.2%}",
-        "mean MC score": f"{every.mean_mc:.4f}",
+        f"mean {_score_name(corpus)}": f"{every.mean_mc:.4f}",
         "mixed rollouts": f"{every.mixed_share:.2%}",
         f"tied at α = {config.alpha:g}": f"{every.tied_share:.2%}",
     }
     return {
         "tiles": tiles,
-        "statistics": _statistics_table(corpus.statistics),
+        "statistics": _statistics_table(corpus),
+        "score_name": _score_name(corpus),
         "mc_levels": (LOW_MC, HIGH_MC),
         "folds": {source: list(cases) for source, cases in groupby(corpus.cases, key=lambda case: case.source)},
         "thumbnail": _thumbnails(image_folder(config.image_root)),
@@ -156,13 +187,14 @@ def _corpus_context(corpus: CorpusView, config: ReportConfig) -> dict[str, Any]:
     }
 
 
-def _statistics_table(statistics: dict[str, Statistics]) -> Table:
+def _statistics_table(corpus: CorpusView) -> Table:
     """The table of `mprm stats`, with the level of each source after its mean score."""
+    statistics = corpus.statistics
     after = 2 + [column.attribute for column in STATISTICS].index("mean_mc")
     rows = [["source", *(column.head for column in STATISTICS)]]
     rows += [[name, *(column.cell(entry) for column in STATISTICS)] for name, entry in statistics.items()]
     rows += [["all", *(column.cell(total(statistics)) for column in STATISTICS)]]
-    levels = ["level", *(mc_level(entry.mean_mc) for entry in statistics.values()), ""]
+    levels = ["level", *corpus.levels.values(), ""]
     heads, *cells = [[*row[:after], level, *row[after:]] for row, level in zip(rows, levels, strict=True)]
     return Table(title="Statistics by source", heads=heads, rows=cells, has_total=True)
 
@@ -244,12 +276,12 @@ def _figures(corpus: CorpusView | None, runs: RunsView | None, config: ReportCon
 def _histogram(data: Histogram, x_title: str, title: str, width: int, height: int, *, is_small: bool = False) -> Any:
     import altair as alt
 
-    step = data.end / len(data.n_all)
+    step = (data.end - data.start) / len(data.n_all)
     rows = [
         {
-            "from": b * step,
-            "to": (b + 1) * step,
-            "middle": (b + 0.5) * step,
+            "from": data.start + b * step,
+            "to": data.start + (b + 1) * step,
+            "middle": data.start + (b + 0.5) * step,
             "all": n_all,
             "kept": n_kept,
             "share": n_kept / n_all if n_all else None,
@@ -258,7 +290,7 @@ def _histogram(data: Histogram, x_title: str, title: str, width: int, height: in
         for b, (n_all, n_kept) in enumerate(zip(data.n_all, data.n_kept, strict=True))
     ]
     base = alt.Chart(alt.InlineData(values=rows))
-    x = alt.X("from:Q", title=x_title or None, scale=alt.Scale(domain=[0, data.end], nice=False))
+    x = alt.X("from:Q", title=x_title or None, scale=alt.Scale(domain=[data.start, data.end], nice=False))
     counts = alt.Scale(type="symlog")
     axis = alt.Axis(format=",d", values=[10**power for power in range(7)])
     y_title = None if is_small else "rollouts: all (light), kept (dark)"
@@ -293,7 +325,7 @@ def _histogram(data: Histogram, x_title: str, title: str, width: int, height: in
 def _step_scores(corpus: CorpusView, tau: float) -> Any:
     import altair as alt
 
-    counts = corpus.step_scores.sum(0).tolist()
+    counts, name = corpus.step_scores.sum(0).tolist(), _score_name(corpus)
     ends = [k / (len(counts) - 1) for k in range(len(counts))]
     rows = [
         {"score": end, "share": n / sum(counts), "label": "negative" if end <= tau else "positive"}
@@ -304,9 +336,9 @@ def _step_scores(corpus: CorpusView, tau: float) -> Any:
         alt.Chart(alt.InlineData(values=rows))
         .mark_bar(size=20)
         .encode(
-            x=alt.X("score:Q", title="MC score of a step (bins of a sixteenth, named by their upper end)"),
+            x=alt.X("score:Q", title=f"{name} of a step (bins of a sixteenth, named by their upper end)"),
             y=alt.Y("share:Q", title="share of steps", axis=alt.Axis(format="%")),
             color=alt.Color("label:N", title=None, scale=colours),
         )
-        .properties(width=480, height=260, title=f"MC scores of {sum(counts):,} steps")
+        .properties(width=480, height=260, title=f"{name}s of {sum(counts):,} steps")
     )

@@ -97,7 +97,7 @@ def report(
     figures = () if config.figures is None else write_figures(corpus, runs, config)
     n_rollouts = {} if corpus is None else {name: entry.n_rollouts for name, entry in corpus.statistics.items()}
     with output.atomic_write(config.page) as temporary:
-        temporary.write_text(page_markup(corpus, runs, config), encoding="utf-8")
+        temporary.write_text(page_markup(paths, corpus, runs, config), encoding="utf-8")
         n_bytes, digest = temporary.stat().st_size, output.hash_file(str(temporary))
         output.write_manifest(
             config.page,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +24,7 @@ from mprm.evaluation.scores import read_scores
 from mprm.report.page import Best
 
 DEFAULT_RHO = 0.10
+LOSS_POINTS = 100
 ALL_DATA = "all"
 """The strategy of a run that was given no subset."""
 NOT_COMPARED = frozenset(
@@ -58,6 +60,15 @@ class CurvePoint(Struct, frozen=True):
     @property
     def f1(self) -> F1:
         return dict([(None, self.overall), *self.macro_f1.items()])
+
+
+class _Log(Struct):
+    step: int = 0
+    loss: float | None = None
+
+
+class _TrainerState(Struct):  # trainer_state.json of transformers
+    log_history: list[_Log] = []
 
 
 class _Selected(Struct):
@@ -184,6 +195,8 @@ class TrainingRun:
     identity: tuple[str, ...]
     """Of the base model and the rollouts, where these are known: runs of different ones are not seeds of one."""
     curve: tuple[CurvePoint, ...]
+    loss: tuple[tuple[int, float], ...]
+    """(optimizer step, training loss), the mean of a few steps where there are many."""
 
 
 class EvaluationRun(NamedTuple):
@@ -258,7 +271,26 @@ def _read_training(folder: Path, options: dict[str, Any]) -> TrainingRun:
         settings={name: str(value) for name, value in options.items() if name not in NOT_COMPARED},
         identity=tuple(identity),
         curve=tuple(_decode(CurvePoint, line, f"{lines}:{number}") for number, line in curve),
+        loss=_read_loss(folder),
     )
+
+
+def _read_loss(folder: Path) -> tuple[tuple[int, float], ...]:
+    """The loss of a finished run, or up to the last checkpoint of another; at most `LOSS_POINTS`."""
+    states = [folder / "trainer_state.json"]
+    if not states[0].is_file():
+        states = sorted(
+            folder.glob("checkpoints/checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime
+        )
+    if not states:
+        return ()
+    # transformers writes a gradient norm that overflowed as NaN, which is no JSON
+    data = re.sub(rb"\bNaN\b|-?\bInfinity\b", b"null", states[-1].read_bytes())
+    log = _decode(_TrainerState, data, states[-1]).log_history
+    points = [(entry.step, entry.loss) for entry in log if entry.loss is not None]
+    size = -(-len(points) // LOSS_POINTS)
+    windows = [points[i : i + size] for i in range(0, len(points), max(size, 1))]
+    return tuple((window[-1][0], sum(loss for _, loss in window) / len(window)) for window in windows)
 
 
 def _read_evaluation(path: Path) -> EvaluationRun:
@@ -304,9 +336,10 @@ class RunsView(NamedTuple):
 def view_runs(runs: Runs) -> RunsView:
     """The charts and tables of all runs, learning curves first."""
     measured = [run for run in runs.training if run.curve]
-    options = dict.fromkeys(name for run in measured for name in run.settings)
-    differing = [name for name in options if len({run.settings.get(name) for run in measured}) > 1]
-    settings = {run.folder: [f"{name} {run.settings.get(name)}" for name in differing] for run in measured}
+    shown = [run for run in runs.training if run.curve or run.loss]
+    options = dict.fromkeys(name for run in shown for name in run.settings)
+    differing = [name for name in options if len({run.settings.get(name) for run in shown}) > 1]
+    settings = {run.folder: [f"{name} {run.settings.get(name)}" for name in differing] for run in shown}
     groups = _seed_groups(measured, settings)
     trained = [(settings[run.folder], run.identity[0], run.trained_on, run.curve[-1].f1) for run in measured]
     evaluated: list[Result] = [
@@ -316,6 +349,7 @@ def view_runs(runs: Runs) -> RunsView:
     ]
     charts = [
         *_curve_charts(measured, groups),
+        *_loss_charts(_seed_groups([run for run in shown if run.loss], settings)),
         *_scaling_charts("scaling_curves", "Overall F1 against ρ, at the end of training", trained),
         *_scaling_charts("scaling_evaluations", "Overall F1 against ρ, as evaluated", evaluated),
         *(metrics.chart(f"best_of_n_{number}") for number, metrics in enumerate(runs.rerankings, 1)),
@@ -348,20 +382,35 @@ def _seed_groups(measured: Iterable[TrainingRun], settings: dict[Path, list[str]
 def _curve_charts(measured: Sequence[TrainingRun], groups: dict[str, list[TrainingRun]]) -> list[Chart]:
     charts = []
     for number, source in enumerate(dict.fromkeys(s for run in measured for point in run.curve for s in point.f1)):
-        series = []
-        for name, runs in groups.items():
-            values: dict[int, list[float]] = defaultdict(list)
-            for point in (point for run in runs for point in run.curve):
-                if (value := point.f1.get(source)) is not None:
-                    values[point.update].append(value)
-            # only where every seed was measured: else the mean jumps as runs come and go
-            points = tuple(_mean_point(x, values[x]) for x in sorted(values) if len(values[x]) == len(runs))
-            if points:
-                series.append(Series(name=name, points=points))
+        curves = {
+            name: [[(point.update, point.f1.get(source)) for point in run.curve] for run in runs]
+            for name, runs in groups.items()
+        }
         stem = "curve_overall" if source is None else f"curve_source_{number}"
         title = "Overall F1 during training" if source is None else f"Macro-F1 during training: {source}"
-        charts.append(Chart(name=stem, title=title, x="optimizer steps", y="F1", series=tuple(series)))
+        charts.append(Chart(name=stem, title=title, x="optimizer steps", y="F1", series=_mean_series(curves)))
     return charts
+
+
+def _loss_charts(groups: dict[str, list[TrainingRun]]) -> list[Chart]:
+    series = _mean_series({name: [run.loss for run in runs] for name, runs in groups.items()})
+    chart = Chart(name="loss", title="Training loss", x="optimizer steps", y="loss", series=series, is_percent=False)
+    return [chart] if series else []
+
+
+def _mean_series(curves: Mapping[str, Sequence[Sequence[tuple[int, float | None]]]]) -> tuple[Series, ...]:
+    """A line for each group of seeds."""
+    series = []
+    for name, seeds in curves.items():
+        values: dict[int, list[float]] = defaultdict(list)
+        for x, value in (point for seed in seeds for point in seed):
+            if value is not None:
+                values[x].append(value)
+        # only where every seed was measured: else the mean jumps as runs come and go
+        points = tuple(_mean_point(x, values[x]) for x in sorted(values) if len(values[x]) == len(seeds))
+        if points:
+            series.append(Series(name=name, points=points))
+    return tuple(series)
 
 
 def _mean_point(x: float, values: Sequence[float]) -> Point:
@@ -429,7 +478,9 @@ def _training_tables(training: Sequence[TrainingRun], groups: dict[str, list[Tra
     notes = [last, *_assumed_note(assumed)] if measured else []
     unmeasured = ", ".join(str(run.folder) for run in training if not run.curve)
     if unmeasured:
-        notes.append(f"Not shown, without a learning curve (mprm train --benchmark writes one): {unmeasured}.")
+        notes.append(
+            f"Not in this table, without a learning curve (mprm train --benchmark writes one): {unmeasured}."
+        )
     return [_model_table("After training", sources, rows, notes)] if training else []
 
 

@@ -422,6 +422,7 @@ def run_trainer(
     if is_finished:
         trainer.save_model(config.out)
         if trainer.args.should_save:
+            state.save_to_json(str(run_dir.path / "trainer_state.json"))  # the loss of every step, for mprm report
             finish_checkpoint(prm, run_dir.path)
     trainer.accelerator.wait_for_everyone()
     last_loss = next((entry["loss"] for entry in reversed(state.log_history) if "loss" in entry), None)
