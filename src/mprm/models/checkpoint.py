@@ -19,7 +19,7 @@ import msgspec
 import xxhash
 
 from mprm import __version__
-from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE
+from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE, PromptLayout
 from mprm.data.format import PRM_TOKEN
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError, MprmError
 from mprm.models.chat import Backbone
@@ -37,6 +37,7 @@ class PRMConfig:
     """The part of a process reward model that its weights do not say."""
 
     prompt_version: int = PROMPT_VERSION
+    prompt_layout: PromptLayout = "user"
     step_token: str = PRM_TOKEN
     positive: str = POSITIVE
     negative: str = NEGATIVE
@@ -66,13 +67,18 @@ def write_prm_config(folder: str | Path, config: PRMConfig) -> None:
     (Path(folder) / PRM_CONFIG).write_bytes(text + b"\n")
 
 
-def read_prm_config(folder: str | Path) -> PRMConfig:
-    """The config of a process reward model; an error where this version of mprm would prompt it otherwise."""
+def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = None) -> PRMConfig:
+    """The config of a process reward model; an error where it would be prompted otherwise than in training.
+
+    A folder without one needs ``prompt_layout``.
+    """
     path = prm_config_path(folder)
+    if path is None and prompt_layout is not None:
+        return PRMConfig(prompt_layout=prompt_layout)
     if path is None:
         raise ConfigError(
-            f"{folder} has no {PRM_CONFIG}: it was not trained by mprm train. To score with other weights, write one"
-            " with mprm.models.write_prm_config, naming the prompt and tokens they were trained with."
+            f"{folder} has no {PRM_CONFIG}: it was not trained by mprm train. Name the layout of the prompt it was"
+            " trained with: --prompt-layout paper for a model of the paper's code."
         )
     try:
         if "prompt_version" not in msgspec.json.decode(path.read_bytes(), type=dict):
@@ -80,10 +86,15 @@ def read_prm_config(folder: str | Path) -> PRMConfig:
         config = msgspec.json.decode(path.read_bytes(), type=PRMConfig)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}; expected what mprm train writes") from error
-    if config.prompt_version != PROMPT_VERSION:
+    if not 1 <= config.prompt_version <= PROMPT_VERSION:
         raise ConfigError(
             f"{path}: the model was trained with prompt version {config.prompt_version}, this mprm {__version__} has"
             f" version {PROMPT_VERSION}; score it with the mprm that trained it ({config.mprm})"
+        )
+    if prompt_layout not in (None, config.prompt_layout):
+        raise ConfigError(
+            f"{path}: the model was trained with prompt layout {config.prompt_layout}; it cannot be scored with"
+            f" {prompt_layout}. Leave out --prompt-layout."
         )
     return config
 

@@ -136,6 +136,7 @@ def _sharding(config: TrainConfig) -> dict[str, Any]:
 def untrained_prm(config: TrainConfig, device: str) -> PRM:
     """The model to train: vision tower frozen, ``<prm>`` in its vocabulary, adapters where they are trained."""
     prm_config = PRMConfig(
+        prompt_layout=config.prompt_layout,
         max_length=config.max_length,
         image_settings={**family_of(config.model).image_settings, **config.image_settings},
         positive=config.positive,
