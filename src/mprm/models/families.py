@@ -158,7 +158,7 @@ class InternVL(Family):
 
         patches = {**self.image_settings, **settings}["max_patches"]
         processor = GotOcr2ImageProcessorPil.from_pretrained(path, max_patches=patches, crop_to_patches=True)
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
         side = config.vision_config.image_size[0]
         if (processor.size["height"], processor.size["width"]) != (side, side):
             raise ConfigError(

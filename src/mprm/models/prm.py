@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import warnings
@@ -288,8 +289,12 @@ def _with_adapter(model: Any, path: str | Path) -> Any:
         from peft import PeftModel
     except ImportError as error:
         raise MissingDependencyError("a LoRA adapter needs peft: install mprm with its extra [train]") from error
-    with warnings.catch_warnings(record=True) as caught:
+    checkpoint.check_weights(path, "adapter_model")
+    with checkpoint.named_errors(path, "adapter"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        settings = json.loads((Path(path) / "adapter_config.json").read_bytes())
+        if settings.get("peft_type") != "LORA" or settings.get("megatron_config"):  # the latter imports a module
+            raise ConfigError(f"{path}: adapter_config.json is not of a LoRA adapter as mprm train writes it")
         adapted = PeftModel.from_pretrained(model, str(path))
     missing = [str(warning.message) for warning in caught if "missing adapter keys" in str(warning.message)]
     if missing:
