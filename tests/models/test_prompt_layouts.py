@@ -19,8 +19,10 @@ from mprm.data.types import Chain, Issues, Rollout, Step
 from mprm.errors import ConfigError
 from mprm.models.checkpoint import PRM_CONFIG, PRMConfig, load_backbone, read_prm_config
 from mprm.models.families import FAMILIES
+from mprm.models.internvl_config import build_tokenizer
 from mprm.models.prm import PRM
 from mprm.models.prompt import PromptEncoder, StepTokens
+from tests.models import test_internvl_convert as published
 from tests.tiny_models import BACKBONES, IMAGE, save_tiny
 
 SYSTEM = "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、清华大学及多家合作单位联合开发的多模态大语言模型。"
@@ -304,3 +306,21 @@ def test_a_model_of_the_papers_code_is_scored_once_its_layout_is_named(paper_run
     assert prm.fingerprint != PRM.from_pretrained(foreign, device="cpu", prompt_layout="user").fingerprint
     with pytest.raises(ConfigError, match="the tokenizer does not know <prm>"):
         PRM.from_pretrained(save_tiny("text", tmp_path / "base"), device="cpu", prompt_layout="paper")
+
+
+@pytest.mark.parametrize("prefix", [0, 1])
+@pytest.mark.parametrize("question", ["the cat", "<image>\nthe cat", "is <image> the cat", " the  é"])
+def test_paper_holds_for_the_converted_tokenizer_of_internvl2_5_8b(
+    question: str, prefix: int, processor: Any, tmp_path: Path
+) -> None:
+    """SentencePiece without and with a dummy prefix, which each text between two special tokens gets."""
+    published.write_internlm2_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.model").write_bytes(published.sentencepiece_bytes(published.PIECES, prefix=prefix))
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config["added_tokens_decoder"][published.INTERNLM2_VOCABULARY] = {"content": "<prm>", **published.SPECIAL}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = build_tokenizer(tmp_path, vocab_size=published.INTERNLM2_VOCABULARY + 1)
+    encoded = encoder_for(tokenizer, processor, "paper").tokenize(Chain(question, ("the A", "B"), (WIDE,)))
+    value = f"Question: {question.strip()}\nProcess: the A<prm>\n\nB<prm>"
+    assert encoded.input_ids == released_ids(tokenizer, value, [5])
+    assert encoded.input_ids[:2] == tokenizer.convert_tokens_to_ids(["<s>", "<|im_start|>"])
