@@ -200,7 +200,7 @@ def _open_file(path: Path) -> Any:
     try:
         opened = Image.open(path, formats=FORMATS)
     except Image.UnidentifiedImageError:
-        raise ValueError(f"it is none of {', '.join(FORMATS)}") from None
+        raise ValueError(f"it is not recognised as one of {', '.join(FORMATS)}") from None
     width, height = opened.size
     if width * height > MAX_PIXELS:
         opened.close()
