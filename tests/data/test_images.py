@@ -79,7 +79,9 @@ def test_only_files_of_known_formats_are_opened(tmp_path: Path) -> None:
     postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n{ } loop\n"
     (tmp_path / "a.png").write_bytes(postscript)
     for read in (open_image, image_size):
-        with pytest.raises(DataError, match=r"a\.png cannot be read: it is not recognised as one of PNG, JPEG, WEBP, GIF, BMP, TIFF"):
+        with pytest.raises(
+            DataError, match=r"a\.png cannot be read: it is not recognised as one of PNG, JPEG, WEBP, GIF, BMP, TIFF"
+        ):
             read("a.png", tmp_path)
     for ending in ("png", "jpg", "webp", "gif", "bmp", "tiff"):
         Image.new("RGB", (3, 2), "red").save(tmp_path / f"b.{ending}")
