@@ -73,13 +73,13 @@ def load_gguf(gguf: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32, trust_remote_code=False)
     # as a plain model: one that was read from GGUF counts as quantised and cannot be saved
     del read.config.quantization_config
     plain = type(read)(read.config)
     plain.load_state_dict(read.state_dict())
     plain.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(**source, trust_remote_code=False).save_pretrained(folder)
 
 
 def train_one(data: Path, model: Path, out: Path, *, learning_rate: float, seed: int, arm: str) -> int:

@@ -226,6 +226,8 @@ POSITIVE, NEGATIVE = "Yes", "No"
 """Tokens that a model is asked to choose from at ``<prm>``."""
 MAX_LENGTH = 8192
 """Tokens that a chain is truncated to."""
+PromptLayout = Literal["user", "paper", "chat"]
+"""Which turns of the chat hold question and steps; `mprm.models.prompt` says how."""
 
 Paths = Annotated[
     tuple[str, ...],
@@ -277,6 +279,10 @@ class ModelOptions(Config):
     """A folder; in Python also anything with ``score_many``."""
     format: InputFormat = None
     image_root: ImageRoot = None
+    prompt_layout: Annotated[
+        PromptLayout | None,
+        Option("Layout of a model not from mprm train; for others a check.", group="input"),
+    ] = None
     device: Device = "auto"
     dtype: Dtype = "auto"
     batch_tokens: BatchTokens = None

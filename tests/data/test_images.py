@@ -1,9 +1,16 @@
+import os
+import subprocess
+import sys
+import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from mprm.data.images import find_image, find_images
+from mprm.data.images import as_rgb, find_image, find_images, image_files, image_size, open_image
 from mprm.data.questions import read_questions
+from mprm.data.types import Issues, Question, Rollout, Step, ValidationOptions, validate
 from mprm.errors import ConfigError, DataError
 from tests.conftest import write_jsonl
 
@@ -66,3 +73,73 @@ def test_images_under_another_name_are_reported(tmp_path: Path) -> None:
     renamed: dict[str, str] = {}
     read_questions(write_jsonl(tmp_path / "q.jsonl", records), image_root=tmp_path, on_renamed=renamed.update)
     assert renamed == {"images/4.jpg": "4.png"}
+
+
+def test_only_files_of_known_formats_are_opened(tmp_path: Path) -> None:
+    postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n{ } loop\n"
+    (tmp_path / "a.png").write_bytes(postscript)
+    for read in (open_image, image_size):
+        with pytest.raises(
+            DataError, match=r"a\.png cannot be read: it is not recognised as one of PNG, JPEG, WEBP, GIF, BMP, TIFF"
+        ):
+            read("a.png", tmp_path)
+    for ending in ("png", "jpg", "webp", "gif", "bmp", "tiff"):
+        Image.new("RGB", (3, 2), "red").save(tmp_path / f"b.{ending}")
+        assert open_image(f"b.{ending}", tmp_path).size == image_size(f"b.{ending}", tmp_path) == (3, 2)
+
+
+def test_a_pipe_is_no_image_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom mprm.data.images import broken_image, image_size\nprint(broken_image('a.png', sys.argv[1]))\n"
+        "try:\n    image_size('a.png', sys.argv[1])\nexcept Exception as error:\n    print(error)"
+    )
+    os.mkfifo(tmp_path / "a.png")
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.count("a.png cannot be read: it is not a regular file") == 2
+
+
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    # 16 bits grey, 8,000 × 7,000, all black: 56 million pixels in a few hundred kilobytes
+    Image.frombytes("I;16", (8000, 7000), bytes(2 * 8000 * 7000)).save(tmp_path / "bomb.png")
+    tracemalloc.start()
+    for read in (open_image, image_size):
+        with pytest.raises(DataError, match=r"it has 8,000 × 7,000 pixels; expected at most 50,000,000\. Scale"):
+            read("bomb.png", tmp_path)
+    assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    tracemalloc.stop()
+
+
+def test_sixteen_bits_are_rounded_to_eight() -> None:
+    values = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    expected = np.round(values / 257).astype(np.uint8)
+    for mode, array in (("I;16", values), ("I", values.astype(np.int32))):
+        image = Image.fromarray(array)
+        assert image.mode == mode
+        assert (np.asarray(as_rgb(image)) == expected[..., None]).all()
+
+
+def test_a_link_that_leaves_the_root_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "real").mkdir(parents=True)
+    Image.new("RGB", (3, 2)).save(root / "real" / "in.png")
+    Image.new("RGB", (3, 2)).save(tmp_path / "out.png")
+    (root / "link.png").symlink_to(tmp_path / "out.png")
+    (root / "folder").symlink_to(tmp_path)
+    (root / "inside").symlink_to(root / "real")
+    (root / "loop.png").symlink_to(root / "loop.png")
+    (tmp_path / "same").symlink_to(root)
+    for name in ("link.png", "folder/out.png"):
+        with pytest.raises(DataError, match="leaves the image root"):
+            open_image(name, root)
+        assert find_image(name, root) is None
+        question = Question(id="1", question="q", answer="a", images=(name,))
+        with pytest.raises(DataError, match="leaves the image root"):
+            image_files(question, root)
+        rollout = Rollout(question="q", steps=(Step(text="s", score=0.0),), images=(name,))
+        issues = Issues()
+        validate(rollout, issues, ValidationOptions(image_root=root), has_images=True)
+        assert [kind for kind, _ in issues] == ["image_outside_root"]
+    assert open_image("inside/in.png", tmp_path / "same").size == (3, 2)
+    with pytest.raises(DataError, match=r"loop\.png cannot be read"):
+        open_image("loop.png", root)

@@ -6,7 +6,9 @@ Image paths are checked here and nowhere else.
 from __future__ import annotations
 
 import ntpath
+import os
 import re
+import stat
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -26,16 +28,25 @@ IMAGE_MARK = re.compile(r"<image(?:[ _]?\d+)?>")
 """The position of an image in a question."""
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
 """Endings that one picture may have in copies of a data set."""
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""Formats that are opened, by Pillow's names: others reach other programs, as PostScript does Ghostscript."""
+MAX_PIXELS = 50_000_000
+"""Pixels of the largest image that is decoded, some hundred megabytes."""
 SHOWN = 20
 """How many missing or broken images an error lists."""
 _LOADING = Lock()
 
 
-def leaves_root(path: str) -> bool:
-    """Whether a path from data is absolute, or climbs above its root."""
+def leaves_root(path: str, root: str | Path | None = None) -> bool:
+    """Whether a path from data is absolute, climbs above its root, or goes through a symbolic link out of it."""
     windows = PureWindowsPath(path)
     is_absolute = PurePosixPath(path).is_absolute() or windows.drive or windows.root
-    return bool(is_absolute) or "\0" in path or ntpath.normpath(path).split("\\")[0] == ".."
+    if is_absolute or "\0" in path or ntpath.normpath(path).split("\\")[0] == "..":
+        return True
+    if root is None:
+        return False
+    real_root = os.path.realpath(root)
+    return os.path.commonpath([real_root, os.path.realpath(Path(root) / path)]) != real_root
 
 
 def image_folder(root: str | Path | None) -> Path | None:
@@ -50,7 +61,7 @@ def image_path(image: str | Path, root: str | Path | None) -> Path:
     """Where the image lies; a path from data that leaves its root is an error."""
     if root is None:
         return Path(image)
-    if leaves_root(str(image)):
+    if leaves_root(str(image), root):
         raise DataError(f"image path {str(image)!r} leaves the image root {root}; expected a path below it")
     return Path(root) / image
 
@@ -78,7 +89,7 @@ def find_image(name: str, root: Path) -> str | None:
     for candidate in (path, PurePosixPath(path.name)):
         for ending in (path.suffix, *ENDINGS):
             other = candidate.with_suffix(ending) if path.suffix else candidate
-            if is_file(root / other):
+            if is_file(root / other) and not leaves_root(str(other), root):
                 return str(other)
     return None
 
@@ -117,7 +128,7 @@ def check_images_exist(benchmark: Benchmark, root: str | Path | None) -> None:
         )
     folder = image_folder(root)
     assert folder is not None
-    outside = next((image for image in locations if leaves_root(image)), None)
+    outside = next((image for image in locations if leaves_root(image, folder)), None)
     if outside is not None:
         raise DataError(
             f"{locations[outside]}: image path {outside!r} leaves the image root; expected a path below it"
@@ -172,7 +183,7 @@ def open_image(image: Any, root: str | Path | None = None) -> Image:
     _check_is_image(image)
     path = image_path(image, root)
     try:
-        with Image.open(path) as opened:
+        with _open_file(path) as opened:
             return as_rgb(opened)
     except FileNotFoundError:
         raise DataError(f"image {path} does not exist; image paths are looked up under --image-root") from None
@@ -181,15 +192,33 @@ def open_image(image: Any, root: str | Path | None = None) -> Image:
         raise DataError(f"image {path} cannot be read: {error or type(error).__name__}") from error
 
 
+def _open_file(path: Path) -> Any:
+    """The image in a file, not decoded yet."""
+    Image = _pillow()  # noqa: N806 - the module's own name
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe waits for its writer
+        raise ValueError("it is not a regular file")
+    try:
+        opened = Image.open(path, formats=FORMATS)
+    except Image.UnidentifiedImageError:
+        raise ValueError(f"it is not recognised as one of {', '.join(FORMATS)}") from None
+    width, height = opened.size
+    if width * height > MAX_PIXELS:
+        opened.close()
+        raise ValueError(f"it has {width:,} × {height:,} pixels; expected at most {MAX_PIXELS:,}. Scale it down")
+    return opened
+
+
 def as_rgb(image: Image) -> Image:
     """The image in RGB as a person sees it: transparent pixels are white, 16 bits are scaled to 8."""
     import numpy as np
 
     if image.mode.startswith("I"):
-        wide = np.asarray(image).astype(np.float64)
+        wide = np.asarray(image)
         if wide.min(initial=0) < 0 or wide.max(initial=0) > 65535:
             raise ValueError(f"pixels of mode {image.mode} beyond 16 bits; convert it to 8 bits")
-        return _pillow().fromarray((wide / 257).round().astype(np.uint8)).convert("RGB")  # type: ignore[no-any-return]
+        wide = wide.astype(np.uint16)  # in place of floating point: a quarter of the memory
+        narrow = (wide // 257).astype(np.uint8) + (wide % 257 > 128)  # rounded
+        return _pillow().fromarray(narrow).convert("RGB")  # type: ignore[no-any-return]
     if image.mode == "F":
         raise ValueError("floating-point pixels have no known scale; convert it to 8 bits")
     if image.has_transparency_data:
@@ -209,7 +238,7 @@ def _check_is_image(image: Any) -> None:
 @lru_cache(maxsize=1 << 16)
 def _size_of_file(path: Path, _mtime_ns: int, _n_bytes: int) -> tuple[int, int]:
     """Cached for each state of the file: it may be replaced by another."""
-    with _pillow().open(path) as opened:
+    with _open_file(path) as opened:
         return opened.size  # type: ignore[no-any-return]
 
 
@@ -284,7 +313,7 @@ def image_files(question: Question, root: str | Path | None) -> tuple[Path, ...]
     owner = f"question {question.id!r} of {question.source!r}"
     paths = []
     for image in question.images:
-        if root is not None and leaves_root(image):
+        if root is not None and leaves_root(image, Path(root).expanduser()):
             raise DataError(f"{owner}: image path {image!r} leaves the image root; expected a path below it")
         path = Path(root or ".").expanduser() / image
         if not path.is_file():

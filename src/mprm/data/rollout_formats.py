@@ -216,7 +216,8 @@ def parse_mm_prm(data: Data, issues: Issues) -> tuple[Rollout, ...]:
         head, mark, first = texts[0].rpartition(PROCESS)
         if not mark:
             raise BadRecord('the human turn has no "Process:" before its first step', "missing_field")
-        question = head.strip().removeprefix(QUESTION).strip()
+        head = re.sub(r"^(?:<image>\n)+(?=Question:(?!.*<image>))", "", head.strip(), flags=re.DOTALL)  # first anyway
+        question = head.removeprefix(QUESTION).strip()
         texts[0] = first
     texts = [text.strip() for text in texts]
     steps = steps_with_labels(texts, labels, step_key="human turn", label_key="gpt turn")

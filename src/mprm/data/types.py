@@ -374,7 +374,7 @@ def validate(rollout: Rollout, issues: Issues, options: ValidationOptions, *, ha
     if has_images and not options.text_only and not rollout.images:
         issues.add("no_image", "the record names no image; expected a path (text-only data: --text-only)")
     for path in rollout.images:
-        if leaves_root(path):
+        if leaves_root(path, options.image_root):
             issues.add("image_outside_root", f"image path {path!r} leaves the image root; expected a path below it")
         elif options.image_root is not None and not image_exists(options.image_root / path):
             issues.add("image_missing", f"image {path!r} is not under {options.image_root}")

@@ -53,6 +53,7 @@ class ScoringConfig(ModelOptions):
         from mprm.models.prm import PRM
 
         options = {"device": self.device, "dtype": self.dtype, "tokens_per_batch": self.batch_tokens}
+        options |= {"prompt_layout": self.prompt_layout}
         return PRM.from_pretrained(self.model, image_root=self.image_root, **options)  # type: ignore[arg-type]
 
     def recorded(self) -> dict[str, Any]:

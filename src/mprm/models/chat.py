@@ -1,11 +1,13 @@
-"""The user's turn of a chat as token ids: what the checkpoint's template puts around it, and plain text within."""
+"""Turns of a chat as token ids: what the checkpoint's template puts around them, and plain text within."""
 
 from __future__ import annotations
 
+import ctypes
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from threading import Thread
 from typing import Any
 
 from mprm.data.images import as_placed, place_images
@@ -13,6 +15,8 @@ from mprm.errors import ConfigError
 from mprm.models.families import Family
 
 _MESSAGE = "mprm-user-content"
+RENDER_SECONDS, RENDER_CHARACTERS = 10.0, 1_000_000
+"""Limits of rendering a chat template, which takes milliseconds and some hundred characters."""
 PROBE = "A"
 """A word that a response may continue with, to see how white space before it is tokenized."""
 
@@ -22,33 +26,90 @@ def chat_frame(tokenizer: Any, *, add_generation_prompt: bool = False) -> tuple[
 
     A tokenizer without a template gives its BOS token, if there is one, and nothing after.
     """
+    before, after = _rendered(tokenizer, _template(tokenizer), None, add_generation_prompt)
+    return tokenizer.encode(before, add_special_tokens=False), tokenizer.encode(after, add_special_tokens=False)
+
+
+def paper_frame(tokenizer: Any, system_message: str) -> tuple[list[int], str, list[int]]:
+    """Ids before the assistant's message, text to be tokenized with it, and ids after it; the user's turn is empty.
+
+    As the released training code has it where the family has a system message, else by the checkpoint's template.
+    """
+    if system_message:
+        bos = tokenizer.bos_token if tokenizer.encode("")[:1] == [tokenizer.bos_token_id] else ""
+        turns = f"<|im_start|>system\n{system_message}<|im_end|>\n<|im_start|>user\n<|im_end|>\n"
+        before, after = f"{bos}{turns}<|im_start|>assistant\n", "<|im_end|>\n"
+    else:
+        before, after = _rendered(tokenizer, _template(tokenizer), "", False)
+    # a tokenizer splits text at its added tokens: what follows the last one is a text with what comes next
+    added = [token for token in tokenizer.get_added_vocab() if token in before]
+    end = max((before.rindex(token) + len(token) for token in added), default=0)
+    ids, end_ids = (tokenizer.encode(text, add_special_tokens=False) for text in (before[:end], after))
+    return ids, before[end:], end_ids
+
+
+def _template(tokenizer: Any) -> Any:
     template = tokenizer.chat_template
-    named = tuple(template.items()) if isinstance(template, dict) else template  # several, by name
-    before, after = _frame(tokenizer, named, add_generation_prompt)
-    return list(before), list(after)
+    return tuple(template.items()) if isinstance(template, dict) else template  # several, by name
 
 
 @lru_cache(maxsize=8)
-def _frame(tokenizer: Any, template: Any, add_generation_prompt: bool) -> tuple[list[int], list[int]]:
-    """Made once for a tokenizer and its template: rendering one takes longer than encoding a question."""
+def _rendered(tokenizer: Any, template: Any, user: str | None, add_generation_prompt: bool) -> tuple[str, str]:
+    """Text before and after the user's message; of the assistant's that answers it, where ``user`` is given.
+
+    Made once for a tokenizer and its template: rendering one takes longer than encoding a question.
+    """
     if not template:
-        return [tokenizer.bos_token_id] if tokenizer.bos_token_id is not None else [], []
+        return tokenizer.bos_token or "", ""
     problem: Any = "the message is not in what it renders"
-    contents: list[Any] = [_MESSAGE, [{"type": "text", "text": _MESSAGE}]]  # some templates want a list of parts
-    for content in contents:
+    for as_content in (str, lambda text: [{"type": "text", "text": text}]):  # some templates want a list of parts
+        turns = {"user": _MESSAGE} if user is None else {"user": user, "assistant": _MESSAGE}
+        messages = [{"role": role, "content": as_content(text)} for role, text in turns.items()]
         try:
-            text = tokenizer.apply_chat_template(
-                [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=add_generation_prompt
+            text = _within_limits(
+                partial(
+                    tokenizer.apply_chat_template,
+                    messages,
+                    tokenize=False,
+                    add_generation_prompt=add_generation_prompt,
+                )
             )
+        except TimeoutError as error:
+            problem = error
+            break
         except Exception as error:  # a template may raise anything
             problem = error
             continue
         if text.count(_MESSAGE) == 1:
-            before, after = (tokenizer.encode(part, add_special_tokens=False) for part in text.split(_MESSAGE))
+            before, _, after = text.partition(_MESSAGE)
             return before, after
         if _MESSAGE in text:
             problem = "the message is in it more than once"
-    raise ConfigError(f"the checkpoint's chat template cannot render a user message: {problem}")
+    raise ConfigError(f"the checkpoint's chat template cannot render a message: {problem}")
+
+
+def _within_limits(render: Callable[[], str]) -> str:
+    """What a template renders; it is a program, which may loop for ever."""
+    result: list[Any] = []
+
+    def run() -> None:
+        try:
+            result.append(render())
+        except BaseException as error:
+            result.append(error)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(RENDER_SECONDS)
+    if not result:
+        # raised in the thread at its next bytecode; without it the loop would go on until the process ends
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(TimeoutError))
+        raise TimeoutError(f"it takes more than {RENDER_SECONDS:.0f} s")
+    if isinstance(result[0], BaseException):
+        raise result[0]
+    if len(result[0]) > RENDER_CHARACTERS:
+        raise ValueError(f"it renders {len(result[0]):,} characters; expected at most {RENDER_CHARACTERS:,}")
+    return str(result[0])
 
 
 class PlainText:

@@ -19,7 +19,7 @@ import msgspec
 import xxhash
 
 from mprm import __version__
-from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE
+from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE, PromptLayout
 from mprm.data.format import PRM_TOKEN
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError, MprmError
 from mprm.models.chat import Backbone
@@ -30,6 +30,10 @@ PRM_CONFIG = "prm_config.json"
 OLD_PRM_CONFIG = "mprm.json"
 """The file's name in checkpoints of earlier versions."""
 FINGERPRINT_BYTES = 1 << 20
+ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
+"""Attention implementations that a checkpoint's config may name."""
+SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+"""For every ``from_pretrained``: without the first, transformers asks on stdin whether to run a checkpoint's code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,7 @@ class PRMConfig:
     """The part of a process reward model that its weights do not say."""
 
     prompt_version: int = PROMPT_VERSION
+    prompt_layout: PromptLayout = "user"
     step_token: str = PRM_TOKEN
     positive: str = POSITIVE
     negative: str = NEGATIVE
@@ -66,13 +71,18 @@ def write_prm_config(folder: str | Path, config: PRMConfig) -> None:
     (Path(folder) / PRM_CONFIG).write_bytes(text + b"\n")
 
 
-def read_prm_config(folder: str | Path) -> PRMConfig:
-    """The config of a process reward model; an error where this version of mprm would prompt it otherwise."""
+def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = None) -> PRMConfig:
+    """The config of a process reward model; an error where it would be prompted otherwise than in training.
+
+    A folder without one needs ``prompt_layout``.
+    """
     path = prm_config_path(folder)
+    if path is None and prompt_layout is not None:
+        return PRMConfig(prompt_layout=prompt_layout)
     if path is None:
         raise ConfigError(
-            f"{folder} has no {PRM_CONFIG}: it was not trained by mprm train. To score with other weights, write one"
-            " with mprm.models.write_prm_config, naming the prompt and tokens they were trained with."
+            f"{folder} has no {PRM_CONFIG}: it was not trained by mprm train. Name the layout of the prompt it was"
+            " trained with: --prompt-layout paper for a model of the paper's code."
         )
     try:
         if "prompt_version" not in msgspec.json.decode(path.read_bytes(), type=dict):
@@ -80,10 +90,15 @@ def read_prm_config(folder: str | Path) -> PRMConfig:
         config = msgspec.json.decode(path.read_bytes(), type=PRMConfig)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}; expected what mprm train writes") from error
-    if config.prompt_version != PROMPT_VERSION:
+    if not 1 <= config.prompt_version <= PROMPT_VERSION:
         raise ConfigError(
             f"{path}: the model was trained with prompt version {config.prompt_version}, this mprm {__version__} has"
             f" version {PROMPT_VERSION}; score it with the mprm that trained it ({config.mprm})"
+        )
+    if prompt_layout not in (None, config.prompt_layout):
+        raise ConfigError(
+            f"{path}: the model was trained with prompt layout {config.prompt_layout}; it cannot be scored with"
+            f" {prompt_layout}. Leave out --prompt-layout."
         )
     return config
 
@@ -116,15 +131,56 @@ def family_of(path: str | Path) -> Family:
             fetch = f"; from the Hugging Face hub it comes with: hf download {path} --local-dir {Path(path).name}"
         raise InputNotFoundError(f"{path} is no checkpoint: {config_path} is not there{fetch}")
     try:
-        model_type = json.loads(config_path.read_text(encoding="utf-8")).get("model_type", "")
-    except (ValueError, AttributeError) as error:
+        config = msgspec.json.decode(config_path.read_bytes(), type=dict)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(f"{config_path} is not the configuration of a model: {error}") from error
+    model_type = config.get("model_type", "")
+    if not isinstance(model_type, str):
+        raise ConfigError(f"{config_path}: model_type is {model_type!r:.100}; expected text")
     if model_type == "internvl_chat":
         raise ConfigError(
             f"{path} is an InternVL checkpoint in its remote-code layout; turn it into the native one with"
             f" mprm convert-internvl {path} {Path(path).name}-native"
         )
+    for part in _objects(config):
+        names = [part[key] for key in part if key.endswith("attn_implementation")]
+        names += [name for value in names if isinstance(value, dict) for name in value.values()]
+        odd = [name for name in names if name not in (None, *ATTENTION) and not isinstance(name, dict)]
+        if odd:  # transformers takes any other name for code on the Hugging Face hub
+            raise ConfigError(f"{config_path}: attention {odd[0]!r:.100}; expected one of {', '.join(ATTENTION)}")
+        if part is not config and "auto_map" in part:  # transformers would ask whether to run it
+            raise ConfigError(
+                f"{config_path}: a part of the model has code of its own (auto_map), which is never run"
+            )
     return FAMILIES.get(model_type, Family())
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """The object and all objects in it."""
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            yield value
+        stack += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def check_weights(path: str | Path, name: str = "model") -> None:
+    """Raise an error unless a checkpoint or adapter has weights that are only numbers; asks no hub for others."""
+    folder = Path(path)
+    index = folder / f"{name}.safetensors.index.json"
+    with named_errors(index, "index"):
+        files = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else set()
+    odd = sorted(str(file) for file in files if not re.fullmatch(r"[^/\\]+\.safetensors", str(file)))
+    if odd:
+        raise ConfigError(f"{index}: weights in {odd[0]!r:.100}; expected .safetensors files beside it")
+    if not files and not (folder / f"{name}.safetensors").is_file():
+        pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
+        found = f"{pickles[0]} is a pickle, which can run code, and is not read" if pickles else "it has none"
+        raise ConfigError(
+            f"{path}: expected weights in {name}.safetensors; {found}. Download the .safetensors files, or save the"
+            " model again with save_pretrained."
+        )
 
 
 def need_torch() -> None:
@@ -141,7 +197,7 @@ def need_torch() -> None:
 
 
 @contextmanager
-def _named_errors(path: str | Path, what: str) -> Iterator[None]:
+def named_errors(path: str | Path, what: str) -> Iterator[None]:
     """Turn whatever transformers raises into one line that names the folder."""
     try:
         yield
@@ -149,6 +205,8 @@ def _named_errors(path: str | Path, what: str) -> Iterator[None]:
         raise
     except Exception as error:  # broken JSON, broken weights, unknown types: each library has errors of its own
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if "contains custom code" in first:
+            first = "it needs code of its own (auto_map), which is never run; use a model type that transformers has"
         raise ConfigError(f"{path}: the {what} cannot be loaded: {first}") from error
 
 
@@ -206,14 +264,17 @@ def load_backbone(
     from transformers.integrations import is_deepspeed_zero3_enabled
 
     family = family_of(path)
+    if (Path(path) / "adapter_config.json").is_file():
+        raise ConfigError(f"{path} is an adapter on another model, not a whole checkpoint; merge the two first")
+    check_weights(path)
     device = resolve_device(device)
     if dtype not in ("auto", "float32", "bfloat16", "float16"):
         raise ConfigError(f"unknown dtype {dtype!r}; expected auto, float32, bfloat16, float16")
     if dtype == "auto":
         dtype = "bfloat16" if device.startswith("cuda") else "float32"
-    options: dict[str, Any] = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True}
+    options: dict[str, Any] = {"dtype": dtype, "output_loading_info": True, **SAFE, "use_safetensors": True}
     options |= {} if attention is None else {"attn_implementation": attention}
-    with _named_errors(path, "model"):
+    with named_errors(path, "model"):
         model, info = family.model_class().from_pretrained(str(path), **options)
     check_complete(path, info)
     if device.startswith("cuda"):
@@ -229,11 +290,12 @@ def load_backbone(
         )
     if min(settings.values(), default=1) < 1:
         raise ConfigError(f"image settings must be at least 1, got {settings}")
-    with _named_errors(path, "image processor"):
+    with named_errors(path, "image processor"):
         processor = family.image_processor(str(path), settings)
-    with _named_errors(path, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(str(path))
+    with named_errors(path, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(str(path), **SAFE)
     template = Path(path) / "chat_template.json"  # of the processor
     if not tokenizer.chat_template and template.is_file():
-        tokenizer.chat_template = json.loads(template.read_text(encoding="utf-8"))["chat_template"]
+        with named_errors(template, "chat template"):
+            tokenizer.chat_template = json.loads(template.read_text(encoding="utf-8"))["chat_template"]
     return Backbone(family, model.eval(), tokenizer, processor)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 VisionInputs = dict[str, Any]
 """Vision inputs of one chain, by the name that the model's forward takes; each a numpy array."""
+INTERNVL2_5_SYSTEM = (
+    "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、清华大学及多家合作单位联合开发的多模态大语言模型。"
+)
 NO_IMAGES = "a text model cannot see images; use a Qwen2.5-VL or InternVL checkpoint, or rollouts without images"
 
 
@@ -35,6 +38,8 @@ class Family:
     """What can be set about images, and the paper's values."""
     image_end = ""
     """Text between an image that precedes the question and what follows it."""
+    system_message = ""
+    """Of the released training code's conversation; empty where it has none for the family."""
     vision_tower_path, projector_path = "", ""
     """Names of the modules in the model; empty for a text model."""
 
@@ -47,13 +52,15 @@ class Family:
         """The checkpoint's Pillow image processor at the paper's settings and these; None for a text model."""
         return None
 
-    def n_image_tokens(self, processor: Any, width: int, height: int) -> int:
+    def n_image_tokens(self, processor: Any, width: int, height: int, n_images: int = 1) -> int:
         raise DataError(NO_IMAGES)
 
-    def image_ids(self, tokenizer: Any, processor: Any, image: Any, size: tuple[int, int]) -> list[int]:
-        """Token ids that stand for an image of ``size`` (width, height)."""
+    def image_ids(
+        self, tokenizer: Any, processor: Any, image: Any, size: tuple[int, int], n_images: int = 1
+    ) -> list[int]:
+        """Token ids that stand for an image of ``size`` (width, height), one of ``n_images`` that share a budget."""
         try:
-            n_tokens = self.n_image_tokens(processor, *size)
+            n_tokens = self.n_image_tokens(processor, *size, n_images)
         except MprmError:
             raise
         except ValueError as error:  # of a shape that the backbone cannot take
@@ -61,7 +68,7 @@ class Family:
         start, placeholder, end = tokenizer.convert_tokens_to_ids(list(self.image_tokens))
         return [start, *[placeholder] * n_tokens, end]
 
-    def preprocess(self, processor: Any, images: Sequence[Image]) -> VisionInputs:
+    def preprocess(self, processor: Any, images: Sequence[Image], n_images: int = 1) -> VisionInputs:
         raise DataError(NO_IMAGES)
 
     def positions(self, tokenizer: Any, processor: Any, ids: Any, vision: VisionInputs) -> Any:
@@ -105,10 +112,10 @@ class Qwen25VL(Family):
         assert dict(processor.size) == size, processor.size
         return processor
 
-    def n_image_tokens(self, processor: Any, width: int, height: int) -> int:
+    def n_image_tokens(self, processor: Any, width: int, height: int, n_images: int = 1) -> int:
         return int(processor.get_number_of_image_patches(height, width, {}) // processor.merge_size**2)
 
-    def preprocess(self, processor: Any, images: Sequence[Image]) -> VisionInputs:
+    def preprocess(self, processor: Any, images: Sequence[Image], n_images: int = 1) -> VisionInputs:
         """Patches of all images in one array, and each image's grid."""
         inputs = processor(list(images), return_tensors="np")
         return {"pixel_values": inputs["pixel_values"], "image_grid_thw": inputs["image_grid_thw"]}
@@ -135,7 +142,7 @@ class Qwen25VL(Family):
 
 
 class InternVL(Family):
-    """InternVL2.5: an image is cut into tiles of 448 pixels, at most six and a thumbnail, 256 tokens each."""
+    """InternVL2.5: images are cut into tiles of 448 pixels, at most six and thumbnails, 256 tokens each."""
 
     name = "internvl"
     architecture = "InternVLForConditionalGeneration"
@@ -143,6 +150,7 @@ class InternVL(Family):
     image_tokens = ("<img>", "<IMG_CONTEXT>", "</img>")
     image_settings: ClassVar[dict[str, int]] = {"max_patches": 6}
     image_end = "\n"
+    system_message = INTERNVL2_5_SYSTEM
 
     def image_processor(self, path: str, settings: dict[str, int]) -> Any:
         from transformers import AutoConfig
@@ -150,7 +158,7 @@ class InternVL(Family):
 
         patches = {**self.image_settings, **settings}["max_patches"]
         processor = GotOcr2ImageProcessorPil.from_pretrained(path, max_patches=patches, crop_to_patches=True)
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
         side = config.vision_config.image_size[0]
         if (processor.size["height"], processor.size["width"]) != (side, side):
             raise ConfigError(
@@ -160,11 +168,13 @@ class InternVL(Family):
         processor.tokens_per_tile = config.image_seq_length
         return processor
 
-    def n_image_tokens(self, processor: Any, width: int, height: int) -> int:
-        return int(processor.get_number_of_image_patches(height, width, {})) * int(processor.tokens_per_tile)
+    def n_image_tokens(self, processor: Any, width: int, height: int, n_images: int = 1) -> int:
+        budget = {"max_patches": max(1, processor.max_patches // n_images)}
+        return int(processor.get_number_of_image_patches(height, width, budget)) * int(processor.tokens_per_tile)
 
-    def preprocess(self, processor: Any, images: Sequence[Image]) -> VisionInputs:
-        return {"pixel_values": np.stack(processor(list(images))["pixel_values"])}
+    def preprocess(self, processor: Any, images: Sequence[Image], n_images: int = 1) -> VisionInputs:
+        tiles = processor(list(images), max_patches=max(1, processor.max_patches // n_images))
+        return {"pixel_values": np.stack(tiles["pixel_values"])}
 
 
 FAMILIES: dict[str, Family] = {"qwen2_5_vl": Qwen25VL(), "internvl": InternVL()}

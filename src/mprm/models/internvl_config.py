@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError
+from mprm.models.families import INTERNVL2_5_SYSTEM
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -236,7 +237,7 @@ PROCESSOR_TOKENS = {
 }
 """Attributes that the native processor expects of its tokenizer."""
 CHAT_TEMPLATE = r"""{%- if messages[0]['role'] != 'system' -%}
-{{- "<|im_start|>system\n你是书生·万象，英文名是InternVL，是由上海人工智能实验室、清华大学及多家合作单位联合开发的多模态大语言模型。<|im_end|>\n" -}}
+{{- "<|im_start|>system\nSYSTEM<|im_end|>\n" -}}
 {%- endif -%}
 {%- for message in messages -%}
 {{- '<|im_start|>' + message['role'] + '\n' -}}
@@ -258,7 +259,7 @@ CHAT_TEMPLATE = r"""{%- if messages[0]['role'] != 'system' -%}
 {%- if add_generation_prompt -%}
 {{- '<|im_start|>assistant\n' -}}
 {%- endif -%}
-"""  # noqa: E501
+""".replace("SYSTEM", INTERNVL2_5_SYSTEM)
 """The conversation ``internvl2_5``; the native processor repeats ``<IMG_CONTEXT>`` as often as an image needs."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import warnings
@@ -12,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
+from mprm.config import PromptLayout
 from mprm.data.images import image_folder
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
@@ -157,6 +159,7 @@ class PRM:
         dtype: str = "auto",
         attention: str | None = None,
         image_root: str | Path | None = None,
+        prompt_layout: PromptLayout | None = None,
         tokens_per_batch: int | None = None,
         share_prefixes: bool = True,
     ) -> PRM:
@@ -166,13 +169,14 @@ class PRM:
         are added where they are missing. For ``device``, ``dtype`` and ``attention`` see `mprm.models.load_backbone`.
         Fewer ``tokens_per_batch``, padding counted, need less memory. ``share_prefixes`` computes a common prefix of
         chains (images, question, leading steps) once where the model's attention allows it, to the same scores up to
-        rounding.
+        rounding. Weights that ``mprm train`` did not write need their ``prompt_layout``, and ``<prm>`` in their
+        tokenizer; for others, another layout than their own is an error.
         """
         weights, is_trained, is_adapter = str(path), config is None, False
         if config is None:
             if not Path(path).is_dir():
                 raise InputNotFoundError(f"{path} is not a folder; expected a checkpoint that mprm train wrote")
-            config = checkpoint.read_prm_config(path)
+            config = checkpoint.read_prm_config(path, prompt_layout)
             is_adapter = (Path(path) / "adapter_config.json").is_file()
         if is_adapter:
             if config.base is None:
@@ -198,10 +202,19 @@ class PRM:
         model = prm_model(backbone.model, family, tokens, backbone.image_processor)
         return cls(
             _with_adapter(model, path) if is_adapter else model,
-            PromptEncoder(tokenizer, backbone.image_processor, family, tokens, config.max_length, root),
+            PromptEncoder(
+                tokenizer,
+                backbone.image_processor,
+                family,
+                tokens,
+                config.max_length,
+                root,
+                config.prompt_layout,
+                config.prompt_version,
+            ),
             config,
             name=Path(path).resolve().name,
-            fingerprint=fingerprint_of(path),
+            fingerprint=fingerprint_of(path) + ("" if checkpoint.prm_config_path(path) else config.prompt_layout),
             tokens_per_batch=tokens_per_batch,
             share_prefixes=share_prefixes,
         )
@@ -276,8 +289,12 @@ def _with_adapter(model: Any, path: str | Path) -> Any:
         from peft import PeftModel
     except ImportError as error:
         raise MissingDependencyError("a LoRA adapter needs peft: install mprm with its extra [train]") from error
-    with warnings.catch_warnings(record=True) as caught:
+    checkpoint.check_weights(path, "adapter_model")
+    with checkpoint.named_errors(path, "adapter"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        settings = json.loads((Path(path) / "adapter_config.json").read_bytes())
+        if settings.get("peft_type") != "LORA" or settings.get("megatron_config"):  # the latter imports a module
+            raise ConfigError(f"{path}: adapter_config.json is not of a LoRA adapter as mprm train writes it")
         adapted = PeftModel.from_pretrained(model, str(path))
     missing = [str(warning.message) for warning in caught if "missing adapter keys" in str(warning.message)]
     if missing:

@@ -1,6 +1,11 @@
 """The one prompt of a process reward model: from a chain of steps to token ids and the positions of ``<prm>``.
 
 Training, evaluation, reranking and serving all tokenize here. ``<prm>`` follows each step; Yes and No are read there.
+The layout is the model's own:
+
+- ``user``: images, question and steps in the user's turn.
+- ``paper``: all of it in the assistant's turn, after an empty user's turn, as the released training code has it.
+- ``chat``: images and question in the user's turn, steps in the assistant's, as a policy writes them.
 """
 
 from __future__ import annotations
@@ -13,19 +18,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE
+from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE, PromptLayout
 from mprm.data.format import PRM_TOKEN
 from mprm.data.images import broken_image, image_size, open_image, place_images
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, DataError
-from mprm.models.chat import PlainText, chat_frame, plain_text
+from mprm.models.chat import PlainText, chat_frame, paper_frame, plain_text
 from mprm.models.families import Family, VisionInputs
 
 if TYPE_CHECKING:
     import torch
 
-PROMPT_VERSION = 1
-"""Changes whenever the same chain would give other ids; a checkpoint names the one it was trained with."""
+PROMPT_VERSION = 2
+"""Changes whenever the same chain would give other ids; a checkpoint names the one it was trained with.
+
+Version 1, still prompted as it was, differs in two cases: an InternVL question with several images has the whole tile
+budget for each, and white space stays between a leading image mark and the question.
+"""
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -102,14 +111,24 @@ class PromptEncoder:
     tokens: StepTokens
     max_length: int = MAX_LENGTH
     image_root: str | Path | None = None
+    layout: PromptLayout = "user"
+    version: int = PROMPT_VERSION
 
     @cached_property
     def _plain(self) -> PlainText:
         return plain_text(self.tokenizer)
 
     @cached_property
-    def _frame(self) -> tuple[list[int], list[int]]:
-        return chat_frame(self.tokenizer)
+    def _frame(self) -> tuple[list[int], str, list[int], list[int]]:
+        """Ids before the question, text to be tokenized with it, ids between question and steps, ids at the end."""
+        if self.layout == "paper":
+            before, text, end = paper_frame(self.tokenizer, self.family.system_message)
+            return before, text, [], end
+        before, end = chat_frame(self.tokenizer)
+        between: list[int] = []
+        if self.layout == "chat":
+            before, between = chat_frame(self.tokenizer, add_generation_prompt=True)
+        return before, "", between, end
 
     @cached_property
     def _image_end(self) -> list[int]:
@@ -127,7 +146,7 @@ class PromptEncoder:
             positions.append(len(ids))
             ids.append(self.tokens.prm)
             text = "\n\n"
-        ids += self._frame[1]
+        ids += self._frame[-1]
         kept = [position for position in positions if position < self.max_length]
         images = tuple(chain.images[index] for index in sizes)
         return TokenizedChain(ids[: self.max_length], kept, len(chain.steps), images, tuple(sizes.values()))
@@ -139,13 +158,8 @@ class PromptEncoder:
 
     def _prompt(self, chain: Chain) -> tuple[list[int], str, dict[int, tuple[int, int]]]:
         """Ids before the steps, text that is tokenized with the first step, and the images' sizes by index."""
-        pieces = place_images(chain.question.strip(), len(chain.images))
-        segments: list[str | int | list[int]] = [self._frame[0]]
-        # images that precede the question precede its heading too
-        while pieces and isinstance(pieces[0], int):
-            segments += [pieces.pop(0), self._image_end]
         ids, text, sizes = list[int](), "", dict[int, tuple[int, int]]()
-        for segment in [*segments, "Question: ", *pieces, "\nProcess: "]:
+        for segment in self._segments(chain.question.strip(), len(chain.images)):
             if isinstance(segment, str):
                 text += segment
                 continue
@@ -154,9 +168,34 @@ class PromptEncoder:
             if isinstance(segment, int):
                 image = chain.images[segment]
                 sizes[segment] = image_size(image, self.image_root)
-                segment = self.family.image_ids(self.tokenizer, self.image_processor, image, sizes[segment])
+                budget = sizes[segment], self._n_sharing(chain.images)
+                segment = self.family.image_ids(self.tokenizer, self.image_processor, image, *budget)
             ids += segment
         return ids, text, sizes
+
+    def _segments(self, question: str, n_images: int) -> list[str | int | list[int]]:
+        """What precedes the steps: text, images by index, and ids."""
+        before, text, between, _ = self._frame
+        if self.layout == "paper":
+            leading = "<image>\n" * n_images if question.count("<image>") < n_images else ""
+            first, *texts = f"{text}{leading}Question: {question}\nProcess: ".split("<image>", n_images)
+            return [before, first, *(part for index, text in enumerate(texts) for part in (index, text))]
+        segments: list[str | int | list[int]] = [before]
+        pieces = place_images(question, n_images)
+        if self.layout == "chat":
+            for piece in pieces:
+                segments += [piece, self._image_end] if isinstance(piece, int) else [piece]
+            return [*segments, between]
+        # images that precede the question precede its heading too
+        while pieces and isinstance(pieces[0], int):
+            segments += [pieces.pop(0), self._image_end]
+        if pieces and isinstance(pieces[0], str) and self.version > 1:
+            pieces[0] = pieces[0].lstrip()
+        return [*segments, "Question: ", *pieces, "\nProcess: "]
+
+    def _n_sharing(self, images: Sequence[Any]) -> int:
+        """Number of images that share a tile budget."""
+        return len(images) if self.version > 1 else 1
 
     def add_pixel_values(self, chain: TokenizedChain, cache: dict[Any, VisionInputs] | None = None) -> TokenizedChain:
         """The chain with the vision inputs of its images; ``cache`` holds those decoded before."""
@@ -171,7 +210,7 @@ class PromptEncoder:
                     f"image {name} has {image.width} × {image.height} pixels, and had {width} × {height} when its"
                     " chain was tokenized; images must not change meanwhile"
                 )
-        vision = self.family.preprocess(self.image_processor, images)
+        vision = self.family.preprocess(self.image_processor, images, self._n_sharing(images))
         if cache is not None:
             cache[chain.image_key] = vision
         return replace(chain, vision=vision)

@@ -6,7 +6,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
-from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE, Alpha, CorpusOptions, ImageRoot, Option, StrategyName, Tau
+from mprm.config import (
+    MAX_LENGTH,
+    NEGATIVE,
+    POSITIVE,
+    Alpha,
+    CorpusOptions,
+    ImageRoot,
+    Option,
+    PromptLayout,
+    StrategyName,
+    Tau,
+)
 from mprm.errors import ConfigError
 
 labels, selection, training, evaluation, compute, output = (
@@ -46,6 +57,10 @@ class TrainConfig(CorpusOptions):
     batch_size: Annotated[int, training("Rollouts in an optimizer step, over all devices.", "N", at_least=1)] = 512
     epochs: Annotated[int, training("Passes over the data.", "N", at_least=1)] = 1
     max_length: Annotated[int, training("Tokens that a rollout is truncated to.", "N", at_least=1)] = MAX_LENGTH
+    prompt_layout: Annotated[
+        PromptLayout,
+        training("user: all in the user's turn; paper: as its code; chat: steps in the assistant's turn."),
+    ] = "user"
     seed: Annotated[int, training("Random seed.", "N", at_least=0, below=2**32)] = 0
     lora_rank: Annotated[int, training("Rank of LoRA adapters; 0 = train all weights.", "N", at_least=0)] = 0
     lora_alpha: Annotated[int | None, training("Scale of the adapters. (default: twice the rank)", "N")] = None
@@ -56,7 +71,7 @@ class TrainConfig(CorpusOptions):
         int | None, training("Qwen2.5-VL: most pixels of an image. (default: 200704)", "N", at_least=1)
     ] = None
     max_patches: Annotated[
-        int | None, training("InternVL: most tiles of an image. (default: 6)", "N", at_least=1)
+        int | None, training("InternVL: most tiles of a question's images. (default: 6)", "N", at_least=1)
     ] = None
     benchmark: Annotated[tuple[str, ...], evaluation("Labelled steps to score during training.", "FILE")] = ()
     benchmark_root: Annotated[str | None, evaluation("Folder of its images; else the image root.", "DIR")] = None

@@ -31,7 +31,7 @@ from mprm.errors import ConfigError, DataError, MissingDependencyError
 from mprm.evaluation.bootstrap import model_result
 from mprm.evaluation.metrics import step_counts
 from mprm.evaluation.scores import with_scores
-from mprm.models.checkpoint import PRMConfig, check_complete, family_of, fingerprint_of, write_prm_config
+from mprm.models.checkpoint import SAFE, PRMConfig, check_complete, family_of, fingerprint_of, write_prm_config
 from mprm.models.head import PRMModel, freeze_vision
 from mprm.models.prm import PRM, score_chains
 from mprm.models.prompt import PromptEncoder
@@ -136,6 +136,7 @@ def _sharding(config: TrainConfig) -> dict[str, Any]:
 def untrained_prm(config: TrainConfig, device: str) -> PRM:
     """The model to train: vision tower frozen, ``<prm>`` in its vocabulary, adapters where they are trained."""
     prm_config = PRMConfig(
+        prompt_layout=config.prompt_layout,
         max_length=config.max_length,
         image_settings={**family_of(config.model).image_settings, **config.image_settings},
         positive=config.positive,
@@ -260,7 +261,7 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
         saved, info = plain.prm_family.model_class().from_pretrained(
-            resume_from_checkpoint, dtype=plain.dtype, output_loading_info=True
+            resume_from_checkpoint, dtype=plain.dtype, output_loading_info=True, use_safetensors=True, **SAFE
         )
         check_complete(resume_from_checkpoint, info)
         plain.load_state_dict(saved.state_dict(), strict=True)

@@ -154,7 +154,7 @@ def test_images_that_cannot_be_used_fail_their_question_alone(policy: Any, tmp_p
     completions = answers(TransformersSampler(policy, name="p"), [*requests, Request(prompt="q", sampling=SAMPLING)])
     assert [[completion.finish_reason for completion in row] for row in completions[:3]] == [["error"] * 2] * 3
     assert "does not exist" in str(completions[0][0].error)
-    assert "cannot identify image" in str(completions[1][0].error)
+    assert "not recognised as one of PNG" in str(completions[1][0].error)
     assert "cannot see images" in str(completions[2][0].error)
     assert completions[3][0].finish_reason != "error"
 

@@ -274,7 +274,7 @@ def test_images_that_cannot_be_used_fail_their_requests_alone(
         ["error"] * 2
     ] * 2
     assert "does not exist" in str(completions[0][0].error)
-    assert "cannot identify image" in str(completions[2][0].error)
+    assert "not recognised as one of PNG" in str(completions[2][0].error)
     assert (
         completions[1] == completions[3] == completions_of(PrefixSampler(policies["internvl"], name="p"), [good])[0]
     )
