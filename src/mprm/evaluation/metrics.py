@@ -312,11 +312,12 @@ class Thresholds:
 
 
 def candidate_thresholds(scores: FloatArray) -> FloatArray:
-    """The distinct scores, rounded to 4 digits; 1,000 of them, evenly spaced by rank, when there are more."""
-    distinct = np.unique(np.round(scores, 4))
-    if len(distinct) <= MAX_CANDIDATES:
-        return distinct
-    return distinct[np.linspace(0, len(distinct) - 1, MAX_CANDIDATES).round().astype(np.int64)]
+    """The distinct scores to 4 digits, in order; when there are more than 1,000, every (count // 1,000)-th of them.
+
+    As the paper's code takes them. Python's ``round`` is exact; numpy's scales first, and may end one digit away.
+    """
+    distinct = sorted({round(score, 4) for score in np.unique(scores).tolist()})
+    return np.array(distinct[:: max(1, len(distinct) // MAX_CANDIDATES)])
 
 
 def best_threshold(ranges: HitRanges, sources: IntArray, metric: Callable[[FloatArray], FloatArray]) -> float | None:
