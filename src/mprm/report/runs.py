@@ -29,7 +29,7 @@ NOT_COMPARED = frozenset(
     (
         *("out", "seed", "strategy", "rho", "select_seed", "rollouts_xxh3_128", "base_fingerprint"),
         *("benchmark", "benchmark_root", "image_root", "format", "per_device", "dataloader_workers"),
-        *("save_total_limit", "save_every", "eval_every", "report_to", "device"),
+        *("save_total_limit", "save_every", "save_every_min", "eval_every", "report_to", "device"),
     )
 )
 """Training options that do not make two runs different: seeds, training data, paths, and what changes no result."""
