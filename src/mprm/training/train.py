@@ -274,14 +274,10 @@ class RunDir:
             shutil.rmtree(folder)
         return None
 
-    def move_model(self, folder: Path) -> None:
-        """Move the model's files from the folder into the run's; ``prm_config.json`` last, as the mark of it."""
-        files = sorted(folder.iterdir(), key=lambda path: path.name == PRM_CONFIG)
-        for path in files:
+    def take_model(self, folder: Path) -> None:
+        """Move the model's files from the folder into that of the run, and force them onto the disk."""
+        for path in folder.iterdir():
             sync(path)
-        for path in files:
-            if path.name == PRM_CONFIG:
-                sync(self.path)
             if (self.path / path.name).is_dir():
                 shutil.rmtree(self.path / path.name)
             path.replace(self.path / path.name)

@@ -279,20 +279,27 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             folder = Path(self.args.output_dir)
-            finish_checkpoint(self._prm, folder / f"checkpoint-{self.state.global_step}", with_hashes=True)
+            finish_checkpoint(self._prm, folder / f"checkpoint-{self.state.global_step}")
             for old in checkpoints(folder.parent)[: -self._save_total_limit]:
                 shutil.rmtree(old)
 
 
-def finish_checkpoint(prm: PRM, folder: Path, *, with_hashes: bool = False) -> None:
-    """Write what it takes to load the weights; ``prm_config.json`` comes last, as the mark that all is there."""
+def finish_checkpoint(prm: PRM, folder: Path, run_dir: RunDir | None = None) -> None:
+    """Write what it takes to load the weights; ``prm_config.json`` comes last, as the mark that all is there.
+
+    With ``run_dir``, the folder is the finished model, which is moved there.
+    """
     prm.save_processor(folder)
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, and of no use without Trainer
     mask = os.umask(0)
     os.umask(mask)
     for path in folder.glob("*.safetensors"):  # written for their owner alone
         path.chmod(0o666 & ~mask)
-    write_prm_config(folder, replace(prm.config, files=file_hashes(folder)) if with_hashes else prm.config)
+    if run_dir is None:
+        write_prm_config(folder, replace(prm.config, files=file_hashes(folder)))
+    else:
+        run_dir.take_model(folder)
+        write_prm_config(run_dir.path, prm.config)
 
 
 @dataclass(frozen=True)
@@ -463,8 +470,7 @@ def run_trainer(
         trainer.save_model(str(folder))
         trainer.accelerator.wait_for_everyone()
         if trainer.args.should_save:
-            finish_checkpoint(prm, folder)
-            run_dir.move_model(folder)
+            finish_checkpoint(prm, folder, run_dir)
     trainer.accelerator.wait_for_everyone()
     last_loss = next((entry["loss"] for entry in reversed(state.log_history) if "loss" in entry), None)
     done = state.global_step, is_finished, is_first, result.training_loss
