@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import mmap
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -316,8 +317,20 @@ class Table:
 
     def markdown(self) -> str:
         """The table in Markdown, under its title."""
-        notes = map(printable, self.notes)
-        return "\n\n".join([f"## {printable(self.title)}", markdown_table(self.heads, self.rows), *notes]) + "\n"
+        title, *notes = map(markdown_text, (self.title, *self.notes))
+        return "\n\n".join([f"## {title}", markdown_table(self.heads, self.rows), *notes]) + "\n"
+
+
+def markdown_text(text: str) -> str:
+    r"""The text as Markdown that shows it as it is: no HTML, links, images, emphasis or table cells.
+
+    Examples
+    --------
+    >>> print(markdown_text("<b> [a](b) *c* _d_ e_f"))
+    \<b> \[a](b) \*c\* \_d\_ e_f
+    """
+    # an underscore within a word is only that
+    return re.sub(r"[\\`*\[<&~|]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", printable(text))
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -331,4 +344,4 @@ def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     | a\|b | 1 |
     """
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *rows]
-    return "\n".join("| " + " | ".join(printable(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(markdown_text, line)) + " |" for line in lines)

@@ -21,7 +21,7 @@ from mprm.config import Option, takes
 from mprm.data.candidates import read_candidates
 from mprm.data.charts import Chart, can_draw, line_figure, save_figure
 from mprm.data.images import image_files
-from mprm.data.output import Table, atomic_write, check_not_inputs, hash_file, printable
+from mprm.data.output import Table, atomic_write, check_not_inputs, hash_file, markdown_text, printable
 from mprm.data.records import find_files, is_url
 from mprm.data.types import Candidate, CandidateSet, StepScorer
 from mprm.errors import ConfigError, DataError, OutputExistsError
@@ -431,7 +431,7 @@ def _write(reranking: Reranking, sets: Sequence[CandidateSet], inputs: list[dict
             save_figure(figure, temporary, name[-3:])
     scores = config.scores or (None if config.model is None else config.path(SCORES))
     picture = f"![Accuracy against N]({FIGURES[0]})\n\n" if figures else ""
-    notes = "".join(f"- {note}\n" for note in reranking.notes())
+    notes = "".join(f"- {markdown_text(note)}\n" for note in reranking.notes())
     config.write_results(
         reranking.to_json(),
         f"# Best of N\n\n{notes}\n{picture}" + "\n".join(table.markdown() for table in reranking.tables()),
