@@ -110,7 +110,7 @@ def run(arguments: list[str], program: Program = MPRM) -> int:
         print(f"{command}: interrupted; nothing half-written was left under a final name", file=sys.stderr)
         if str(interrupt):  # how to go on
             print(interrupt, file=sys.stderr)
-        if name in program.resumable:
+        if name in program.resumable and any(word.startswith("--out") for word in arguments):
             print("What is done is kept; the same command continues there.", file=sys.stderr)
         return 130
     except BrokenPipeError:
