@@ -21,6 +21,8 @@ from mprm.progress import Progress, silent
 from tests.conftest import PUBLIC, write_jsonl
 from tests.evaluation.scorers import LengthScorer
 
+QUICK = EvaluateConfig(threshold=0.5, draws=0)
+
 
 def pseudo_score(step: str) -> float:
     return hashlib.sha256(step.encode()).digest()[0] / 255
@@ -133,14 +135,23 @@ def test_the_summary_of_two_models_fits_on_a_screen_and_shows_what_decides(tmp_p
     assert "average precision of error steps" not in text
 
 
+def test_a_summary_of_many_sources_is_short_too(tmp_path: Path) -> None:
+    for number in range(30):  # of each, all steps are correct
+        write_jsonl(tmp_path / "bench" / f"s{number}.jsonl", [{"problem": "q", "steps": ["a"], "label": -1}])
+    write_jsonl(tmp_path / "bench" / "t.jsonl", [{"problem": "q", "steps": ["a"], "label": 0}])
+    (table,) = evaluate(tmp_path / "bench", LengthScorer(), config=QUICK).summary()
+    assert table.notes[-2:] == [
+        "s10*: every step is labelled correct; the F1 of the other class counts as 0, and AUC and average precision are"
+        " undefined.",
+        "28 more warnings: --verbose.",
+    ]
+
+
 def many(folder: Path, n: int = 700) -> Path:
     return write_jsonl(
         folder / "p.jsonl",
         [{"id": f"{i}", "problem": f"{i}?", "steps": [f"a{i}", f"b{i}"], "label": i % 3 - 1} for i in range(n)],
     )
-
-
-QUICK = EvaluateConfig(threshold=0.5, draws=0)
 
 
 def test_an_evaluation_that_was_stopped_continues(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ SOURCE_COLUMNS = {
 }
 QUESTIONS_AT_ONCE = 256
 """Questions scored between two saves; a benchmark has few solutions of each."""
-MAX_SOURCES = 12
-"""Sources that the summary lists."""
+MAX_SOURCES, MAX_WARNINGS = 12, 4
+"""What the summary lists at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,9 @@ class Evaluation:
             rows = [[name, *(_number(m.value(metric, name)) for m in self.models)] for name in table.sources]
             heads = ["source", *(model.name for model in self.models)]
             tables.append(Table(title=f"{_short(metric)} by source", heads=heads, rows=rows))
-        warnings = dict.fromkeys(f"{warning}." for model in self.models for warning in _warnings(model))
+        warnings = list(dict.fromkeys(f"{warning}." for model in self.models for warning in _warnings(model)))
+        if len(warnings) > MAX_WARNINGS:
+            warnings[MAX_WARNINGS - 1 :] = [f"{len(warnings) - MAX_WARNINGS + 1} more warnings: --verbose."]
         tables[-1] = replace(tables[-1], notes=[*self._notes(), *warnings])
         return tables
 
