@@ -16,11 +16,10 @@ def test_names_from_data_cannot_command_the_terminal(capsys: pytest.CaptureFixtu
 
 
 def test_markdown_and_latex_are_safe_to_print_too() -> None:
-    escaped = r"a\\x1b\[31m\\x9b\\x07\\r\\n\\u202e\[bold]b\[/bold]\|:smile:"  # which Markdown shows as SAFE
     assert markdown_table([EVIL, "n"], [[EVIL, "1"]]).splitlines() == [
-        f"| {escaped} | n |",
+        f"| {SAFE.replace('|', chr(92) + '|')} | n |",
         "| --- | ---: |",
-        f"| {escaped} | 1 |",
+        f"| {SAFE.replace('|', chr(92) + '|')} | 1 |",
     ]
     assert all(char.isprintable() for char in latex_table([EVIL, "n"], [[EVIL, "1"]]).replace("\n", ""))
 

@@ -371,9 +371,9 @@ def test_names_from_data_cannot_command_the_terminal(tmp_path: Path, capsys) -> 
     for text in (printed, written):
         assert not set(text.replace("\n", "")) & {"\x1b", "\x9b", "\x07", "\r"}
     assert r"model\x1b]0;title\x07[bold] by source" in printed
-    assert r"model\\x1b]0;title\\x07\[bold] by source" in written  # which Markdown shows alike
+    assert r"model\\x1b]0;title\\x07[bold] by source" in written  # which Markdown shows alike
     assert r"a\x1b[31mred\x9b|\n[bold]b[/bold]" in printed
-    assert r"| a\\x1b\[31mred\\x9b\|\\n\[bold]b\[/bold] |" in written
+    assert r"| a\\x1b[31mred\\x9b\|\\n[bold]b[/bold] |" in written
     # numbers for programs keep the name as it is
     assert evil in json.loads((tmp_path / "out" / "metrics.json").read_text())["models"][0]["source_counts"]
 

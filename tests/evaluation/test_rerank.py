@@ -351,7 +351,7 @@ def test_control_characters_of_the_data_reach_neither_terminal_nor_tables(
     scorer.name = evil
     rerank(path, scorer, out=tmp_path / "a")
     assert run([str(path), "--scores", str(tmp_path / "a" / SCORES), "--out", str(tmp_path / "b")]) == 0
-    shown, in_markdown = r"\x1b[2J\x9b3J\nmore", r"\\x1b\[2J\\x9b3J\\nmore"
+    shown, in_markdown = r"\x1b[2J\x9b3J\nmore", r"\\x1b[2J\\x9b3J\\nmore"
     written = (tmp_path / "b" / "metrics.md").read_text()
     for text, name in ((capsys.readouterr().out, shown), (written, in_markdown)):
         assert not {"\x1b", "\x9b"} & set(text)

@@ -318,23 +318,24 @@ class Table:
     def markdown(self) -> str:
         """The table in Markdown, under its title."""
         title, *notes = map(markdown_text, (self.title, *self.notes))
-        return "\n\n".join([f"## {title}", markdown_table(self.heads, self.rows), *notes]) + "\n"
+        heads, *rows = ([*map(markdown_text, line)] for line in (self.heads, *self.rows))
+        return "\n\n".join([f"## {title}", markdown_table(heads, rows), *notes]) + "\n"
 
 
 def markdown_text(text: str) -> str:
-    r"""The text as Markdown that shows it as it is: no HTML, links, images, emphasis or table cells.
+    r"""The text as Markdown that shows it as it is: no HTML, links, images or emphasis.
 
     Examples
     --------
     >>> print(markdown_text("<b> [a](b) *c* _d_ e_f"))
     \<b> \[a](b) \*c\* \_d\_ e_f
     """
-    # an underscore within a word is only that
-    return re.sub(r"[\\`*\[<&~|]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", printable(text))
+    # a bracket that no link can begin with, and an underscore within a word, are only that
+    return re.sub(r"[\\`*<&~]|\[(?=.*\][(\[:])|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", printable(text))
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    r"""The table in Markdown: the first column left, the others right; whatever could break it is escaped.
+    r"""The table in Markdown: the first column left, the others right; Markdown in its cells stays Markdown.
 
     Examples
     --------
@@ -344,4 +345,4 @@ def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     | a\|b | 1 |
     """
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *rows]
-    return "\n".join("| " + " | ".join(map(markdown_text, line)) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(printable(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
