@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from time import monotonic
 from typing import Any, Literal, Protocol
 
@@ -48,26 +49,33 @@ def progress_bar(title: str, total: int | None, unit: Unit = "items") -> Iterato
     bar: Any = None
     is_terminal = sys.stderr.isatty()
     done, started = 0, monotonic()
+    first: tuple[float, int] | None = None
     shown = started if is_terminal else started - LOG_EVERY_S + 2  # a log gets its first line early
 
     def advance(n: int, note: str = "") -> None:
-        nonlocal bar, done, shown
+        nonlocal bar, done, first, shown
         done += n
         now = monotonic()
         is_last = total is not None and done >= total
+        # from the first call on: it tells what an earlier run has done, or ends a first item that is slow
+        first = first or (now, done)
+        left = "-:--:--"
+        if total is not None and done > first[1]:
+            left = str(timedelta(seconds=round((total - done) * (now - first[0]) / (done - first[1]))))
         if not is_terminal:
             if now - shown > LOG_EVERY_S and unit == "items":
                 shown = now
-                of_total, ending = f" of {total:,}" if total else "", f", {note}" if note else ""
-                print(f"{title}: {done:,}{of_total}{ending}", file=sys.stderr, flush=True)
+                of_total = f" of {total:,}, {left} left" if total else ""
+                print(f"{title}: {done:,}{of_total}{f', {note}' if note else ''}", file=sys.stderr, flush=True)
             return
         if now - started < SHOW_AFTER_S or (now - shown < REFRESH_S and not (is_last and bar is not None)):
             return
         shown = now
         if bar is None:
             bar = _bar(title, total, unit)
+        bar.update(bar.task_ids[0], completed=done, left=left, note=note)
         bar.start()  # does nothing while it runs
-        bar.update(bar.task_ids[0], completed=done, note=note, refresh=True)
+        bar.refresh()
         if is_last:
             bar.stop()  # other things may be printed before the block ends
 
@@ -92,11 +100,12 @@ def _bar(title: str, total: int | None, unit: Unit) -> Any:
         rich_progress.TextColumn("{task.description}"),
         rich_progress.BarColumn(),
         *counts,
-        rich_progress.TimeRemainingColumn(),
+        # not rich's estimate, which forgets what is older than 30 s: one step of a large model
+        rich_progress.TextColumn("{task.fields[left]}", style="progress.remaining"),
         rich_progress.TextColumn("{task.fields[note]}"),
         console=Console(stderr=True),
         auto_refresh=False,
         transient=True,
     )
-    bar.add_task(title, total=total, note="")
+    bar.add_task(title, total=total, left="-:--:--", note="")
     return bar

@@ -2,10 +2,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mprm.cli.main import COMMANDS, run
+from mprm.cli.main import COMMANDS, Program, run
 from tests.conftest import script
 
 
@@ -103,3 +104,30 @@ def test_a_renamed_or_mistyped_flag_is_named(words: str, hint: str, capsys) -> N
 def test_the_labs_old_command_names_the_new_one(capsys) -> None:
     assert run(["lab", "demo"]) == 2
     assert "mprm-lab" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint", "words"),
+    [
+        (["stops", "--out", "a"], "", "the same command continues there"),
+        (["stops"], "", None),  # nothing was kept
+        (
+            ["train"],
+            "The same command with --resume continues from a/checkpoint-3.",
+            "continues from a/checkpoint-3.",
+        ),
+    ],
+)
+def test_ctrl_c_says_how_to_go_on(
+    arguments: list[str], hint: str, words: str | None, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(_arguments: list[str]) -> int:
+        raise KeyboardInterrupt(*filter(None, [hint]))
+
+    monkeypatch.setattr("mprm.cli.evaluate.run", stop)
+    command = ("mprm.cli.evaluate:run", "")
+    program = Program("mprm", "", "", {"stops": command, "train": command}, resumable=("stops",))
+    assert run(arguments, program) == 130
+    first, *more = capsys.readouterr().err.splitlines()
+    assert "interrupted; nothing half-written was left under a final name" in first
+    assert [words in line for line in more] == [True] if words else not more

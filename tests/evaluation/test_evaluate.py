@@ -316,22 +316,31 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_scored(
 
 @pytest.mark.parametrize(
     ("limit", "family", "name"),
-    # scores.jsonl has about 5 KB, its manifest 2 KB and the model's configuration, metrics.json more than 10 KB
-    [(100, "", "scores.jsonl"), (7000, "", "metrics.json"), (7000, "x" * 7000, "scores.jsonl.manifest.json")],
+    # scores.jsonl and the work that is kept have less than 40 KB, the metrics of 30 sources more than 80
+    [
+        (100, "", "scores.jsonl.partial"),
+        (40_000, "", "metrics.json"),
+        (40_000, "x" * 40_000, "scores.jsonl.manifest.json"),
+    ],
 )
 def test_a_file_that_cannot_be_written_is_named(
-    benchmark: Path, model: Path, tmp_path: Path, limit: int, family: str, name: str
+    model: Path, tmp_path: Path, limit: int, family: str, name: str
 ) -> None:
     resource = pytest.importorskip("resource")
+    for number in range(30):
+        write_jsonl(tmp_path / "bench" / f"source-{number}.jsonl", records(2))
     (model / "prm_config.json").write_text(json.dumps({"family": family}))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))  # stands for a full device
     try:
-        with pytest.raises(OSError, match="File too large") as error:
-            evaluate(benchmark, model=model, config=QUICK, out=tmp_path / "out")
+        with pytest.raises(OSError, match=r"File too large|disk I/O error") as error:
+            evaluate(tmp_path / "bench", model=model, draws=0, threshold=0.5, out=tmp_path / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert error.value.filename == str(tmp_path / "out" / name)
+    # once there is room, the same command goes on
+    evaluate(tmp_path / "bench", model=model, draws=0, threshold=0.5, out=tmp_path / "out")
+    assert not (tmp_path / "out" / "scores.jsonl.partial").exists()
 
 
 def test_lines_of_a_scores_file_that_occur_twice_are_told(benchmark: Path, tmp_path: Path) -> None:
@@ -357,13 +366,14 @@ def test_names_from_data_cannot_command_the_terminal(tmp_path: Path, capsys) -> 
     config = EvaluateConfig(draws=0, threshold=0.5, text_only=True)
     evaluate(path, model=scorer, config=config, out=tmp_path / "out")
     saved = str(tmp_path / "out" / "scores.jsonl")
-    assert run(["--scores", saved, "--threshold", "0.5", "--draws", "0"]) == 0
+    assert run(["--scores", saved, "--threshold", "0.5", "--draws", "0", "--verbose"]) == 0
     printed, written = capsys.readouterr().out, (tmp_path / "out" / "metrics.md").read_text()
     for text in (printed, written):
         assert not set(text.replace("\n", "")) & {"\x1b", "\x9b", "\x07", "\r"}
-        assert r"model\x1b]0;title\x07[bold] by source" in text
+    assert r"model\x1b]0;title\x07[bold] by source" in printed
+    assert r"model\\x1b]0;title\\x07[bold] by source" in written  # which Markdown shows alike
     assert r"a\x1b[31mred\x9b|\n[bold]b[/bold]" in printed
-    assert r"| a\x1b[31mred\x9b\|\n[bold]b[/bold] |" in written
+    assert r"| a\\x1b[31mred\\x9b\|\\n[bold]b[/bold] |" in written
     # numbers for programs keep the name as it is
     assert evil in json.loads((tmp_path / "out" / "metrics.json").read_text())["models"][0]["source_counts"]
 
@@ -425,7 +435,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_command_scores_saves_and_prints(benchmark: Path, model: Path, tmp_path: Path, capsys) -> None:
     out = tmp_path / "out"
     options = ["--model", str(model), "--out", str(out), "--draws", "20", "--device", "cpu", "--batch-tokens", "99"]
-    assert run([str(benchmark), *options]) == 0
+    assert run([str(benchmark), *options, "--verbose"]) == 0
     text = capsys.readouterr().out
     assert "bis10 by source" in text
     assert "Threshold held out: chosen on the other 4 of 5 folds of problems" in text
@@ -452,7 +462,11 @@ def test_the_command_measures_saved_scores_without_benchmark_or_model(
     assert "Threshold fixed at 0.5" in text
     assert "by length (2) less by length" in text
     assert not (tmp_path / "b" / "scores.jsonl").exists()
-    assert (tmp_path / "b" / "metrics.md").read_text().startswith("# Evaluation\n\n## Metrics\n\n| metric |")
+    assert (
+        (tmp_path / "b" / "metrics.md")
+        .read_text()
+        .startswith("# Evaluation\n\n## Metrics on ProcessBench\n\n| metric |")
+    )
 
 
 def test_the_command_refuses_what_makes_no_sense(benchmark: Path, model: Path) -> None:

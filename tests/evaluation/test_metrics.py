@@ -1,6 +1,9 @@
 """Metrics worked by hand and against scikit-learn; thresholds against an oracle."""
 
+import random
 import warnings
+from bisect import bisect_left
+from fractions import Fraction
 from time import perf_counter
 
 import numpy as np
@@ -229,11 +232,11 @@ def ranges_of(scores, labels, sources):
 
 
 def candidates_of(scores):
-    """Distinct scores rounded to 4 digits; when more than 1,000, 1,000 of them evenly spaced by rank."""
+    """Distinct scores rounded by Python; when more than 1,000, every (count // 1,000)-th of them."""
     best = sorted({round(score, 4) for score in scores})
-    if len(best) <= 1000:
-        return best
-    return [best[round(i * (len(best) - 1) / 999)] for i in range(1000)]
+    if len(best) > 1000:
+        best = best[:: len(best) // 1000]
+    return best
 
 
 steps = st.lists(
@@ -252,19 +255,47 @@ def test_the_search_finds_what_the_oracle_finds(sampled) -> None:
     assert best == next(t for t, v in zip(candidates, values, strict=True) if v >= max(values) - 1e-12)
 
 
-def test_more_than_a_thousand_candidates_are_thinned_evenly() -> None:
-    scores = np.random.default_rng(0).random(5000)
-    expected = candidates_of(scores.tolist())
-    assert len(expected) == 1000
-    assert candidate_thresholds(scores).tolist() == expected
-    labels, sources = (
-        np.where(scores + np.random.default_rng(1).normal(0, 0.3, 5000) > 0.4, 1, -1),
-        np.arange(5000) % 3,
-    )
-    best = best_threshold(*ranges_of(scores, labels, sources), overall_f1)
-    near = [t for t in expected if abs(t - best) < 0.02]
-    best = value_at(best, scores, labels, sources)
-    assert all(value_at(t, scores, labels, sources) <= best + 1e-12 for t in near)
+@pytest.mark.parametrize(
+    ("n", "n_candidates"), [(999, 999), (1000, 1000), (1001, 1001), (1999, 1999), (2000, 1000), (2001, 1001)]
+)
+def test_more_than_a_thousand_candidates_are_thinned_as_in_the_paper_s_code(n: int, n_candidates: int) -> None:
+    digits = np.random.default_rng(n).choice(10_000, n, replace=False) / 10_000
+    for scores, expected in ((digits, n_candidates), (digits + 0.00005, None)):  # numpy's round moves some of these
+        candidates = candidate_thresholds(np.concatenate([scores, scores])).tolist()
+        assert candidates == candidates_of(scores.tolist())
+        assert expected in (None, len(candidates))
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.integers(1, 3000), st.integers(0, 10_000), st.sampled_from([5, 7]))
+def test_the_test_threshold_is_the_first_best_of_the_oracle(n: int, seed: int, digits: int) -> None:
+    """Plain Python with exact fractions, of up to 3,000 distinct scores."""
+    rng = random.Random(seed)
+    steps = [(round(rng.random(), digits), rng.choice([1, 1, -1]), rng.choice("abc")) for _ in range(n)]
+    scores, _, sources = zip(*steps, strict=True)
+    by_kind = {
+        source: [sorted(score for score, *kind in steps if kind == [label, source]) for label in (1, -1)]
+        for source in sorted(set(sources))
+    }
+
+    def overall(threshold: float) -> Fraction:
+        total = Fraction(0)
+        for correct, wrong in by_kind.values():
+            fn, tn = bisect_left(correct, threshold), bisect_left(wrong, threshold)
+            tp, fp = len(correct) - fn, len(wrong) - tn
+            f1 = [Fraction(2 * hits, 2 * hits + fp + fn) if hits + fp + fn else 0 for hits in (tp, tn)]
+            total += (len(correct) + len(wrong)) * Fraction(sum(f1), 2)
+        return total / n
+
+    best, best_value = None, Fraction(-1)
+    for threshold in candidates_of(scores):
+        if (value := overall(threshold)) > best_value:
+            best, best_value = threshold, value
+    table = StepTable.of([scored([y], [s], source=k, problem=str(i)) for i, (s, y, k) in enumerate(steps)])
+    chosen = choose_thresholds(table, "test", folds=2, seed=0)
+    assert chosen.steps == (best,)
+    counts = count_units(table, chosen)
+    assert compute_metrics(counts, np.ones((1, n)))[None, "overall"][0] == pytest.approx(float(best_value), abs=1e-12)
 
 
 def test_27_thousand_steps_are_searched_in_well_under_a_second() -> None:

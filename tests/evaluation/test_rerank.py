@@ -351,10 +351,12 @@ def test_control_characters_of_the_data_reach_neither_terminal_nor_tables(
     scorer.name = evil
     rerank(path, scorer, out=tmp_path / "a")
     assert run([str(path), "--scores", str(tmp_path / "a" / SCORES), "--out", str(tmp_path / "b")]) == 0
-    for text in (capsys.readouterr().out, (tmp_path / "b" / "metrics.md").read_text()):
+    shown, in_markdown = r"\x1b[2J\x9b3J\nmore", r"\\x1b[2J\\x9b3J\\nmore"
+    written = (tmp_path / "b" / "metrics.md").read_text()
+    for text, name in ((capsys.readouterr().out, shown), (written, in_markdown)):
         assert not {"\x1b", "\x9b"} & set(text)
-        assert r"Model: \x1b[2J\x9b3J\nmore." in text
-        assert text.count(r"\x1b[2J\x9b3J\nmore") == 2  # the model and the source
+        assert f"Model: {name}." in text
+        assert text.count(name) == 2  # the model and the source
     with pytest.raises(DataError) as raised:
         rerank(write_jsonl(tmp_path / "twice.jsonl", [records[0], records[0]]), scorer)
     assert not {"\x1b", "\x9b"} & set(str(raised.value))

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+import mprm
 from mprm.data.output import Table
 from mprm.errors import DataError
 from mprm.report import report
 from mprm.report.page import Best
 from mprm.report.runs import NOT_COMPARED, OLD_NAMES, RunsView, TrainedOn, best_marked, read_runs, view_runs
-from tests.conftest import write_jsonl
+from tests.conftest import EXCERPTS, write_jsonl
+from tests.evaluation.scorers import LengthScorer
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def metrics(runs: Path, name: str) -> dict:
 
 
 def table(view: RunsView, title: str) -> Table:
-    return next(table for table in view.tables if table.title == title)
+    return next(table for table in view.tables if table.title == title or table.title.startswith(f"{title}:"))
 
 
 def headings(table: Table) -> list[str]:
@@ -109,13 +111,48 @@ def test_the_table_after_training_groups_by_rho_and_marks_the_best_of_each_group
 
 def test_the_table_of_evaluations_has_the_paper_s_layout(runs: Path, view: RunsView) -> None:
     evaluated = table(view, "Evaluation")
+    assert evaluated.title == "Evaluation: overall F1"  # of rollouts, which are no named benchmark
+    assert evaluated.heads == ["model", "overall F1", "AUC", "bars", "lines"]
+    assert "overall F1, AUC, then macro-F1 by source" in evaluated.notes[0]
     rows = {row[0]: row[1:] for row in evaluated.rows}
     assert headings(evaluated) == ["Full data", "50% subsets"]
     for name in ("all_0", "bis_0"):
         (model,) = metrics(runs, f"eval_{name}")["models"]
-        values = [model["metrics"]["all"]["overall"]["value"]]
+        values = [model["metrics"]["all"][metric]["value"] for metric in ("overall", "auc")]
         values += [source["macro_f1"]["value"] for source in model["metrics"]["sources"].values()]
         assert rows[model["name"]] == tuple(f"{100 * value:.2f}" for value in values)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "title"),
+    [
+        ("processbench", "processbench_f1", "Evaluation on ProcessBench: ProcessBench F1"),
+        ("prmbench", "prmscore", "Evaluation on PRMBench: PRMScore"),
+    ],
+)
+def test_an_evaluation_names_its_benchmark_and_leads_with_its_metric(
+    name: str, metric: str, title: str, tmp_path: Path
+) -> None:
+    files = [
+        str(path) for path in (EXCERPTS / name).iterdir() if path.suffix != ".txt" and path.stem != "debug.jsonl"
+    ]
+    for model in ("a", "b"):
+        scorer = LengthScorer()
+        scorer.name = model
+        out = tmp_path / "runs" / model
+        mprm.evaluate(files, scorer, out=out, config=mprm.EvaluateConfig(threshold=0.9, draws=0))
+    scores = [tmp_path / "runs" / model / "scores.jsonl" for model in ("a", "b")]
+    mprm.evaluate(scores=scores, out=tmp_path / "runs" / "ab", threshold=0.9, draws=0)
+    evaluated, compared = view_runs(read_runs([tmp_path / "runs"])).tables
+    model = metrics(tmp_path / "runs", "a")["models"][0]["metrics"]
+    sources = list(model["sources"])
+    assert evaluated.title == title
+    assert evaluated.heads == ["model", title.partition(": ")[2], "AUC", *sources]
+    values = [model["all"][metric]["value"], model["all"]["auc"]["value"]]
+    values += [model["sources"][source][metric]["value"] for source in sources]
+    assert evaluated.rows[0] == ("a", *("–" if value is None else f"{100 * value:.2f}" for value in values))
+    assert compared.title == f"b less a on {title.split()[2][:-1]}"
+    assert [row[0].split(",")[0].split(":")[0] for row in compared.rows[:2]] == [title.partition(": ")[2], "AUC"]
 
 
 def test_f1_against_rho_ends_in_the_full_data(runs: Path, view: RunsView) -> None:

@@ -24,6 +24,7 @@ class EvaluateCommand(EvaluateConfig):
             is_positional=True,
         ),
     ] = ()
+    verbose: Annotated[bool, Option("Print every metric, source and difference.", group="output")] = False
     json: Json = False
 
 
@@ -36,7 +37,9 @@ def run(arguments: list[str]) -> int:
         return 0
     from mprm.cli.tables import show_tables
 
-    show_tables(evaluation.tables())
+    show_tables([*evaluation.summary(), *(evaluation.tables() if options.verbose else ())])
     if options.out is not None:
-        print(f"Scores and metrics are in {options.out}.")
+        print(f"Scores and all metrics are in {options.out}.")
+    if not options.verbose:
+        print("Every metric and source: --verbose.")
     return 0

@@ -68,7 +68,7 @@ MPRM = Program(
     about="multimodal process reward models, from annotated rollouts to the best of N.",
     example="mprm select annotations/*.jsonl --strategy bis --rho 0.10 --out bis10.jsonl",
     commands=COMMANDS,
-    resumable=("annotate", "sample", "rerank"),
+    resumable=("annotate", "sample", "rerank", "evaluate"),
 )
 
 
@@ -106,9 +106,11 @@ def run(arguments: list[str], program: Program = MPRM) -> int:
     except MprmError as error:
         print(f"{command}: {_shown(error)}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print(f"{command}: interrupted; nothing half-written was left under a final name", file=sys.stderr)
-        if name in program.resumable:
+        if str(interrupt):  # how to go on
+            print(interrupt, file=sys.stderr)
+        if name in program.resumable and any(word.startswith("--out") for word in arguments):
             print("What is done is kept; the same command continues there.", file=sys.stderr)
         return 130
     except BrokenPipeError:

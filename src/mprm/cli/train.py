@@ -27,10 +27,13 @@ def run(arguments: list[str]) -> int:
     example = "mprm train bis10.jsonl --model Qwen2.5-VL-7B-Instruct --image-root images --out runs/bis10"
     options = parsed(TrainCommand, arguments, command="train", example=example)
     from mprm.progress import progress_bar
-    from mprm.training.train import leave_process_group, train
+    from mprm.training.train import leave_process_group, resume_hint, train
 
     config = options.narrowed(TrainConfig)
-    trained = train(options.paths, config, resume=options.resume, force=options.force, progress=progress_bar)
+    try:
+        trained = train(options.paths, config, resume=options.resume, force=options.force, progress=progress_bar)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(resume_hint(config.out)) from None
     leave_process_group()
     if not trained.is_first:
         return 0

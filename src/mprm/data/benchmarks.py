@@ -158,7 +158,8 @@ def _read_file(
             notes.setdefault(text, []).append(record.location)
         for number, item in enumerate(items, start=1):
             own_id = item.id or _default_id(file, record.number, number)
-            solution = replace(item, id=own_id, source=item.source or file.source, location=record.location)
+            source, benchmark = item.source or file.source, item.benchmark or fmt.name
+            solution = replace(item, id=own_id, source=source, benchmark=benchmark, location=record.location)
             if fmt.needs_image and not solution.images and not text_only:
                 bad.append(
                     f"{record.location}: the record names no image; expected a path (text-only data: --text-only)"
@@ -317,8 +318,8 @@ def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
             issues.add("error_past_the_end", PAST_THE_END)
         labels = tuple(INCORRECT if number in wrong else CORRECT for number in range(1, len(steps) + 1))
         own_id = f"{name}/{source}/{kind}" if name else ""
-        problem = problem_key(original)
-        solutions.append(_solution(question, steps, labels=labels, id=own_id, source=source, problem=problem))
+        fields = {"labels": labels, "id": own_id, "source": source, "benchmark": f"prmbench/{kind}"}
+        solutions.append(_solution(question, steps, (), problem=problem_key(original), **fields))
     return tuple(solutions)
 
 

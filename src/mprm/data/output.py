@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import mmap
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -316,12 +317,25 @@ class Table:
 
     def markdown(self) -> str:
         """The table in Markdown, under its title."""
-        notes = map(printable, self.notes)
-        return "\n\n".join([f"## {printable(self.title)}", markdown_table(self.heads, self.rows), *notes]) + "\n"
+        title, *notes = map(markdown_text, (self.title, *self.notes))
+        heads, *rows = ([*map(markdown_text, line)] for line in (self.heads, *self.rows))
+        return "\n\n".join([f"## {title}", markdown_table(heads, rows), *notes]) + "\n"
+
+
+def markdown_text(text: str) -> str:
+    r"""The text as Markdown that shows it as it is: no HTML, links, images or emphasis.
+
+    Examples
+    --------
+    >>> print(markdown_text("<b> [a](b) *c* _d_ e_f"))
+    \<b> \[a](b) \*c\* \_d\_ e_f
+    """
+    # a bracket that no link can begin with, and an underscore within a word, are only that
+    return re.sub(r"[\\`*<&~]|\[(?=.*\][(\[:])|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", printable(text))
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    r"""The table in Markdown: the first column left, the others right; whatever could break it is escaped.
+    r"""The table in Markdown: the first column left, the others right; Markdown in its cells stays Markdown.
 
     Examples
     --------

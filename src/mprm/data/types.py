@@ -166,6 +166,8 @@ class Solution:
     labels: tuple[int, ...] = ()
     """1 correct, -1 incorrect, 0 ignored; one for each step."""
     images: tuple[str, ...] = ()
+    benchmark: str = ""
+    """The benchmark's format, and the kind of solution where its own metric counts only some: prmbench/modified."""
     location: str = ""
     """FILE:LINE."""
 

@@ -32,6 +32,7 @@ METRICS = {
     "erroneous_accuracy": "accuracy on erroneous solutions",
     "correct_accuracy": "accuracy on correct solutions",
     "processbench_f1": "ProcessBench F1, mean over sources",
+    "prmscore": "PRMScore: mean F1 of both classes, modified solutions",
 }
 """Names and what they mean; for one source there is no ``overall``."""
 LEVEL = 0.95
@@ -94,6 +95,8 @@ class UnitCounts:
     """Shape (U,): problem of each unit."""
     steps: FloatArray
     """Shape (U, 4): `metrics.hit_counts` of the unit's steps."""
+    modified: FloatArray
+    """Shape (U, 4): `metrics.hit_counts` of its steps that PRMScore counts."""
     solutions: FloatArray
     """Shape (U, 4): `metrics.hit_counts` of its solutions, for first errors."""
     bins: FloatArray
@@ -120,6 +123,7 @@ def count_units(table: StepTable, thresholds: Thresholds) -> UnitCounts:
         shape = (n_units, 4)
         return _summed(unit, column, np.ones(len(t)), shape) + _summed(unit, column + 1, is_hit, shape)
 
+    ranges = metrics.step_ranges(table)
     scores, is_correct = table.scores[table.is_counted], table.labels[table.is_counted] == 1
     solution = table.solution[table.is_counted]
     source, unit, bins = table.source[solution], unit_of_solution[solution], metrics.calibration_bin(scores)
@@ -134,7 +138,8 @@ def count_units(table: StepTable, thresholds: Thresholds) -> UnitCounts:
         n_problems=len(table.problems),
         source=units[:, 0],
         problem=units[:, 1],
-        steps=hits(metrics.step_ranges(table), thresholds.steps),
+        steps=hits(ranges, thresholds.steps),
+        modified=hits(ranges.only(table.is_modified[ranges.solution]), thresholds.steps),
         solutions=hits(metrics.first_error_ranges(table), thresholds.solutions),
         bins=np.concatenate([_summed(unit, bins, amount, (n_units, BINS)) for amount in amounts], 1),
         rankings=tuple(rankings),
@@ -152,10 +157,12 @@ def compute_metrics(counts: UnitCounts, weights_D_P: FloatArray) -> dict[Key, Fl
     weights_D_U = weights_D_P[:, counts.problem]
     steps_D_K = counts.by_source(counts.steps, weights_D_P)
     solutions_D_K = counts.by_source(counts.solutions, weights_D_P)
+    modified_D_K = counts.by_source(counts.modified, weights_D_P)
     values: dict[Key, FloatArray] = {(None, "overall"): metrics.overall_f1(steps_D_K)}
-    for name, steps, solutions in [
-        *((name, steps_D_K[:, k], solutions_D_K[:, k]) for k, name in enumerate(counts.sources)),
-        (None, steps_D_K.sum(1), solutions_D_K.sum(1)),
+    kinds = (steps_D_K, solutions_D_K, modified_D_K)
+    for name, (steps, solutions, modified) in [
+        *((name, [kind[:, k] for kind in kinds]) for k, name in enumerate(counts.sources)),
+        (None, [kind.sum(1) for kind in kinds]),
     ]:
         values[name, "macro_f1"] = metrics.macro_f1(steps)
         values[name, "f1_correct"], values[name, "f1_error"] = metrics.f1_by_class(steps)
@@ -164,6 +171,7 @@ def compute_metrics(counts: UnitCounts, weights_D_P: FloatArray) -> dict[Key, Fl
         values[name, "erroneous_accuracy"] = metrics.defined_ratio(solutions[:, 1], solutions[:, 0])
         values[name, "correct_accuracy"] = metrics.defined_ratio(solutions[:, 3], solutions[:, 2])
         values[name, "processbench_f1"] = metrics.processbench_f1(solutions)
+        values[name, "prmscore"] = metrics.prmscore(modified)
     values[None, "processbench_f1"] = metrics.mean_processbench_f1(solutions_D_K)
     bins = (weights_D_U @ counts.bins).reshape(len(weights_D_P), 3, BINS)
     values[None, "ece"] = metrics.expected_calibration_error(bins)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,14 +19,14 @@ from mprm.data.records import Paths
 from mprm.data.types import StepScorer
 from mprm.errors import ConfigError
 from mprm.evaluation.bootstrap import METRICS, Comparison, Estimate, Key, ModelResult, compare, model_result
-from mprm.evaluation.metrics import Threshold, folds_of, step_counts
+from mprm.evaluation.metrics import HEADLINES, Threshold, folds_of, step_counts
 from mprm.evaluation.scores import (
     SCORES,
     ScoredSolutions,
     ScoringConfig,
     check_same_steps,
     read_scores,
-    score_benchmark,
+    scored_solutions,
     without_scores,
     write_scores,
 )
@@ -39,7 +40,12 @@ SOURCE_COLUMNS = {
     "ap_error": "AP error",
     "first_error_accuracy": "first-error accuracy",
     "processbench_f1": "ProcessBench F1",
+    "prmscore": "PRMScore",
 }
+QUESTIONS_AT_ONCE = 256
+"""Questions scored between two saves; a benchmark has few solutions of each."""
+MAX_SOURCES, MAX_WARNINGS = 12, 4
+"""What the summary lists at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +93,23 @@ class Evaluation:
     """Every other model against the first."""
 
     @property
+    def benchmark(self) -> str:
+        """Name of the benchmark; empty where it is not known or there are several."""
+        return HEADLINES.get(self.models[0].table.benchmark, ("", ""))[0]
+
+    @property
+    def headline(self) -> str:
+        """The metric that the benchmark's authors report; else the paper's."""
+        return HEADLINES.get(self.models[0].table.benchmark, ("", "overall"))[1]
+
+    @property
+    def metrics(self) -> list[str]:
+        """All metrics, the headline and AUC first, without those that no model has."""
+        ordered = dict.fromkeys([self.headline, "auc", *METRICS])
+        is_prmbench = any(model.value("prmscore") is not None for model in self.models)
+        return [metric for metric in ordered if metric != "prmscore" or is_prmbench]
+
+    @property
     def threshold(self) -> str:
         """How thresholds were chosen, in words that go with every number."""
         config = self.config
@@ -102,25 +125,60 @@ class Evaluation:
             "mprm": __version__,
             "config": self.config.recorded(),
             "benchmark": [asdict(file) for file in self.files],
+            "headline": {"benchmark": self.benchmark, "metric": self.headline},
             "notes": list(self.notes),
             "threshold": self.threshold,
             "models": [_model_json(model) for model in self.models],
             "comparisons": [{**asdict(pair), "differences": _nested(pair.differences)} for pair in self.comparisons],
         }
 
-    def tables(self) -> list[Table]:
-        heads, rows = ["metric"], [[title] for title in METRICS.values()]
-        for model in self.models:
-            heads += [model.name, "95% interval"]
-            for row, metric in zip(rows, METRICS, strict=True):
-                row += [_number(model.value(metric)), _interval(model.metrics[None, metric])]
+    def summary(self) -> list[Table]:
+        """What decides, on one screen of 80 columns: the headline metric and AUC, differences, and sources."""
+        shown = {self.headline: _short(self.headline), "auc": "AUC"}
+        table = self.models[0].table
+        counts = step_counts(table)
+        rows = [[model.name, *(_with_interval(model.metrics[None, m]) for m in shown)] for model in self.models]
+        title = (
+            f"{self.benchmark or 'Evaluation'}: {counts.n_solutions:,} solutions of {counts.n_problems:,} problems"
+        )
+        tables = [Table(title=title, heads=["model", *shown.values()], rows=rows)]
+        for pair in self.comparisons:
+            lines = [(name, pair.differences[None, metric]) for metric, name in shown.items()]
+            rows = [[name, _with_interval(d.estimate, "+"), _number(d.p_value)] for name, d in lines]
+            heads = ["metric", "difference", "p"]
+            tables.append(Table(title=f"{pair.model} less {pair.baseline}", heads=heads, rows=rows))
+        if 1 < len(table.sources) <= MAX_SOURCES:
+            metric = "macro_f1" if self.headline == "overall" else self.headline
+            rows = [[name, *(_number(m.value(metric, name)) for m in self.models)] for name in table.sources]
+            heads = ["source", *(model.name for model in self.models)]
+            tables.append(Table(title=f"{_short(metric)} by source", heads=heads, rows=rows))
+        warnings = list(dict.fromkeys(f"{warning}." for model in self.models for warning in _warnings(model)))
+        if len(warnings) > MAX_WARNINGS:
+            warnings[MAX_WARNINGS - 1 :] = [f"{len(warnings) - MAX_WARNINGS + 1} more warnings: --verbose."]
+        tables[-1] = replace(tables[-1], notes=[*self._notes(), *warnings])
+        return tables
+
+    def _notes(self) -> list[str]:
         notes = [f"{self.threshold}.", *(f"{note}." for note in self.notes)]
         if self.config.draws:
-            notes.insert(1, f"Intervals: {self.config.draws:,} bootstrap draws of problems, thresholds as chosen.")
+            draws = f"{self.config.draws:,} bootstrap draws of problems"
+            notes.insert(1, f"95% intervals: {draws}, thresholds as chosen.")
+        return notes
+
+    def tables(self) -> list[Table]:
+        """All metrics, those of each source, and all differences."""
+        metrics = self.metrics
+        heads, rows = ["metric"], [[METRICS[metric]] for metric in metrics]
+        for model in self.models:
+            heads += [model.name, "95% interval"]
+            for row, metric in zip(rows, metrics, strict=True):
+                row += [_number(model.value(metric)), _interval(model.metrics[None, metric])]
+        title = f"Metrics on {self.benchmark}" if self.benchmark else "Metrics"
+        columns = [metric for metric in metrics if metric in SOURCE_COLUMNS]
         return [
-            Table(title="Metrics", heads=heads, rows=rows, notes=notes),
-            *(_source_table(model, self.threshold) for model in self.models),
-            *(_comparison_table(pair, self.threshold) for pair in self.comparisons),
+            Table(title=title, heads=heads, rows=rows, notes=self._notes()),
+            *(_source_table(model, self.threshold, columns) for model in self.models),
+            *(_comparison_table(pair, self.threshold, metrics) for pair in self.comparisons),
         ]
 
 
@@ -164,8 +222,8 @@ def evaluate(
     model
         Folder of a process reward model, or anything with ``score_many``. It comes after the models of saved scores.
     config, options
-        See `EvaluateConfig`. With ``out``, scores.jsonl is written as soon as the model is done, metrics.json and
-        metrics.md at the end.
+        See `EvaluateConfig`. With ``out``, scores are saved as they come, and a run that was stopped continues;
+        metrics.json and metrics.md are written at the end.
     """
     config = EvaluateConfig.of(config, options if model is None else {**options, "model": model})
     if config.model is None and not config.scores:
@@ -179,56 +237,61 @@ def evaluate(
     files = benchmark.files if benchmark else ()
     if config.out is not None:
         config.check_outputs([], [*config.scores, *(file.path for file in files)])
-    scored = [read_scores(path) for path in config.scores]
-    if scored:
-        expected = scored[0] if benchmark is None else without_scores(benchmark)
-        for saved in scored:
-            check_same_steps(expected, saved)
-    if benchmark is not None and config.model is not None:
-        scored.append(_score(benchmark, config, progress))
-    models = []
-    for index, saved in enumerate(scored):
-        n_before = [other.model for other in scored[:index]].count(saved.model)
-        name = f"{saved.model} ({n_before + 1})" if n_before else saved.model
-        choice = {"folds": config.folds, "draws": config.draws, "seed": config.seed}
-        models.append(model_result(saved.solutions, config.threshold, name=name, **choice))
-    evaluation = Evaluation(
-        config=config,
-        files=files,
-        # notes on scores files say nothing new beside the benchmark that they are the scores of
-        notes=benchmark.notes if benchmark else tuple(note for saved in scored for note in saved.notes),
-        models=tuple(models),
-        comparisons=tuple(compare(model, models[0], draws=config.draws, seed=config.seed) for model in models[1:]),
-    )
-    if config.out is not None:
-        numbers = evaluation.to_json()
-        config.write_results(
-            numbers,
-            "# Evaluation\n\n" + "\n".join(table.markdown() for table in evaluation.tables()),
-            command="evaluate",
-            config={**numbers["config"], "models": [m.name for m in evaluation.models], **_model_info(config)},
-            inputs=numbers["benchmark"],
-            sources=numbers["models"][0]["source_counts"],
+    with ExitStack() as stack:
+        scored = [read_scores(path) for path in config.scores]
+        if scored:
+            expected = scored[0] if benchmark is None else without_scores(benchmark)
+            scored = [check_same_steps(expected, saved) for saved in scored]
+        if benchmark is not None and config.model is not None:
+            scored.append(stack.enter_context(_scored(benchmark, config, progress)))
+        models = []
+        for index, saved in enumerate(scored):
+            n_before = [other.model for other in scored[:index]].count(saved.model)
+            name = f"{saved.model} ({n_before + 1})" if n_before else saved.model
+            choice = {"folds": config.folds, "draws": config.draws, "seed": config.seed}
+            models.append(model_result(saved.solutions, config.threshold, name=name, **choice))
+        evaluation = Evaluation(
+            config=config,
+            files=files,
+            # notes on scores files say nothing new beside the benchmark that they are the scores of
+            notes=benchmark.notes if benchmark else tuple(note for saved in scored for note in saved.notes),
+            models=tuple(models),
+            comparisons=tuple(
+                compare(model, models[0], draws=config.draws, seed=config.seed) for model in models[1:]
+            ),
         )
+        if config.out is not None:
+            numbers = evaluation.to_json()
+            config.write_results(
+                numbers,
+                "# Evaluation\n\n" + "\n".join(table.markdown() for table in evaluation.tables()),
+                command="evaluate",
+                config={**numbers["config"], "models": [m.name for m in evaluation.models], **_model_info(config)},
+                inputs=numbers["benchmark"],
+                sources=numbers["models"][0]["source_counts"],
+            )
     return evaluation
 
 
-def _score(benchmark: Benchmark, config: EvaluateConfig, progress: Progress) -> ScoredSolutions:
+@contextmanager
+def _scored(benchmark: Benchmark, config: EvaluateConfig, progress: Progress) -> Iterator[ScoredSolutions]:
     """Score the benchmark and save the scores; whatever can be wrong is detected before."""
     check_images_exist(benchmark, config.image_root)
     if isinstance(config.model, str):  # another model need not open them
         check_images_readable(benchmark, config.image_root)
     if config.threshold == "held-out":
         folds_of(tuple(dict.fromkeys(s.problem for s in benchmark.solutions)), folds=config.folds, seed=config.seed)
-    scored = score_benchmark(benchmark, config.load_model(), progress=progress)
-    if config.out is not None:
-        write_scores(
-            config.path(SCORES),
-            scored.solutions,
-            config={**config.recorded(), "model": scored.model, **_model_info(config)},
-            inputs=[asdict(file) for file in benchmark.files],
-        )
-    return scored
+    options: dict[str, Any] = {"force": config.force, "at_once": QUESTIONS_AT_ONCE, "progress": progress}
+    out = None if config.out is None else config.path(SCORES)
+    with scored_solutions(benchmark.solutions, config.load_model(), out=out, **options) as (scored, run):
+        if out is not None:
+            write_scores(
+                out,
+                scored.solutions,
+                config={**config.recorded(), **run, **_model_info(config)},
+                inputs=[asdict(file) for file in benchmark.files],
+            )
+        yield scored
 
 
 def _model_info(config: EvaluateConfig) -> dict[str, Any]:
@@ -241,15 +304,15 @@ def _model_info(config: EvaluateConfig) -> dict[str, Any]:
     return {"model_info": {"path": config.model, "prm_config.json": content}}
 
 
-def _source_table(model: ModelResult, threshold: str) -> Table:
+def _source_table(model: ModelResult, threshold: str, columns: Sequence[str]) -> Table:
     rows = []
     for k, source in enumerate([*model.table.sources, None]):
         counts = step_counts(model.table, None if source is None else k)
         is_single_class = source is not None and not (counts.n_correct and counts.n_error)
         sizes = [f"{n:,}" for n in (counts.n_solutions, counts.n_counted, counts.n_error, counts.n_unscored)]
-        values = [_number(model.value(metric, source)) for metric in SOURCE_COLUMNS]
-        if source is None:  # the paper's value stands in the row of all, under the macro-F1 that it is a mean of
-            values[0] = _number(model.value("overall"))
+        # the paper's value stands in the row of all, under the macro-F1 that it is a mean of
+        names = ["overall" if (source, metric) == (None, "macro_f1") else metric for metric in columns]
+        values = [_number(model.value(metric, source)) for metric in names]
         rows.append([("all" if source is None else source) + "*" * is_single_class, *sizes, *values])
     steps, solutions = (
         ", ".join(f"{value:.4g}" for value in values)
@@ -257,7 +320,7 @@ def _source_table(model: ModelResult, threshold: str) -> Table:
     )
     return Table(
         title=f"{model.name} by source",
-        heads=["source", "solutions", "steps counted", "error steps", "steps unscored", *SOURCE_COLUMNS.values()],
+        heads=["source", "solutions", "steps counted", "error steps", "steps unscored", *map(_short, columns)],
         rows=rows,
         notes=[
             f"{threshold}; for steps {steps}; for first errors {solutions}.",
@@ -291,12 +354,12 @@ def _warnings(model: ModelResult) -> list[str]:
     return warnings
 
 
-def _comparison_table(pair: Comparison, threshold: str) -> Table:
+def _comparison_table(pair: Comparison, threshold: str, metrics: Sequence[str]) -> Table:
     rows = []
-    for metric, title in METRICS.items():
+    for metric in metrics:
         difference = pair.differences[None, metric]
         value = _number(difference.estimate.value, "+.4f")
-        rows.append([title, value, _interval(difference.estimate), _number(difference.p_value)])
+        rows.append([METRICS[metric], value, _interval(difference.estimate), _number(difference.p_value)])
     notes = [f"{threshold}."]
     if pair.permutation_p is not None:
         how = "all" if pair.is_exact else "random"
@@ -310,8 +373,17 @@ def _comparison_table(pair: Comparison, threshold: str) -> Table:
     return Table(title=f"{pair.model} less {pair.baseline}", heads=heads, rows=rows, notes=notes)
 
 
+def _short(metric: str) -> str:
+    return {"overall": "overall F1", **SOURCE_COLUMNS}[metric]
+
+
 def _number(value: float | None, form: str = ".4f") -> str:
     return "–" if value is None else format(value, form)
+
+
+def _with_interval(estimate: Estimate, sign: str = "") -> str:
+    value, to = _number(estimate.value, f"{sign}.4f"), " to " if sign else "–"
+    return value if estimate.low is None else f"{value} ({estimate.low:{sign}.3f}{to}{estimate.high:{sign}.3f})"
 
 
 def _interval(estimate: Estimate) -> str:

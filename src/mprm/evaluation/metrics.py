@@ -1,7 +1,8 @@
 """The steps of a benchmark as arrays, the metrics made of them, and the thresholds that predictions need.
 
-F1, accuracy and calibration of steps; AUC and average precision; first-error accuracy and ProcessBench's F1. All are
-computed for any number of bootstrap draws at once. A threshold is chosen on other problems than it is reported on.
+F1, accuracy and calibration of steps; AUC and average precision; first-error accuracy, ProcessBench's F1 and
+PRMBench's PRMScore. All are computed for any number of bootstrap draws at once. A threshold is chosen on other
+problems than it is reported on.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ Threshold = Literal["held-out", "test"] | float
 BINS = 15
 """Bins of the calibration error, of equal width."""
 MAX_CANDIDATES = 1000
+HEADLINES = {
+    "visualprocessbench": ("VisualProcessBench", "overall"),
+    "processbench": ("ProcessBench", "processbench_f1"),
+    "prmbench": ("PRMBench", "prmscore"),
+    "vlrmbench": ("VLRMBench", "overall"),
+}
+"""Name of each benchmark, and the metric that its authors report."""
 TOLERANCE = 1e-12
 """Values that differ by less are equal: their sums were only rounded differently."""
 
@@ -46,6 +54,10 @@ class StepTable:
     """Shape (N,): index into ``problems``."""
     sources: tuple[str, ...]
     problems: tuple[str, ...]
+    is_modified: BoolArray
+    """Shape (N,): whether PRMScore counts the solution: a modified one of PRMBench, the first of its id."""
+    benchmark: str
+    """Format of the benchmark; empty where there are several, or it is not known."""
 
     @classmethod
     def of(cls, solutions: Sequence[ScoredSolution]) -> StepTable:
@@ -53,6 +65,11 @@ class StepTable:
         sources = {name: index for index, name in enumerate(dict.fromkeys(s.source for s in solutions))}
         problems = {key: index for index, key in enumerate(dict.fromkeys(s.problem for s in solutions))}
         scores = [np.nan if score is None else score for s in solutions for score in s.scores]
+        first = {(s.source, s.id): number for number, s in reversed(list(enumerate(solutions)))}
+        modified = [
+            s.benchmark == "prmbench/modified" and first[s.source, s.id] == n for n, s in enumerate(solutions)
+        ]
+        benchmarks = {s.benchmark.partition("/")[0] for s in solutions}
         table = cls(
             scores=np.array(scores, dtype=np.float64),
             labels=np.array([label for s in solutions for label in s.labels], dtype=np.int64),
@@ -62,6 +79,8 @@ class StepTable:
             problem=np.array([problems[s.problem] for s in solutions], dtype=np.int64),
             sources=tuple(sources),
             problems=tuple(problems),
+            is_modified=np.array(modified),
+            benchmark=benchmarks.pop() if len(benchmarks) == 1 else "",
         )
         if not table.labels.any():
             raise DataError("no step is labelled correct or incorrect; there is nothing to evaluate a model by")
@@ -175,6 +194,19 @@ def mean_processbench_f1(counts_K: FloatArray) -> FloatArray:
     return defined_ratio(np.where(is_defined, f1_K, 0).sum(-1), is_defined.sum(-1).astype(np.float64))
 
 
+def prmscore(counts: FloatArray) -> FloatArray:
+    """PRMBench's PRMScore: the mean of both F1; that of correct steps where none is incorrect; nan without steps.
+
+    Examples
+    --------
+    >>> prmscore(np.array([[1.0, 0.0, 4.0, 3.0], [0.0, 0.0, 4.0, 3.0]])).round(4).tolist()  # 2 * 3 / (2 * 3 + 1)
+    [0.375, 0.8571]
+    """
+    n_error, _, n_correct, _ = np.moveaxis(counts, -1, 0)
+    values = np.where(n_error > 0, macro_f1(counts), f1_by_class(counts)[0])
+    return np.where(n_error + n_correct > 0, values, np.nan)
+
+
 def calibration_bin(scores: FloatArray) -> IntArray:
     """Index of each score's bin among 15 of equal width; the last one takes 1."""
     return np.minimum((scores * BINS).astype(np.int64), BINS - 1)
@@ -254,6 +286,9 @@ class HitRanges(NamedTuple):
     above: FloatArray
     up_to: FloatArray
 
+    def only(self, is_kept: BoolArray) -> HitRanges:
+        return HitRanges(self.solution[is_kept], self.is_error[is_kept], self.above[is_kept], self.up_to[is_kept])
+
 
 def step_ranges(table: StepTable) -> HitRanges:
     """The ranges of the steps that count: a step is predicted correct when its score is at least the threshold."""
@@ -312,11 +347,12 @@ class Thresholds:
 
 
 def candidate_thresholds(scores: FloatArray) -> FloatArray:
-    """The distinct scores, rounded to 4 digits; 1,000 of them, evenly spaced by rank, when there are more."""
-    distinct = np.unique(np.round(scores, 4))
-    if len(distinct) <= MAX_CANDIDATES:
-        return distinct
-    return distinct[np.linspace(0, len(distinct) - 1, MAX_CANDIDATES).round().astype(np.int64)]
+    """The distinct scores to 4 digits, in order; when there are more than 1,000, every (count // 1,000)-th of them.
+
+    As the paper's code takes them. Python's ``round`` is exact; numpy's scales first, and may end one digit away.
+    """
+    distinct = sorted({round(score, 4) for score in np.unique(scores).tolist()})
+    return np.array(distinct[:: max(1, len(distinct) // MAX_CANDIDATES)])
 
 
 def best_threshold(ranges: HitRanges, sources: IntArray, metric: Callable[[FloatArray], FloatArray]) -> float | None:
@@ -360,7 +396,7 @@ def choose_thresholds(table: StepTable, threshold: Threshold, *, folds: int, see
         masks = [fold != number for number in range(folds)]
 
     def best(ranges: HitRanges, metric: Callable[[FloatArray], FloatArray]) -> list[float | None]:
-        parts = (HitRanges(*(column[mask[table.problem[ranges.solution]]] for column in ranges)) for mask in masks)
+        parts = (ranges.only(mask[table.problem[ranges.solution]]) for mask in masks)
         return [best_threshold(part, table.source[part.solution], metric) for part in parts]
 
     steps = [t for t in best(step_ranges(table), overall_f1) if t is not None]

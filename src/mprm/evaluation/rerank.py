@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,7 +13,6 @@ import numpy as np
 import xxhash
 
 from mprm.annotation.checker import AnswerChecker
-from mprm.annotation.journal import SUFFIX, Journal
 from mprm.annotation.samplers.sampler import derived_seed
 from mprm.answers.compare import read_answer
 from mprm.answers.extract import final_answer
@@ -23,7 +21,7 @@ from mprm.config import Option, takes
 from mprm.data.candidates import read_candidates
 from mprm.data.charts import Chart, can_draw, line_figure, save_figure
 from mprm.data.images import image_files
-from mprm.data.output import Table, atomic_write, check_not_inputs, hash_file, printable
+from mprm.data.output import Table, atomic_write, check_not_inputs, hash_file, markdown_text, printable
 from mprm.data.records import find_files, is_url
 from mprm.data.types import Candidate, CandidateSet, StepScorer
 from mprm.errors import ConfigError, DataError, OutputExistsError
@@ -46,9 +44,8 @@ from mprm.evaluation.scores import (
     ScoredSolutions,
     ScoringConfig,
     hash_chain,
-    name_of,
     read_lines,
-    score_solutions,
+    scored_solutions,
     with_scores,
     write_scores,
 )
@@ -56,8 +53,6 @@ from mprm.progress import Progress, silent
 
 FIGURES = ("best_of_n.svg", "best_of_n.png")
 """Written where Altair is installed."""
-QUESTIONS_AT_ONCE = 64
-"""Questions scored between two saves: many chains to batch, little work to lose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +252,7 @@ def _check_outputs(config: RerankConfig, inputs: list[str]) -> None:
     inputs = inputs if config.scores is None else [*inputs, config.scores]
     saved = Path(config.path(SCORES)).expanduser()
     if config.model is not None:
-        check_not_inputs(inputs, [saved, config.path(SCORES + SUFFIX)])
+        check_not_inputs(inputs, [saved])
         if saved.exists() and not config.force:
             raise OutputExistsError(
                 f"{saved} holds scores already; use them with --scores {saved}, or score again with --force"
@@ -322,36 +317,11 @@ def score_candidates(
 
     A run that was stopped continues, with the same candidates and model (``fingerprint``, or else name) only.
     """
-    model = name_of(scorer)
-    solutions = {entry.key: entry.solutions for entry in sets}
-    chains = [solution.chain for candidates in solutions.values() for solution in candidates]
-    run = {
-        "model": model,
-        "model_fingerprint": getattr(scorer, "fingerprint", model),
-        "candidates": xxhash.xxh3_128_hexdigest("".join(map(hash_chain, chains)).encode()),
-    }
-    journaled: AbstractContextManager[Any] = nullcontext({}) if out is None else Journal(out, run=run, force=force)
-    with journaled as journal, progress("scoring", len({chain for chain in chains if chain.steps})) as advance:
-        done = [key for key in solutions if key in journal]
-        scored = {key: msgspec.json.decode(journal.line(key), type=_Saved).lines for key in done}
-        advance(len({line.chain_xxh3 for lines in scored.values() for line in lines if line.scores}))
-        rest = [key for key in solutions if key not in scored]
-        for start in range(0, len(rest), QUESTIONS_AT_ONCE):
-            keys = rest[start : start + QUESTIONS_AT_ONCE]
-            part = iter(score_solutions([s for key in keys for s in solutions[key]], scorer, model, advance))
-            for key in keys:
-                scored[key] = list(islice(part, len(solutions[key])))
-                if out is not None:
-                    journal.add({"source": key[0], "id": key[1], "lines": scored[key]})
-        lines = tuple(line for key in solutions for line in scored[key])
+    solutions = [solution for entry in sets for solution in entry.solutions]
+    with scored_solutions(solutions, scorer, out=out, force=force, progress=progress) as (scored, run):
         if out is not None:
-            write_scores(out, lines, command="rerank", config=run, inputs=inputs)
-            journal.remove()
-    return ScoredSolutions(model=model, solutions=lines)
-
-
-class _Saved(msgspec.Struct):
-    lines: list[ScoredSolution]
+            write_scores(out, scored.solutions, command="rerank", config=run, inputs=inputs)
+    return scored
 
 
 def read_candidate_scores(path: str | Path, sets: Sequence[CandidateSet]) -> ScoredSolutions:
@@ -461,7 +431,7 @@ def _write(reranking: Reranking, sets: Sequence[CandidateSet], inputs: list[dict
             save_figure(figure, temporary, name[-3:])
     scores = config.scores or (None if config.model is None else config.path(SCORES))
     picture = f"![Accuracy against N]({FIGURES[0]})\n\n" if figures else ""
-    notes = "".join(f"- {note}\n" for note in reranking.notes())
+    notes = "".join(f"- {markdown_text(note)}\n" for note in reranking.notes())
     config.write_results(
         reranking.to_json(),
         f"# Best of N\n\n{notes}\n{picture}" + "\n".join(table.markdown() for table in reranking.tables()),

@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import xxhash
 
+from mprm.annotation.journal import SUFFIX, Journal
 from mprm.config import Force, ModelOptions, Option, Seed
-from mprm.data.output import MANIFEST_SUFFIX, atomic_write, check_outputs, write_with_manifest
+from mprm.data.output import MANIFEST_SUFFIX, atomic_write, check_not_inputs, check_outputs, write_with_manifest
+from mprm.data.records import is_url
 from mprm.data.types import Chain, Solution, StepScorer, first_error_of
 from mprm.errors import DataError, InputNotFoundError
 from mprm.progress import Advance, Progress, silent
@@ -66,7 +68,11 @@ class ScoringConfig(ModelOptions):
     def check_outputs(self, names: Sequence[str], inputs: Sequence[str | Path]) -> None:
         """Stop when an output would replace an input, or another file without ``force``, or cannot be written."""
         written = [*names, *RESULTS, *([] if self.model is None else [SCORES, SCORES + MANIFEST_SUFFIX])]
-        check_outputs(map(self.path, written), inputs=inputs, force=self.force)
+        partial = Path(self.path(SCORES + SUFFIX)).expanduser()
+        check_not_inputs(inputs, [partial])
+        # what stands beside the work of a stopped run is of that run
+        force = self.force or (self.model is not None and partial.exists())
+        check_outputs(map(self.path, written), inputs=inputs, force=force)
 
     def write_results(self, metrics: Mapping[str, Any], text: str, **manifest: Any) -> None:
         with atomic_write(self.path("metrics.md")) as temporary:
@@ -84,6 +90,8 @@ class ScoredSolution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Files of earlier versions name it in their manifest."""
     problem: str = ""
     chain_xxh3: str = ""
+    benchmark: str = ""
+    """See `Solution.benchmark`; unknown in files of earlier versions."""
     labels: tuple[int, ...] = ()
     """1 correct, -1 incorrect, 0 ignored; empty for a candidate."""
     first_error: int | None = None
@@ -125,6 +133,7 @@ def with_scores(solution: Solution, model: str, scores: Sequence[float]) -> Scor
         model=model,
         problem=solution.problem,
         chain_xxh3=hash_chain(solution.chain),
+        benchmark=solution.benchmark,
         labels=solution.labels,
         first_error=solution.first_error,
         scores=saved,
@@ -160,9 +169,61 @@ def score_benchmark(
     benchmark: Benchmark, scorer: StepScorer, *, model: str | None = None, progress: Progress = silent
 ) -> ScoredSolutions:
     """The benchmark's solutions with the model's scores."""
+    with scored_solutions(benchmark.solutions, scorer, model=model, progress=progress) as (scored, _):
+        return scored
+
+
+@contextmanager
+def scored_solutions(
+    solutions: Sequence[Solution],
+    scorer: StepScorer,
+    *,
+    model: str | None = None,
+    out: str | None = None,
+    force: bool = False,
+    at_once: int = 64,
+    progress: Progress = silent,
+) -> Iterator[tuple[ScoredSolutions, dict[str, str]]]:
+    """The solutions with the model's scores, and what these depend on.
+
+    With ``out``, ``at_once`` questions are scored at a time and saved in ``OUT.partial`` until the block ends well; a
+    run that was stopped continues there, with the same solutions and model (``fingerprint``, or else name) only. All
+    solutions of a question are scored together: equal ones are scored once, and prefixes are shared.
+    """
     model = model or name_of(scorer)
-    with progress("scoring", len(benchmark.chains)) as advance:
-        return ScoredSolutions(model=model, solutions=score_solutions(benchmark.solutions, scorer, model, advance))
+    hashes = [hash_chain(solution.chain) for solution in solutions]
+    run = {
+        "model": model,
+        "model_fingerprint": getattr(scorer, "fingerprint", model),
+        "chains": xxhash.xxh3_128_hexdigest("".join(hashes).encode()),
+    }
+    by_question: dict[tuple[Any, ...], list[int]] = {}
+    for index, solution in enumerate(solutions):
+        by_question.setdefault((solution.question, solution.images), []).append(index)
+    questions, lines = list(by_question.values()), dict[int, ScoredSolution]()
+    has_journal = out is not None and not is_url(out)
+    at_once = at_once if has_journal else len(questions)
+    n_chains = len({key for key, solution in zip(hashes, solutions, strict=True) if solution.steps})
+    with Journal(str(out), run=run, force=force) if has_journal else nullcontext() as journal:
+        with progress("scoring", n_chains) as advance:
+            for start in range(0, len(questions), at_once):
+                part = [index for indices in questions[start : start + at_once] for index in indices]
+                key = ("questions", str(start))
+                if journal is not None and key in journal:
+                    scored = msgspec.json.decode(journal.line(key), type=_Saved).lines
+                    advance(len({line.chain_xxh3 for line in scored if line.scores}))
+                else:
+                    scored = score_solutions([solutions[index] for index in part], scorer, model, advance)
+                    if journal is not None:
+                        journal.add({"source": key[0], "id": key[1], "lines": scored})
+                lines.update(zip(part, scored, strict=True))
+        yield ScoredSolutions(model=model, solutions=tuple(lines[index] for index in range(len(solutions)))), run
+        if journal is not None:
+            journal.remove()
+
+
+class _Saved(msgspec.Struct):
+    lines: tuple[ScoredSolution, ...]
 
 
 def write_scores(
@@ -270,8 +331,11 @@ def without_scores(benchmark: Benchmark) -> ScoredSolutions:
     return ScoredSolutions(model="the benchmark", solutions=tuple(lines))
 
 
-def check_same_steps(first: ScoredSolutions, other: ScoredSolutions) -> None:
-    """Stop when the two do not hold the same solutions with the same labels, in the same order."""
+def check_same_steps(first: ScoredSolutions, other: ScoredSolutions) -> ScoredSolutions:
+    """The second, with the benchmark of the first where its file does not name it.
+
+    Stops when the two do not hold the same solutions with the same labels, in the same order.
+    """
     remedy = "models are compared on the same benchmark, so score it again with both"
     for number, (a, b) in enumerate(zip(first.solutions, other.solutions, strict=False), 1):
         for field in ("id", "source", "problem", "labels", "first_error", "chain_xxh3"):
@@ -287,3 +351,6 @@ def check_same_steps(first: ScoredSolutions, other: ScoredSolutions) -> None:
             f"{first.model} has {len(first.solutions):,} solutions and {other.model} {len(other.solutions):,};"
             f" {remedy}"
         )
+    pairs = zip(first.solutions, other.solutions, strict=True)
+    named = (b if b.benchmark else msgspec.structs.replace(b, benchmark=a.benchmark) for a, b in pairs)
+    return replace(other, solutions=tuple(named))

@@ -21,6 +21,7 @@ import xxhash
 from mprm import __version__
 from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE, PromptLayout
 from mprm.data.format import PRM_TOKEN
+from mprm.data.output import atomic_write
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError, MprmError
 from mprm.models.chat import Backbone
 from mprm.models.families import FAMILIES, Family
@@ -50,8 +51,8 @@ class PRMConfig:
     labels: dict[str, Any] = field(default_factory=dict)
     """How steps were labelled: hard at tau, or soft."""
     base_fingerprint: str | None = None
-    files: dict[str, int] = field(default_factory=dict)
-    """Sizes of the files beside it, when the checkpoint was complete."""
+    files: dict[str, int | str] = field(default_factory=dict)
+    """XXH3-128 of the files beside it, when the checkpoint was complete; their sizes in those of earlier versions."""
     base: str | None = None
     """The checkpoint that training started from; an adapter's base weights."""
     data: dict[str, Any] = field(default_factory=dict)
@@ -66,9 +67,15 @@ def prm_config_path(folder: str | Path) -> Path | None:
 
 
 def write_prm_config(folder: str | Path, config: PRMConfig) -> None:
-    """Write ``prm_config.json`` into the checkpoint's folder."""
-    text = msgspec.json.format(msgspec.json.encode(asdict(config)), indent=2)
-    (Path(folder) / PRM_CONFIG).write_bytes(text + b"\n")
+    """Write ``prm_config.json`` into the checkpoint's folder, all of it or nothing."""
+    with atomic_write(str(Path(folder) / PRM_CONFIG)) as temporary:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(asdict(config)), indent=2) + b"\n")
+
+
+def checkpoints(run: str | Path) -> list[Path]:
+    """The checkpoints of a training run, oldest first, complete or not."""
+    steps = {path: path.name.removeprefix("checkpoint-") for path in Path(run).glob("checkpoints/checkpoint-*")}
+    return sorted((path for path in steps if steps[path].isdigit()), key=lambda path: int(steps[path]))
 
 
 def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = None) -> PRMConfig:
@@ -77,6 +84,15 @@ def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = Non
     A folder without one needs ``prompt_layout``.
     """
     path = prm_config_path(folder)
+    if path is None and (Path(folder) / "train.json").is_file():
+        saved = [checkpoint for checkpoint in checkpoints(folder) if prm_config_path(checkpoint)]
+        state = (
+            f"its last checkpoint is {saved[-1]}, which can be used as a model" if saved else "it has no checkpoint"
+        )
+        raise ConfigError(
+            f"{folder} is a training run that is not finished; {state}. Finish it with mprm train … --resume, the"
+            " command that started it."
+        )
     if path is None and prompt_layout is not None:
         return PRMConfig(prompt_layout=prompt_layout)
     if path is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -31,7 +31,7 @@ NOT_COMPARED = frozenset(
     (
         *("out", "seed", "strategy", "rho", "select_seed", "rollouts_xxh3_128", "base_fingerprint"),
         *("benchmark", "benchmark_root", "image_root", "format", "per_device", "dataloader_workers"),
-        *("save_total_limit", "save_every", "eval_every", "report_to", "device"),
+        *("save_total_limit", "save_every", "save_every_min", "eval_every", "report_to", "device"),
     )
 )
 """Training options that do not make two runs different: seeds, training data, paths, and what changes no result."""
@@ -42,6 +42,14 @@ OLD_NAMES = {
     "max_updates": "max_optimizer_steps",
 }
 """Training options that runs of earlier versions stored under other names."""
+AUC = "\0AUC"
+"""Key of the AUC among values by source; no source is called so."""
+HEADLINES = {
+    "overall": ("overall F1", "macro-F1 by source; overall, their mean weighted by steps"),
+    "processbench_f1": ("ProcessBench F1", "by source, and their mean"),
+    "prmscore": ("PRMScore", "by kind of error, and of all steps"),
+}
+"""Name of each headline metric, and what the table's columns are."""
 Decoded = TypeVar("Decoded")
 F1 = dict[str | None, float | None]
 """Macro-F1 by source, and overall F1 under None."""
@@ -107,15 +115,20 @@ class _Manifest(Struct):
 
 class _Overall(Struct):
     overall: Estimate
+    auc: Estimate = Estimate(value=None)
+    processbench_f1: Estimate = Estimate(value=None)
+    prmscore: Estimate = Estimate(value=None)
 
 
-class _MacroF1(Struct):
+class _OfSource(Struct):
     macro_f1: Estimate
+    processbench_f1: Estimate = Estimate(value=None)
+    prmscore: Estimate = Estimate(value=None)
 
 
 class _Metrics(Struct):
     all: _Overall
-    sources: dict[str, _MacroF1]
+    sources: dict[str, _OfSource]
 
 
 class ModelMetrics(Struct):
@@ -129,6 +142,12 @@ class ModelMetrics(Struct):
         by_source = ((source, row.macro_f1.value) for source, row in self.metrics.sources.items())
         return dict([(None, self.metrics.all.overall.value), *by_source])
 
+    def columns(self, metric: str) -> F1:
+        """A benchmark's own metric, the AUC, and that metric (of ``overall``, macro-F1) by source."""
+        own = "macro_f1" if metric == "overall" else metric
+        sources: F1 = {source: getattr(row, own).value for source, row in self.metrics.sources.items()}
+        return {None: getattr(self.metrics.all, metric).value, AUC: self.metrics.all.auc.value, **sources}
+
 
 class _Differences(Struct):
     all: dict[str, Difference]
@@ -141,11 +160,17 @@ class _Comparison(Struct):
     permutation_p: float | None = None
 
 
+class _Headline(Struct, frozen=True):
+    benchmark: str = ""
+    metric: Literal["overall", "processbench_f1", "prmscore"] = "overall"
+
+
 class EvaluationMetrics(Struct):
     """``metrics.json`` of an evaluation."""
 
     models: Annotated[list[ModelMetrics], Meta(min_length=1)]
     threshold: str
+    headline: _Headline = _Headline()
     comparisons: list[_Comparison] = []
 
 
@@ -473,9 +498,9 @@ def _training_tables(training: Sequence[TrainingRun], groups: dict[str, list[Tra
         seeds = f" ({len(runs)} seeds)" if len(runs) > 1 else ""
         values = {source: [run.curve[-1].f1.get(source) for run in runs] for source in sources}
         rows.append((name + seeds, runs[0].trained_on, {source: _mean(values[source]) for source in sources}))
-    last = "Last point of each learning curve; of several seeds the mean. The best of each group is marked."
+    last = "Overall F1 and macro-F1 by source, at the last point of each learning curve; of several seeds the mean."
     assumed = [run.folder.name for run in measured if run.trained_on.is_assumed]
-    notes = [last, *_assumed_note(assumed)] if measured else []
+    notes = [f"{last} The best of each group is marked.", *_assumed_note(assumed)] if measured else []
     unmeasured = ", ".join(str(run.folder) for run in training if not run.curve)
     if unmeasured:
         notes.append(
@@ -495,27 +520,38 @@ def _assumed_note(names: Sequence[str]) -> list[str]:
 
 
 def _evaluation_tables(evaluations: Sequence[EvaluationRun]) -> list[Table]:
-    """A table for each set of sources and way to choose thresholds: only those can be compared."""
+    """A table for each benchmark, set of sources and way to choose thresholds: only those can be compared."""
     known = {run.metrics.models[0].name: run.trained_on for run in evaluations if run.trained_on is not None}
-    tables: dict[tuple[str, tuple[str | None, ...]], dict[str, ModelRow]] = defaultdict(dict)
+    tables: dict[tuple[_Headline, str, tuple[str | None, ...]], dict[str, ModelRow]] = defaultdict(dict)
     seen = set()
     for run, model in ((evaluation, model) for evaluation in evaluations for model in evaluation.metrics.models):
-        key = (run.metrics.threshold, tuple(model.f1))
-        if (key, model.name, *model.f1.values()) in seen:
+        values = model.columns(run.metrics.headline.metric)
+        key = (run.metrics.headline, run.metrics.threshold, tuple(values))
+        if (key, model.name, *values.values()) in seen:
             continue  # measured before, and compared here
-        seen.add((key, model.name, *model.f1.values()))
+        seen.add((key, model.name, *values.values()))
         on = (run.trained_on if len(run.metrics.models) == 1 else known.get(model.name)) or UNKNOWN
         name = model.name if model.name not in tables[key] else f"{model.name} ({run.folder})"
-        tables[key][name] = (name, on, model.f1)
+        tables[key][name] = (name, on, values)
     result = []
-    for (threshold, sources), rows in tables.items():
+    for (headline, threshold, columns), rows in tables.items():
         assumed = [name for name, on, _ in rows.values() if on.is_assumed]
-        notes = [f"{threshold}. The best of each group is marked.", *_assumed_note(assumed)]
-        result.append(_model_table("Evaluation", sources, list(rows.values()), notes))
+        metric, meaning = HEADLINES[headline.metric]
+        title = f"Evaluation on {headline.benchmark}: {metric}" if headline.benchmark else f"Evaluation: {metric}"
+        marked = "The best of each group is marked."
+        notes = [f"In percent: {metric}, AUC, then {meaning}. {threshold}. {marked}", *_assumed_note(assumed)]
+        result.append(_model_table(title, columns, list(rows.values()), notes, headline=metric))
     return result
 
 
-def _model_table(title: str, sources: Sequence[str | None], rows: Sequence[ModelRow], notes: Sequence[str]) -> Table:
+def _model_table(
+    title: str,
+    sources: Sequence[str | None],
+    rows: Sequence[ModelRow],
+    notes: Sequence[str],
+    *,
+    headline: str = "overall",
+) -> Table:
     """F1 in percent, grouped by how much the models were trained on, as in the paper."""
 
     def heading(row: ModelRow) -> str:
@@ -527,7 +563,8 @@ def _model_table(title: str, sources: Sequence[str | None], rows: Sequence[Model
     for head, group in groupby(by_rho, key=heading):
         cells += [(head,)] if head else []
         cells += best_marked([(name, [f1.get(source) for source in sources]) for name, _, f1 in group])
-    heads = ["model", *("overall" if source is None else source for source in sources)]
+    names = {None: headline, AUC: "AUC"}
+    heads = ["model", *(names.get(source) or str(source) for source in sources)]
     return Table(title=title, heads=heads, rows=cells, notes=notes)
 
 
@@ -546,15 +583,16 @@ def best_marked(rows: Sequence[tuple[str, Sequence[float | None]]]) -> list[tupl
 
 def _comparison_table(pair: _Comparison, metrics: EvaluationMetrics) -> Table:
     rows = []
-    for metric, title in METRICS.items():
+    for metric in dict.fromkeys([metrics.headline.metric, "auc", *METRICS]):
         difference = pair.differences.all.get(metric)
         if difference is not None and difference.estimate.value is not None:
             value, low, high = difference.estimate.value, difference.estimate.low, difference.estimate.high
             interval = "–" if low is None or high is None else f"{100 * low:+.2f} to {100 * high:+.2f}"
             p = "–" if difference.p_value is None else f"{difference.p_value:.4f}"
-            rows.append((title, f"{100 * value:+.2f}", interval, p))
+            rows.append((METRICS[metric], f"{100 * value:+.2f}", interval, p))
     notes = [f"{metrics.threshold}. Differences in points, on the same problems."]
     if pair.permutation_p is not None:
         notes.append(f"Overall value, by swapping the models problem by problem: p = {pair.permutation_p:.4f}.")
     heads = ("metric", "difference", "95% interval", "p")
-    return Table(title=f"{pair.model} less {pair.baseline}", heads=heads, rows=rows, notes=notes)
+    on = f" on {metrics.headline.benchmark}" if metrics.headline.benchmark else ""
+    return Table(title=f"{pair.model} less {pair.baseline}{on}", heads=heads, rows=rows, notes=notes)

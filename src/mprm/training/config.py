@@ -96,9 +96,12 @@ class TrainConfig(CorpusOptions):
     attention: Annotated[str | None, compute("Attention implementation, by transformers' name.", "NAME")] = None
     dataloader_workers: Annotated[int, compute("Processes a device that load images.", "N", at_least=0)] = 4
     device: Annotated[Literal["auto", "cpu"], compute("Where to train; CUDA_VISIBLE_DEVICES picks a GPU.")] = "auto"
-    save_every: Annotated[int, output("Optimizer steps between checkpoints; 0 = only the end.", "N", at_least=0)] = (
+    save_every: Annotated[int, output("Optimizer steps between checkpoints; 0 = by time alone.", "N", at_least=0)] = (
         100
     )
+    save_every_min: Annotated[
+        float, output("Minutes after which a checkpoint is due anyway; 0 = never.", "MINUTES", at_least=0)
+    ] = 15.0
     save_total_limit: Annotated[int, output("Checkpoints kept besides the model.", "N", at_least=1)] = 2
     max_optimizer_steps: Annotated[
         int | None, output("Stop after so many optimizer steps, to be resumed later.", "N", at_least=1)

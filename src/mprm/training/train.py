@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -16,19 +17,30 @@ import msgspec
 from mprm.config import EngineOptions, takes
 from mprm.data.corpus import Corpus, open_corpus
 from mprm.data.engine import make_engine
-from mprm.data.output import DroppedRecords, InputHashes, atomic_write
+from mprm.data.output import DroppedRecords, InputHashes, atomic_write, hash_file
 from mprm.errors import ConfigError, MprmError, OutputExistsError
-from mprm.models.checkpoint import OLD_PRM_CONFIG, PRM_CONFIG, need_torch, prm_config_path, read_prm_config
+from mprm.models.checkpoint import (
+    OLD_PRM_CONFIG,
+    PRM_CONFIG,
+    PRMConfig,
+    checkpoints,
+    need_torch,
+    prm_config_path,
+    read_prm_config,
+)
 from mprm.models.prm import PRM
 from mprm.progress import Progress, silent
 from mprm.selection.select import select
 from mprm.training.config import TrainConfig
 
 FREE_TO_CHANGE = {
-    *("per_device", "pack", "device", "image_root", "dataloader_workers", "report_to"),
-    *("save_every", "save_total_limit", "max_optimizer_steps"),
+    *("per_device", "pack", "device", "image_root", "dataloader_workers", "report_to", "out", "model"),
+    *("save_every", "save_every_min", "save_total_limit", "max_optimizer_steps"),
 }
-"""Options that may differ when a run is resumed: they do not change the result, up to rounding."""
+"""Options that may differ when a run is resumed: they do not change the result, up to rounding. The model and the
+rollouts are compared by their content."""
+DISK_FULL = ("PytorchStreamWriter", "No space left", "File too large", "quota exceeded")
+"""How libraries say it that raise no OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +112,11 @@ def train(
         if resume and run_dir.is_finished:
             return Trained(config.out, 0, True, is_first, None, prm.config.data)
         return run_trainer(config, run_dir, prm, progress, is_first=is_first, world_size=arguments.world_size)
-    except RuntimeError as error:
-        if "PytorchStreamWriter" in str(error) or "No space left" in str(error):
-            raise MprmError(f"a checkpoint could not be written below {run_dir.path}: is the disk full?") from error
+    except Exception as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or any(words in str(error) for words in DISK_FULL):
+            what = f"the disk is full, and {run_dir.path} could not be written ({str(error).splitlines()[0]:.200})"
+            raise MprmError(f"{what}. Free some space. {resume_hint(run_dir.path)}") from error
         raise
     finally:
         run_dir.release()
@@ -139,7 +153,16 @@ def _prepare(
         dropped=dropped,
         progress=progress,
     )
+    sync(run_dir.training_set)
     write_json(run_dir.summary, {"inputs": entries, "select": selected, **counts})
+
+
+def resume_hint(out: str | Path) -> str:
+    """How a run that was stopped goes on, and from where."""
+    saved = [folder for folder in checkpoints(out) if prm_config_path(folder)]
+    if saved:
+        return f"The same command with --resume continues from {saved[-1]}."
+    return f"There is no checkpoint in {out} yet: the same command with --resume starts at optimizer step 0."
 
 
 def leave_process_group() -> None:
@@ -165,7 +188,8 @@ class RunDir:
 
     @property
     def is_finished(self) -> bool:
-        return prm_config_path(self.path) is not None
+        path = prm_config_path(self.path)
+        return path is not None and bool(path.read_bytes().strip())  # earlier versions left it empty on a full disk
 
     def check(self, inputs: list[str], *, resume: bool, force: bool) -> None:
         """Raise an error where the run cannot go there; changes nothing."""
@@ -176,7 +200,9 @@ class RunDir:
                 raise ConfigError(f"{name} is in {self.path}, the folder of the run; choose another --out")
         if not self.path.exists() or not any(self.path.iterdir()):
             return
-        if not self.options.is_file():
+        # what is there before train.json has its name
+        is_started = all(path.name == "lock" or path.name.startswith(".train.json.") for path in self.path.iterdir())
+        if not self.options.is_file() and not is_started:
             raise ConfigError(
                 f"{self.path} is not empty and not the folder of a training run ({self.options.name} is not in it);"
                 " choose another --out"
@@ -215,10 +241,10 @@ class RunDir:
                 print(f"the earlier run is kept in {replaced} until this one is finished", file=sys.stderr)
             else:
                 shutil.rmtree(self.data, ignore_errors=True)
-                self.options.unlink()
-        self.data.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         self._take_lock()
-        write_json(self.options, options)
+        write_json(self.options, options)  # before anything else: it says whose folder this is
+        self.data.mkdir(exist_ok=True)
 
     def _take_lock(self) -> None:
         self._lock.close()
@@ -237,36 +263,60 @@ class RunDir:
         if self._replaced is not None and self.is_finished:
             shutil.rmtree(self._replaced)
 
-    def last_checkpoint(self, *, remove_broken: bool) -> str | None:
-        """The newest complete checkpoint; what a killed run left half-written is removed."""
-        newest = None
-        for folder in checkpoints(self.path / "checkpoints"):
-            if _is_complete(folder):
-                newest = str(folder)
-            elif remove_broken:
-                shutil.rmtree(folder)
-        return newest
+    def last_checkpoint(self) -> str | None:
+        """The newest whole checkpoint; newer ones that a kill or the disk has damaged are removed, with a word."""
+        for folder in reversed(checkpoints(self.path)):
+            damage = _damage(folder)
+            if damage is None:
+                read_prm_config(folder)  # stops where this version of mprm has another prompt
+                return str(folder)
+            print(f"{folder} is not used: {damage}; the one before it is looked for", file=sys.stderr)
+            shutil.rmtree(folder)
+        return None
+
+    def take_model(self, folder: Path) -> None:
+        """Move the model's files from the folder into that of the run, and force them onto the disk."""
+        for path in folder.iterdir():
+            sync(path)
+            if (self.path / path.name).is_dir():
+                shutil.rmtree(self.path / path.name)
+            path.replace(self.path / path.name)
+        sync(self.path)
+        folder.rmdir()
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """The run's checkpoints, oldest first, complete or not."""
-    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*")}
-    return sorted((path for path in steps if steps[path].isdigit()), key=lambda path: int(steps[path]))
-
-
-def file_sizes(folder: Path) -> dict[str, int]:
-    """Size of every file of a checkpoint but ``prm_config.json``."""
+def file_hashes(folder: Path) -> dict[str, int | str]:
+    """XXH3-128 of every file of a checkpoint but ``prm_config.json``."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = (PRM_CONFIG, OLD_PRM_CONFIG)
-    return {str(path.relative_to(folder)): path.stat().st_size for path in paths if path.name not in names}
+    return {str(path.relative_to(folder)): hash_file(str(path)) for path in paths if path.name not in names}
 
 
-def _is_complete(folder: Path) -> bool:
-    """Whether the checkpoint's config is there, and every file that it names has the size it had."""
+def _damage(folder: Path) -> str | None:
+    """Why a checkpoint cannot be used: it has no config, or a file is not as it was; None for a whole one."""
+    config = prm_config_path(folder)
+    if config is None:
+        return "it was not written to its end"
     try:
-        return read_prm_config(folder).files == file_sizes(folder)
-    except MprmError:
-        return False
+        files = msgspec.json.decode(config.read_bytes(), type=PRMConfig).files
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return f"{config.name} is damaged"
+    for name, before in files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if before != (path.stat().st_size if isinstance(before, int) else hash_file(str(path))):
+            return f"{name} has changed since it was written"
+    return None
+
+
+def sync(path: Path) -> None:
+    """Force a file, or the names in a folder, onto the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

@@ -18,11 +18,12 @@ from typing import Any
 
 import msgspec
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.utils import logging
 
 from mprm.data.benchmarks import Benchmark, check_images_exist, check_images_readable, read_benchmark
 from mprm.data.engine import n_cores
@@ -31,7 +32,15 @@ from mprm.errors import ConfigError, DataError, MissingDependencyError
 from mprm.evaluation.bootstrap import model_result
 from mprm.evaluation.metrics import step_counts
 from mprm.evaluation.scores import with_scores
-from mprm.models.checkpoint import SAFE, PRMConfig, check_complete, family_of, fingerprint_of, write_prm_config
+from mprm.models.checkpoint import (
+    SAFE,
+    PRMConfig,
+    check_complete,
+    checkpoints,
+    family_of,
+    fingerprint_of,
+    write_prm_config,
+)
 from mprm.models.head import PRMModel, freeze_vision
 from mprm.models.prm import PRM, score_chains
 from mprm.models.prompt import PromptEncoder
@@ -39,7 +48,7 @@ from mprm.progress import Progress, silent
 from mprm.training.batches import BatchPlan, RankBatches, packed_plan
 from mprm.training.config import TrainConfig
 from mprm.training.dataset import TrainingSet
-from mprm.training.train import RunDir, Trained, checkpoints, file_sizes
+from mprm.training.train import RunDir, Trained, file_hashes
 
 LAUNCH = Path(__file__).parent / "launch"
 CURVE = "curve.jsonl"
@@ -272,16 +281,27 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             folder = Path(self.args.output_dir)
-            finish_checkpoint(self._prm, folder / f"checkpoint-{self.state.global_step}", with_sizes=True)
-            for old in checkpoints(folder)[: -self._save_total_limit]:
+            finish_checkpoint(self._prm, folder / f"checkpoint-{self.state.global_step}")
+            for old in checkpoints(folder.parent)[: -self._save_total_limit]:
                 shutil.rmtree(old)
 
 
-def finish_checkpoint(prm: PRM, folder: Path, *, with_sizes: bool = False) -> None:
-    """Write what it takes to load the weights; ``prm_config.json`` comes last, as the mark that all is there."""
+def finish_checkpoint(prm: PRM, folder: Path, run_dir: RunDir | None = None) -> None:
+    """Write what it takes to load the weights; ``prm_config.json`` comes last, as the mark that all is there.
+
+    With ``run_dir``, the folder is the finished model, which is moved there.
+    """
     prm.save_processor(folder)
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, and of no use without Trainer
-    write_prm_config(folder, replace(prm.config, files=file_sizes(folder)) if with_sizes else prm.config)
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in folder.glob("*.safetensors"):  # written for their owner alone
+        path.chmod(0o666 & ~mask)
+    if run_dir is None:
+        write_prm_config(folder, replace(prm.config, files=file_hashes(folder)))
+    else:
+        run_dir.take_model(folder)
+        write_prm_config(run_dir.path, prm.config)
 
 
 @dataclass(frozen=True)
@@ -362,20 +382,20 @@ def curve_point(benchmark: Benchmark, scores: dict[Any, list[float]]) -> dict[st
 class ReportProgress(TrainerCallback):  # type: ignore[misc]
     """Advances a bar by optimizer steps, on the first process alone; ``context`` closes it, also on failure."""
 
-    def __init__(self, progress: Progress, context: ExitStack) -> None:
-        self._progress, self._context = progress, context
+    def __init__(self, progress: Progress, context: ExitStack, last_step: int | None) -> None:
+        self._progress, self._context, self._last_step = progress, context, last_step
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._started, self._first_step = monotonic(), state.global_step
         progress = self._progress if state.is_world_process_zero else silent
-        self._advance = self._context.enter_context(progress("training", state.max_steps))
+        end = min(state.max_steps, self._last_step or state.max_steps)
+        self._advance = self._context.enter_context(progress("training", max(end, state.global_step)))
         self._advance(state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and "loss" in logs:
-            speed = (state.global_step - self._first_step) / max(1e-9, monotonic() - self._started)
-            left = (state.max_steps - state.global_step) / speed
-            self._advance(1, f"loss {logs['loss']:.4f}, {speed:.3g} optimizer steps/s, {left:.0f} s left")
+            step_s = (monotonic() - self._started) / (state.global_step - self._first_step)
+            self._advance(1, f"loss {logs['loss']:.4f}, {step_s:.3g} s/step")
 
 
 class StopAfter(TrainerCallback):  # type: ignore[misc]
@@ -387,6 +407,24 @@ class StopAfter(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._n_steps <= state.global_step < state.max_steps:
             control.should_save = control.should_training_stop = True
+
+
+class SaveByTime(TrainerCallback):  # type: ignore[misc]
+    """Saves where the last checkpoint is so many minutes old; the first process decides for all."""
+
+    def __init__(self, minutes: float) -> None:
+        self._seconds, self._saved = 60 * minutes, monotonic()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._saved = monotonic()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._saved = monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        [is_due] = broadcast_object_list([monotonic() - self._saved >= self._seconds])
+        if is_due and state.global_step < state.max_steps:  # after the last step the model itself is written
+            control.should_save = True
 
 
 def run_trainer(
@@ -412,19 +450,29 @@ def run_trainer(
     except (ValueError, RuntimeError, ImportError) as error:  # such as a logger that is not installed
         raise ConfigError(f"transformers' Trainer cannot be set up: {error}") from error
     with ExitStack() as context:
-        trainer.add_callback(ReportProgress(progress, context))
+        trainer.add_callback(ReportProgress(progress, context, config.max_optimizer_steps))
+        if config.save_every_min:
+            trainer.add_callback(SaveByTime(config.save_every_min))
         if config.max_optimizer_steps is not None:
             trainer.add_callback(StopAfter(config.max_optimizer_steps))
         if config.eval_every:
             trainer.add_callback(LearningCurve(trainer, config, prm.encoder))
-        result = trainer.train(resume_from_checkpoint=run_dir.last_checkpoint(remove_broken=is_first))
+        if logging.is_progress_bar_enabled():  # those of transformers would tear through ours
+            logging.disable_progress_bar()
+            context.callback(logging.enable_progress_bar)
+        [checkpoint] = broadcast_object_list([run_dir.last_checkpoint() if is_first else None])
+        result = trainer.train(resume_from_checkpoint=checkpoint)
     state = trainer.state
     is_finished = state.global_step >= state.max_steps
     if is_finished:
-        trainer.save_model(config.out)
+        folder = run_dir.path / "model.partial"
+        if is_first:
+            shutil.rmtree(folder, ignore_errors=True)
+        trainer.accelerator.wait_for_everyone()
+        trainer.save_model(str(folder))
+        trainer.accelerator.wait_for_everyone()
         if trainer.args.should_save:
-            state.save_to_json(str(run_dir.path / "trainer_state.json"))  # the loss of every step, for mprm report
-            finish_checkpoint(prm, run_dir.path)
+            finish_checkpoint(prm, folder, run_dir)
     trainer.accelerator.wait_for_everyone()
     last_loss = next((entry["loss"] for entry in reversed(state.log_history) if "loss" in entry), None)
     done = state.global_step, is_finished, is_first, result.training_loss
