@@ -212,8 +212,10 @@ def test_paths_that_leave_the_image_root(path: str, leaves: bool) -> None:
 
 
 white_and_letters = st.text(alphabet=" \n\t\x1f\u00a0\u3000\u2028a\u00e9", max_size=8).filter(str.strip)
-line_texts = st.text(max_size=40) | white_and_letters | st.sampled_from(
-    ["\u3000 a\t\u00a0", "\\", '"', "\x00\x1f\x7f", "a\u2028b", "/", "😀", " \n x \r\n"]
+line_texts = (
+    st.text(max_size=40)
+    | white_and_letters
+    | st.sampled_from(["\u3000 a\t\u00a0", "\\", '"', "\x00\x1f\x7f", "a\u2028b", "/", "😀", " \n x \r\n"])
 )
 line_steps = st.lists(st.tuples(line_texts, st.sampled_from([0, 1, 0.5, 0.0625, 1 / 3])), min_size=1, max_size=5)
 

@@ -76,6 +76,11 @@ class LabelCounts:
         kinds = np.ascontiguousarray(self.rows["kind"])
         return [records[kinds[records] == ROLLOUT] for records in self.records]
 
+    @cached_property
+    def line_ends(self) -> NDArray[np.int64]:
+        """Bytes before each line and after the last, over all files: shape (rows + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.rows["n_bytes"], dtype=np.int64)])
+
     def taken(self, indices: NDArray[np.intp]) -> Rows:
         """The rows at ascending indices: a view where all are neighbours, which saves copying the corpus's rows."""
         if len(indices) and indices[-1] - indices[0] + 1 == len(indices):
