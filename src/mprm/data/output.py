@@ -252,6 +252,7 @@ def write_manifest(
     inputs: list[dict[str, Any]],
     sources: Mapping[str, Any],
     output: Mapping[str, Any],
+    **more: Any,
 ) -> str:
     """Write the manifest of ``out`` beside it; returns its path.
 
@@ -264,6 +265,7 @@ def write_manifest(
         "inputs": inputs,
         "sources": sources,
         "output": output,
+        **more,
     }
     beside = out + MANIFEST_SUFFIX
     with atomic_write(beside) as temporary:

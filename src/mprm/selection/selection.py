@@ -47,10 +47,23 @@ from mprm.errors import ConfigError, DataError
 from mprm.progress import Advance, Progress, silent
 from mprm.selection.scan import BLANK, ROLLOUT
 from mprm.selection.select import SelectConfig
-from mprm.selection.stats import BoolArray, LabelCounts, Part, Statistics, statistics_by_source, total
+from mprm.selection.stats import BoolArray, LabelCounts, Part, Statistics, label_warnings, statistics_by_source, total
 from mprm.selection.strategies import keep_top
 
-STORED_OPTIONS = ("strategy", "rho", "keep", "source_rho", "alpha", "tau", "seed", "ties", "pool", "to", "skip_bad")
+STORED_OPTIONS = (
+    "strategy",
+    "rho",
+    "keep",
+    "source_rho",
+    "alpha",
+    "tau",
+    "seed",
+    "ties",
+    "pool",
+    "stratify",
+    "to",
+    "skip_bad",
+)
 """Options that a subset depends on, and its manifest holds."""
 
 
@@ -65,6 +78,8 @@ class Subset:
     """Which rows of the label counts are kept."""
     statistics: dict[str, Statistics]
     """Of the kept rollouts, by source."""
+    warnings: list[str]
+    """What is degenerate about the kept rollouts; see `mprm.selection.stats.label_warnings`."""
 
     @property
     def name(self) -> str:
@@ -114,9 +129,13 @@ class Selection:
                 seed=config.seed,
                 by_file_order=config.ties == "file-order",
                 pool=config.pool,
+                by_length=config.stratify == "length",
             )
-            statistics = statistics_by_source(self.counts, alpha=config.alpha, is_kept=kept)
-            yield Subset(strategy, rho, config.keep, kept, statistics)
+            statistics = statistics_by_source(self.counts, alpha=config.alpha, is_kept=kept.mask)
+            warnings = label_warnings(
+                self.counts, self.statistics, kept=kept.mask, subset=statistics, n_by_ties=kept.n_by_ties
+            )
+            yield Subset(strategy, rho, config.keep, kept.mask, statistics, warnings)
 
     @property
     def n_read(self) -> int:
@@ -282,6 +301,7 @@ class Selection:
             inputs=self.corpus.manifest_entries(self._hashes),
             sources=self.by_source(subset),
             output=output,
+            warnings=subset.warnings,
         )
 
 

@@ -32,10 +32,12 @@ from mprm.progress import Progress, silent
 from mprm.selection.scan import BLANK, ROLLOUT, ROW, Counted, start_counting
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Rows = NDArray[np.void]
 ROW_TYPE = np.dtype(
-    [(name, np.uint32) for name in ("n_steps", "n_pos", "n_words", "n_unsampled", "source", "kind", "n_mc", "unused")]
+    [(name, np.uint32) for name in ("n_steps", "n_pos", "n_words", "n_unsampled")]
+    + [(name, np.uint32) for name in ("source", "kind", "n_mc", "n_leading")]
     + [("sum_pos", np.float64), ("sum_all", np.float64), ("n_bytes", np.uint64)]
 )
 """`ROW` as numpy reads it."""
@@ -266,6 +268,135 @@ def total(statistics: dict[str, Statistics]) -> Statistics:
     return sum(statistics.values(), Statistics())
 
 
+# Data on which a model learns something else than what a wrong step is. Each warning has its number and a way out.
+
+MIN_ROLLOUTS = 50
+"""A source, or a pattern of labels, is not spoken of with fewer."""
+SHORT, ALWAYS_LAST, INDEX_AUC, MOSTLY_TIES = 0.75, 0.90, 0.80, 0.50
+"""Where the warnings begin: share of the corpus's length; of rollouts whose one negative step is the last; AUC of a
+step's index alone; share of what is kept that ties decide."""
+
+
+def label_warnings(
+    counts: LabelCounts,
+    corpus: dict[str, Statistics],
+    *,
+    kept: BoolArray | None = None,
+    subset: dict[str, Statistics] | None = None,
+    n_by_ties: int | None = 0,
+) -> list[str]:
+    """What is degenerate about a corpus, or about a subset of it that a strategy keeps.
+
+    Parameters
+    ----------
+    corpus, subset
+        Statistics by source, of all rollouts and of the kept ones.
+    kept, n_by_ties
+        As `keep_top` gives them; the number is None where a strategy chooses at random.
+    """
+    shown = corpus if subset is None else subset
+    what, every = "" if subset is None else "kept ", total(shown)
+    warnings = [
+        _one_label_warning(shown, every, what),
+        "" if n_by_ties is None else _binary_warning(counts.rows, corpus),
+    ]
+    if subset is not None:
+        n_expected = sum(corpus[name].steps_per_rollout * entry.n_rollouts for name, entry in subset.items())
+        if every.n_steps < SHORT * n_expected:
+            warnings.append(
+                f"Kept rollouts are short: {every.steps_per_rollout:.1f} steps on average, where those of their"
+                f" sources have {_ratio(n_expected, every.n_rollouts):.1f}. --stratify length keeps rollouts of every"
+                " length."
+            )
+        if (n_by_ties or 0) > MOSTLY_TIES * every.n_rollouts:
+            assert n_by_ties is not None
+            warnings.append(
+                f"Ties decide {n_by_ties / every.n_rollouts:.0%} of what is kept: {n_by_ties:,} of"
+                f" {every.n_rollouts:,} rollouts have the rank of others that are left out. Compare several --seed,"
+                " or a --strategy that tells them apart."
+            )
+    indices = np.flatnonzero(counts.rows["kind"] == ROLLOUT if kept is None else kept)
+    n_steps, n_pos, n_leading = (
+        counts.rows[name][indices].astype(np.int64) for name in ("n_steps", "n_pos", "n_leading")
+    )
+    warnings += _position_warnings(n_steps, n_pos, n_leading, what)
+    return [warning for warning in warnings if warning]
+
+
+def _one_label_warning(sources: dict[str, Statistics], every: Statistics, what: str) -> str:
+    def label(entry: Statistics) -> str:
+        return "positive" if entry.n_pos else "negative"
+
+    if every.n_steps and every.n_pos in (0, every.n_steps):
+        return (
+            f"All {every.n_steps:,} {what}steps are {label(every)}: a model learns one answer from them. Add rollouts"
+            " with the other label, or choose another --tau."
+        )
+    large = {name: entry for name, entry in sources.items() if entry.n_rollouts >= MIN_ROLLOUTS}
+    single = [f"{name} (all {label(e)})" for name, e in large.items() if e.n_pos in (0, e.n_steps)]
+    if not single:
+        return ""
+    more = f" and {len(single) - 3:,} more" if len(single) > 3 else ""
+    return (
+        f"{len(single):,} of {len(sources):,} sources have {what}steps of one label alone:"
+        f" {', '.join(single[:3])}{more}. A model can tell the label by the source. Leave them"
+        " out, or choose another --tau."
+    )
+
+
+def _binary_warning(rows: Rows, corpus: dict[str, Statistics]) -> str:
+    every = total(corpus)
+    if every.sum_mc != every.n_pos or (rows["sum_pos"] != rows["n_pos"]).any():
+        return ""
+    return (
+        f"Every score is 0 or 1 ({every.n_steps:,} steps): these are hard labels, not success rates. R is 1"
+        " for all rollouts, and BIS ranks by the mix of labels alone. --strategy random and --stratify length keep"
+        " rollouts as long as the corpus's."
+    )
+
+
+def _position_warnings(n_steps: IntArray, n_pos: IntArray, n_leading: IntArray, what: str) -> Iterator[str]:
+    """Where the position of a step gives its label away."""
+    has_negative = (n_pos < n_steps) & (n_steps > 1)
+    is_last = has_negative & (n_leading == n_steps - 1)
+    n_negative, n_last = int(has_negative.sum()), int(is_last.sum())
+    if n_negative >= MIN_ROLLOUTS and n_last >= ALWAYS_LAST * n_negative:
+        yield (
+            f"In {n_last:,} of {n_negative:,} {what}rollouts with a negative step ({n_last / n_negative:.1%}) it is"
+            " the last step and the only one: they end at the first error. Add rollouts that go on after an error; a"
+            " random subset (--strategy random) has those without one too."
+        )
+    if len(n_steps) >= MIN_ROLLOUTS and (auc := index_auc(n_steps, n_pos, n_leading)) >= INDEX_AUC:
+        yield (
+            f"The index of a step alone predicts its label in the {what}rollouts with AUC {auc:.2f} (0.50 is chance)."
+            " Judge models by a benchmark, and compare with --strategy random or --stratify length."
+        )
+
+
+def index_auc(n_steps: IntArray, n_pos: IntArray, n_leading: IntArray) -> float:
+    """AUC of the label against the share of positive steps at each index; 0.5 with one label alone.
+
+    Exact where all steps after the first negative one have the same label. Else the later positives count as spread
+    evenly over them: label counts hold their number, not their order.
+
+    Examples
+    --------
+    >>> index_auc(np.array([2, 3]), np.array([1, 2]), np.array([1, 2]))  # + −, + + −
+    0.9166666666666666
+    """
+    n, first = len(n_steps), n_leading
+    length = int(n_steps.max(initial=0)) + 2
+    share = (n_pos - first) / np.maximum(n_steps - first - 1, 1)
+    later = np.bincount(first + 1, share, length) - np.bincount(n_steps, share, length)
+    positive = n - np.cumsum(np.bincount(first, minlength=length)) + np.cumsum(later)
+    every = n - np.cumsum(np.bincount(n_steps, minlength=length))
+    order = np.argsort(positive / np.maximum(every, 1))
+    positive, negative = positive[order], (every - positive)[order]
+    n_pairs = positive.sum() * negative.sum()
+    below = np.cumsum(negative) - negative / 2  # half of those at the same index
+    return float((positive * below).sum() / n_pairs) if n_pairs > 0 else 0.5
+
+
 @dataclass(frozen=True, kw_only=True)
 class StatsConfig(CorpusOptions, EngineOptions):
     """Show the paper's statistics tables for a corpus: per source and overall."""
@@ -282,6 +413,8 @@ class CorpusStatistics:
     total: Statistics
     n_dropped: int
     """Bad records that were left out."""
+    warnings: list[str]
+    """What is degenerate about the labels; see `label_warnings`."""
 
 
 @takes(StatsConfig)
@@ -309,7 +442,7 @@ def stats(
     on_bad = dropped if config.skip_bad else None
     counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
     by_source = statistics_by_source(counts, alpha=config.alpha)
-    return CorpusStatistics(by_source, total(by_source), len(dropped))
+    return CorpusStatistics(by_source, total(by_source), len(dropped), label_warnings(counts, by_source))
 
 
 @dataclass(frozen=True, slots=True)

@@ -476,7 +476,7 @@ class Fit:
         n_keep = partial(SelectConfig(rho=(config.rho,)).n_keep, config.rho)
         kept: dict[str, BoolArray] = {"all": labels.rows["kind"] == scan.ROLLOUT}
         for strategy in get_args(StrategyName):
-            kept[strategy] = keep_top(labels, strategy, n_keep, alpha=config.alpha, seed=config.seed)
+            kept[strategy] = keep_top(labels, strategy, n_keep, alpha=config.alpha, seed=config.seed).mask
         subsets = []
         for strategy, is_kept in kept.items():
             histogram = self.steps.histogram(is_kept)

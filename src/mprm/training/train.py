@@ -16,12 +16,13 @@ import msgspec
 from mprm.config import EngineOptions, takes
 from mprm.data.corpus import Corpus, open_corpus
 from mprm.data.engine import make_engine
-from mprm.data.output import DroppedRecords, InputHashes, atomic_write
+from mprm.data.output import DroppedRecords, InputHashes, atomic_write, printable
 from mprm.errors import ConfigError, MprmError, OutputExistsError
 from mprm.models.checkpoint import OLD_PRM_CONFIG, PRM_CONFIG, need_torch, prm_config_path, read_prm_config
 from mprm.models.prm import PRM
 from mprm.progress import Progress, silent
 from mprm.selection.select import select
+from mprm.selection.stats import label_warnings, statistics_by_source
 from mprm.training.config import TrainConfig
 
 FREE_TO_CHANGE = {
@@ -119,9 +120,9 @@ def _prepare(
     run_dir.lock({**identity, "base_fingerprint": prm.config.base_fingerprint}, resume=resume)
     if run_dir.summary.is_file():
         return
-    selected, dropped = None, DroppedRecords()
+    selected, dropped, warnings = None, DroppedRecords(), list[str]()
     if config.strategy is not None:
-        names = ("strategy", "rho", "alpha", "tau", "skip_bad")
+        names = ("strategy", "rho", "alpha", "tau", "stratify", "skip_bad")
         same = {name: value for name in names if (value := getattr(config, name)) is not None}
         selection = select(corpus, seed=config.select_seed, **same)
         subset = selection.write(str(run_dir.data / "selected.jsonl"), force=True)
@@ -129,7 +130,8 @@ def _prepare(
         manifest = str(Path(subset.manifest).relative_to(run_dir.path))
         dropped = selection.dropped
         selected = {"strategy": config.strategy, "rho": subset.subset.rho, "manifest": manifest}
-    counts = prepare(
+        warnings = subset.subset.warnings
+    counts, label_counts = prepare(
         corpus,
         prm.encoder,
         run_dir.training_set,
@@ -139,7 +141,11 @@ def _prepare(
         dropped=dropped,
         progress=progress,
     )
-    write_json(run_dir.summary, {"inputs": entries, "select": selected, **counts})
+    if selected is None:
+        warnings = label_warnings(label_counts, statistics_by_source(label_counts, alpha=config.alpha))
+    for warning in warnings:  # before hours of training, not after
+        print(printable(f"mprm train: warning: {warning}"), file=sys.stderr)
+    write_json(run_dir.summary, {"inputs": entries, "select": selected, **counts, "warnings": warnings})
 
 
 def leave_process_group() -> None:
