@@ -1,10 +1,14 @@
+import inspect
+import operator
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import mprm
 from mprm.cli.main import COMMANDS, run
 from tests.conftest import script
 
@@ -103,3 +107,27 @@ def test_a_renamed_or_mistyped_flag_is_named(words: str, hint: str, capsys) -> N
 def test_the_labs_old_command_names_the_new_one(capsys) -> None:
     assert run(["lab", "demo"]) == 2
     assert "mprm-lab" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", sorted({*COMMANDS} - {"theory"} | {"theory fit"}))
+def test_every_command_is_a_function_of_the_same_name(command: str, capsys) -> None:
+    function = operator.attrgetter(command.replace("-", "_").replace(" ", "."))(mprm)
+    assert callable(function)
+    with pytest.raises(SystemExit):
+        run([*command.split(), "--help"])
+    printed = capsys.readouterr().out
+    if command in ("annotate", "sample"):  # they take a policy, which `load_policy` or `HTTPSampler` makes of these
+        printed = re.sub(r"^(policy|server|compute):\n(  .*\n)+", "", printed, flags=re.MULTILINE)
+    flags = set(re.findall(r"^  (?:--no-|--)([a-z0-9-]+)", printed, re.MULTILINE))
+    options = {flag.replace("-", "_") for flag in flags} - {"help", "json"}
+    assert options <= {*inspect.signature(function).parameters} | OF_THE_COMMAND_LINE.get(command, set())
+
+
+OF_THE_COMMAND_LINE = {
+    "annotate": {"dry_run"},
+    "check": {"all"},
+    "stats": {"by", "style"},
+    "theory fit": {"out", "force"},
+}
+OF_THE_COMMAND_LINE |= {"select": {"out", "out_dir", "by_source", "dry_run", "force"}}  # `Selection.write` takes them
+"""Options that have no keyword: how to print, and where `mprm.select` and `mprm.theory.fit` write nothing."""

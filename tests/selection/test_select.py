@@ -459,3 +459,16 @@ def test_data_in_good_order_are_not_warned_of(random_corpus: Path, capsys) -> No
     assert run(["stats", str(random_corpus)]) == 0
     assert run(["select", str(random_corpus), "--dry-run"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_selection_is_iterable_and_becomes_any_table(corpus) -> None:
+    datasets, polars = pytest.importorskip("datasets"), pytest.importorskip("polars")
+    selection = mprm.select(corpus(a=[[1.0], [1.0, 0.0], [0.5, 0.0]]), rho=0.7)
+    assert [rollout.scores for rollout in selection] == [(1.0, 0.0), (0.5, 0.0)]
+    assert len(selection) == len(list(selection)) == 2
+    assert isinstance(selection.to_dataset(), datasets.Dataset)
+    assert isinstance(selection.to_polars(), polars.DataFrame)
+    tables = [selection.to_arrow(), selection.to_dataset().data.table, selection.to_polars().to_arrow()]
+    assert [table["source"].to_pylist() for table in tables] == [["a", "a"]] * 3
+    with pytest.raises(ConfigError, match=r"is of one subset, and there are 2"):
+        iter(mprm.select(corpus(a=[[1.0, 0.0], [1.0]]), rho=(0.5, 1.0)))

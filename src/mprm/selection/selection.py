@@ -27,7 +27,7 @@ from mprm.data.convert import (
     open_sink,
     target_for,
 )
-from mprm.data.corpus import Corpus, arrow_table, as_pandas, bytes_by_source, parse_lines
+from mprm.data.corpus import Corpus, Tabular, arrow_table, bytes_by_source, parse_lines
 from mprm.data.engine import Engine
 from mprm.data.output import (
     DroppedRecords,
@@ -96,8 +96,8 @@ class Written:
     manifest: str
 
 
-class Selection:
-    """The subsets chosen from a corpus, ready to be looked at or written."""
+class Selection(Tabular):
+    """The subsets chosen from a corpus, ready to be looked at or written; iterate over it for the kept rollouts."""
 
     def __init__(
         self, corpus: Corpus, counts: LabelCounts, config: SelectConfig, dropped: DroppedRecords, engine: Engine
@@ -159,9 +159,12 @@ class Selection:
         is_record = self.counts.rows["kind"] != BLANK
         return np.flatnonzero(self._only_subset("indices").kept[is_record])
 
-    def to_pandas(self) -> Any:
-        """The kept rollouts of the only subset as a pandas frame, as `mprm.Corpus.to_pandas` makes one."""
-        return as_pandas(arrow_table(self._kept_rollouts(self._only_subset("to_pandas"))))
+    def __iter__(self) -> Iterator[Rollout]:
+        return (rollout for rollout, _ in self._kept_rollouts(self._only_subset("iteration")))
+
+    def to_arrow(self) -> Any:
+        """The kept rollouts of the only subset as a table, as `mprm.Corpus.to_arrow` makes one."""
+        return arrow_table(self._kept_rollouts(self._only_subset("the table")))
 
     def _only_subset(self, wanted: str) -> Subset:
         if len(self.subsets) != 1:

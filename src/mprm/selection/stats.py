@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import Alpha, CorpusOptions, EngineOptions, Force, Tau, takes
-from mprm.data.corpus import Corpus, drop_or_raise, open_corpus
+from mprm.data.corpus import Corpus, Tabular, drop_or_raise, open_corpus
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import (
     Dropped,
@@ -27,7 +27,7 @@ from mprm.data.output import (
     write_manifest,
 )
 from mprm.data.records import Chunk
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, location
 from mprm.progress import Progress, silent
 from mprm.selection.scan import BLANK, ROLLOUT, ROW, Counted, start_counting
 
@@ -492,7 +492,13 @@ def score_batches(counts: LabelCounts, *, alpha: float) -> Iterator[Any]:
         rows = rows[indices]
         p_pos = p_pos_of(rows)
         sources = names.take(pa.array(rows["source"]))
-        columns = [sources, [part.chunk.path] * len(rows), indices + part.first_line, rows["n_steps"], rows["n_pos"]]
+        columns = [
+            sources,
+            [location(part.chunk.path)] * len(rows),
+            indices + part.first_line,
+            rows["n_steps"],
+            rows["n_pos"],
+        ]
         columns += [p_pos, p_pos * (1 - p_pos), R_of(rows), mean_mc_of(rows), bis_of(rows, alpha)]
         yield pa.record_batch(columns, schema=score_schema())
 
@@ -529,19 +535,32 @@ class ScoreConfig(StatsConfig):
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreSummary:
-    """How many rollouts were scored and how many records dropped."""
+class ScoreSummary(Tabular):
+    """How many rollouts were scored and how many records dropped; and the scores, a row a rollout."""
 
     n_rollouts: int
     n_dropped: int
     dropped_to: str | None
+    _counts: LabelCounts = field(repr=False)
+    _alpha: float = field(repr=False)
+
+    def to_arrow(self) -> Any:
+        """A `pyarrow.Table` of the scores."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches(score_batches(self._counts, alpha=self._alpha), schema=score_schema())
 
 
 @takes(ScoreConfig)
 def score(
-    paths: Any, out: str, config: ScoreConfig | None = None, *, progress: Progress = silent, **options: Any
+    paths: Any,
+    out: str | None = None,
+    config: ScoreConfig | None = None,
+    *,
+    progress: Progress = silent,
+    **options: Any,
 ) -> ScoreSummary:
-    """Write the scores of every rollout to ``out``.
+    """The scores of every rollout, written to ``out`` where it is named; ``to_pandas()`` of the result has them too.
 
     Columns: source, file, line, n, n_pos, p_pos, mixture, R, mean_mc, bis.
 
@@ -550,28 +569,36 @@ def score(
     paths
         Whatever `mprm.open_corpus` takes.
     out
-        A .parquet, .csv or .jsonl file.
+        A .parquet, .csv or .jsonl file; None writes nothing.
     config, options
         See `ScoreConfig`. With ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
+
+    Examples
+    --------
+    >>> scores = score([{"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}])
+    >>> scores.to_arrow()["bis"].to_pylist()
+    [0.3]
     """
     config = ScoreConfig.of(config, options)
-    out = str(out)
-    if Path(out).suffix not in SUFFIXES:
-        raise ConfigError(f"{out}: scores go to a {', '.join(SUFFIXES)} file")
-    check_overwrite(out, force=config.force)
+    if out is not None:
+        out = str(out)
+        if Path(out).suffix not in SUFFIXES:
+            raise ConfigError(f"{out}: scores go to a {', '.join(SUFFIXES)} file")
+        check_overwrite(out, force=config.force)
     corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
-    check_not_inputs([file.path for file in corpus.files], [out, dropped_path(out)])
+    check_not_inputs([file.path for file in corpus.files], [] if out is None else [out, dropped_path(out)])
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     dropped = DroppedRecords()
     on_bad = dropped if config.skip_bad else None
     counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+    n_rollouts = sum(counts.n_rollouts.values())
+    if out is None:
+        return ScoreSummary(n_rollouts, len(dropped), None, counts, config.alpha)
     hashes = InputHashes(corpus.files, engine)
-    n_rollouts = 0
     with atomic_write(out) as temporary:
         with _open_table(temporary, Path(out).suffix) as write_batch:
             for batch in score_batches(counts, alpha=config.alpha):
                 write_batch(batch)
-                n_rollouts += batch.num_rows
         dropped_to = dropped.write_beside(out, force=config.force)
         write_manifest(
             out,
@@ -586,4 +613,4 @@ def score(
             sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
             output=output_entry(out, temporary, n_rollouts),
         )
-    return ScoreSummary(n_rollouts, len(dropped), dropped_to)
+    return ScoreSummary(n_rollouts, len(dropped), dropped_to, counts, config.alpha)

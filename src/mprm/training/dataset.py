@@ -19,7 +19,7 @@ from mprm.data.corpus import Corpus, LocatedRollout
 from mprm.data.images import listed
 from mprm.data.output import Dropped, DroppedRecords
 from mprm.data.types import problem_key
-from mprm.errors import DataError
+from mprm.errors import DataError, location
 from mprm.models.families import NO_IMAGES
 from mprm.models.prefix_tree import collate_tree
 from mprm.models.prompt import PromptEncoder, TokenizedChain
@@ -123,7 +123,7 @@ def prepare(
                         "labels": labels,
                         "images": chain.images,
                         "image_sizes": chain.image_sizes,
-                        "location": f"{entry.file}:{entry.line}",
+                        "location": location(entry.file, entry.line),
                         "problem": problem,
                         "n_prompt_tokens": n_prompt[problem],
                     }
@@ -148,13 +148,14 @@ def prepare(
             f"{len(broken):,} images cannot be used:\n{listed(broken)}\nAll of them are listed in {everything}."
             " Fix them, point --image-root to where images are, or drop their rollouts with --skip-bad."
         )
+    files = ", ".join(location(file.path) for file in corpus.files)
     if not sources:
         why = f"; all were dropped, see {path.parent / DROPPED}" if len(dropped) else ""
-        raise DataError(f"{', '.join(file.path for file in corpus.files)}: no rollout to train on{why}")
+        raise DataError(f"{files}: no rollout to train on{why}")
     if len(targets) == 1:
         kind = "positive" if counts["positive_steps"] else "negative"
         raise DataError(
-            f"{', '.join(file.path for file in corpus.files)}: all {counts['steps']:,} steps are {kind} (target"
+            f"{files}: all {counts['steps']:,} steps are {kind} (target"
             f" {targets.pop():g}); expected both labels: a model would learn one answer to everything. Add rollouts"
             " with the other label, or choose another --tau."
         )
@@ -168,7 +169,7 @@ def _check_images(
     """Add to ``errors`` why each image of the batch cannot be used, or None; each image is decoded once."""
     for entry in batch:
         if entry.rollout.images and not encoder.family.image_tokens:
-            raise DataError(f"{entry.file}:{entry.line}: the rollout has images, and {NO_IMAGES}")
+            raise DataError(f"{location(entry.file, entry.line)}: the rollout has images, and {NO_IMAGES}")
     images = sorted({image for entry in batch for image in entry.rollout.images} - errors.keys())
     errors.update(zip(images, pool.map(encoder.image_error, images), strict=True))
 
