@@ -446,7 +446,7 @@ def test_sources_of_one_label_and_ties_that_decide_are_warned_of(corpus) -> None
     mixed = [[0.0, 0.5], [0.25, 0.0]] * 2
     (subset,) = mprm.select(corpus(easy=easy, mixed=mixed), rho=0.7).subsets
     one_label, ties = subset.warnings
-    assert one_label.startswith("1 of 2 sources have kept steps of one label alone: easy (all positive). ")
+    assert one_label.startswith("In 1 of 2 sources all kept steps have one label: easy (all positive). ")
     assert ties.startswith("Ties decide 97% of what is kept: 56 of 58 rollouts")  # 2 of mixed are the best of 4
     (subset,) = mprm.select(corpus(easy=easy, mixed=mixed), rho=0.7, strategy="random").subsets
     assert [warning for warning in subset.warnings if "Ties" in warning] == []

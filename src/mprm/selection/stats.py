@@ -294,68 +294,50 @@ def label_warnings(
     kept, n_by_ties
         As `keep_top` gives them; the number is None where a strategy chooses at random.
     """
-    shown = corpus if subset is None else subset
-    what, every = "" if subset is None else "kept ", total(shown)
-    warnings = [
-        _one_label_warning(shown, every, what),
-        "" if n_by_ties is None else _binary_warning(counts.rows, corpus),
-    ]
+    shown, what = (corpus, "") if subset is None else (subset, "kept ")
+    every, full, warnings = total(shown), total(corpus), []
+
+    def one_label(entry: Statistics) -> str | None:
+        return {0: "negative", entry.n_steps: "positive"}.get(entry.n_pos) if entry.n_steps else None
+
+    large = {name: entry for name, entry in shown.items() if entry.n_rollouts >= MIN_ROLLOUTS}
+    single = [f"{name} (all {label})" for name, entry in large.items() if (label := one_label(entry))]
+    if label := one_label(every):
+        warnings.append(
+            f"All {every.n_steps:,} {what}steps are {label}: a model learns one answer from them. Add rollouts with"
+            " the other label, or choose another --tau."
+        )
+    elif single:
+        warnings.append(
+            f"In {len(single):,} of {len(shown):,} sources all {what}steps have one label: {', '.join(single[:3])}"
+            f"{', …' * (len(single) > 3)}. A model can tell the label by the source. Leave them out, or choose"
+            " another --tau."
+        )
+    if n_by_ties is not None and full.sum_mc == full.n_pos and (counts.rows["sum_pos"] == counts.rows["n_pos"]).all():
+        warnings.append(
+            f"Every score is 0 or 1 ({full.n_steps:,} steps): these are hard labels, not success rates. R is 1 for"
+            " all rollouts, and BIS ranks by the mix of labels alone. --strategy random and --stratify length keep"
+            " rollouts as long as the corpus's."
+        )
     if subset is not None:
         n_expected = sum(corpus[name].steps_per_rollout * entry.n_rollouts for name, entry in subset.items())
         if every.n_steps < SHORT * n_expected:
             warnings.append(
                 f"Kept rollouts are short: {every.steps_per_rollout:.1f} steps on average, where those of their"
-                f" sources have {_ratio(n_expected, every.n_rollouts):.1f}. --stratify length keeps rollouts of every"
-                " length."
+                f" sources have {n_expected / every.n_rollouts:.1f}. --stratify length keeps all lengths."
             )
-        if (n_by_ties or 0) > MOSTLY_TIES * every.n_rollouts:
-            assert n_by_ties is not None
+        if n_by_ties is not None and n_by_ties > MOSTLY_TIES * every.n_rollouts:
             warnings.append(
                 f"Ties decide {n_by_ties / every.n_rollouts:.0%} of what is kept: {n_by_ties:,} of"
                 f" {every.n_rollouts:,} rollouts have the rank of others that are left out. Compare several --seed,"
                 " or a --strategy that tells them apart."
             )
-    indices = np.flatnonzero(counts.rows["kind"] == ROLLOUT if kept is None else kept)
-    n_steps, n_pos, n_leading = (
-        counts.rows[name][indices].astype(np.int64) for name in ("n_steps", "n_pos", "n_leading")
-    )
-    warnings += _position_warnings(n_steps, n_pos, n_leading, what)
-    return [warning for warning in warnings if warning]
+    rows = np.flatnonzero(counts.rows["kind"] == ROLLOUT if kept is None else kept)
+    columns = [counts.rows[name][rows].astype(np.int64) for name in ("n_steps", "n_pos", "n_leading")]
+    return [*warnings, *_position_warnings(*columns, what=what)]
 
 
-def _one_label_warning(sources: dict[str, Statistics], every: Statistics, what: str) -> str:
-    def label(entry: Statistics) -> str:
-        return "positive" if entry.n_pos else "negative"
-
-    if every.n_steps and every.n_pos in (0, every.n_steps):
-        return (
-            f"All {every.n_steps:,} {what}steps are {label(every)}: a model learns one answer from them. Add rollouts"
-            " with the other label, or choose another --tau."
-        )
-    large = {name: entry for name, entry in sources.items() if entry.n_rollouts >= MIN_ROLLOUTS}
-    single = [f"{name} (all {label(e)})" for name, e in large.items() if e.n_pos in (0, e.n_steps)]
-    if not single:
-        return ""
-    more = f" and {len(single) - 3:,} more" if len(single) > 3 else ""
-    return (
-        f"{len(single):,} of {len(sources):,} sources have {what}steps of one label alone:"
-        f" {', '.join(single[:3])}{more}. A model can tell the label by the source. Leave them"
-        " out, or choose another --tau."
-    )
-
-
-def _binary_warning(rows: Rows, corpus: dict[str, Statistics]) -> str:
-    every = total(corpus)
-    if every.sum_mc != every.n_pos or (rows["sum_pos"] != rows["n_pos"]).any():
-        return ""
-    return (
-        f"Every score is 0 or 1 ({every.n_steps:,} steps): these are hard labels, not success rates. R is 1"
-        " for all rollouts, and BIS ranks by the mix of labels alone. --strategy random and --stratify length keep"
-        " rollouts as long as the corpus's."
-    )
-
-
-def _position_warnings(n_steps: IntArray, n_pos: IntArray, n_leading: IntArray, what: str) -> Iterator[str]:
+def _position_warnings(n_steps: IntArray, n_pos: IntArray, n_leading: IntArray, *, what: str) -> Iterator[str]:
     """Where the position of a step gives its label away."""
     has_negative = (n_pos < n_steps) & (n_steps > 1)
     is_last = has_negative & (n_leading == n_steps - 1)
