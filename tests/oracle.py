@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import floor
+
 import numpy as np
 
 from mprm.selection.strategies import random_order
@@ -45,6 +48,7 @@ def chosen(
     tau: float,
     seed: int,
     by_file: bool,
+    by_length: bool = False,
 ) -> list[int]:
     """Which rollouts of a source a strategy keeps, in file order."""
     random = shuffled(source, len(rollouts), seed)
@@ -60,4 +64,11 @@ def chosen(
         best = sorted(random, key=lambda i: len(set(labels(rollouts[i], tau))) == 1)
     elif strategy == "reliable":
         best = sorted(order, key=lambda i: -reliability(rollouts[i], tau))
-    return sorted(best[:k])
+    if not by_length:
+        return sorted(best[:k])
+    kept: list[int] = []
+    for length in sorted({len(scores) for scores in rollouts}):
+        n_until = sum(len(scores) <= length for scores in rollouts)
+        share = Fraction(n_until * k, len(rollouts))  # of k, for this length and all below it; halves are rounded up
+        kept += [i for i in best if len(rollouts[i]) == length][: floor(share + Fraction(1, 2)) - len(kept)]
+    return sorted(kept)

@@ -9,6 +9,7 @@ from mprm._lazy import lazy_exports
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from mprm import theory as theory
     from mprm.annotation.annotate import AnnotateConfig as AnnotateConfig, annotate as annotate
     from mprm.annotation.checker import AnswerChecker as AnswerChecker
     from mprm.annotation.sample import sample as sample
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from mprm.errors import MprmError as MprmError
     from mprm.evaluation.evaluate import EvaluateConfig as EvaluateConfig, evaluate as evaluate
     from mprm.evaluation.rerank import RerankConfig as RerankConfig, rerank as rerank
+    from mprm.models.internvl_convert import convert_internvl as convert_internvl
     from mprm.models.prm import PRM as PRM
     from mprm.progress import progress_bar as progress_bar
     from mprm.report.report import report as report

@@ -20,7 +20,7 @@ def lazy_exports(package: str) -> Callable[[str], Any]:
     with open(str(module.__file__), encoding="utf-8") as file:  # noqa: PTH123 - pathlib takes 4 ms to import
         imports = re.findall(r"^    from (\S+) import (\([^)]*\)|.*)$", file.read(), re.MULTILINE)
     home = {name: source for source, names in imports for name in re.findall(r"(\w+) as \1\b", names)}
-    subpackages = {name for name in home if home[name].startswith(f"{package}.{name}.")}
+    subpackages = {name for name in home if home[name] == package or home[name].startswith(f"{package}.{name}.")}
     module.__dict__["__all__"] = sorted(home)
 
     class Package(ModuleType):

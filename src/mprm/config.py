@@ -249,6 +249,10 @@ Tau = Annotated[
     float,
     Option("A step is positive if its score is strictly above it.", "NUMBER", group="labels", at_least=0, below=1),
 ]
+Stratify = Annotated[
+    Literal["length"] | None,
+    Option("Rank among rollouts of equal length: kept ones are as long as the corpus's.", group="selection"),
+]
 Seed = Annotated[int, Option("Random seed.", "N", at_least=0, below=2**64)]
 Device = Annotated[str, Option("Device of the model, such as cpu or cuda:1.", "NAME", group="compute")]
 Dtype = Annotated[

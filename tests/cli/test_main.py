@@ -1,4 +1,7 @@
+import inspect
+import operator
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -6,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import mprm
 from mprm.cli.main import COMMANDS, Program, run
 from tests.conftest import script
 
@@ -131,3 +135,27 @@ def test_ctrl_c_says_how_to_go_on(
     first, *more = capsys.readouterr().err.splitlines()
     assert "interrupted; nothing half-written was left under a final name" in first
     assert [words in line for line in more] == [True] if words else not more
+
+
+@pytest.mark.parametrize("command", sorted({*COMMANDS} - {"theory"} | {"theory fit"}))
+def test_every_command_is_a_function_of_the_same_name(command: str, capsys) -> None:
+    function = operator.attrgetter(command.replace("-", "_").replace(" ", "."))(mprm)
+    assert callable(function)
+    with pytest.raises(SystemExit):
+        run([*command.split(), "--help"])
+    printed = capsys.readouterr().out
+    if command in ("annotate", "sample"):  # they take a policy, which `load_policy` or `HTTPSampler` makes of these
+        printed = re.sub(r"^(policy|server|compute):\n(  .*\n)+", "", printed, flags=re.MULTILINE)
+    flags = set(re.findall(r"^  (?:--no-|--)([a-z0-9-]+)", printed, re.MULTILINE))
+    options = {flag.replace("-", "_") for flag in flags} - {"help", "json"}
+    assert options <= {*inspect.signature(function).parameters} | OF_THE_COMMAND_LINE.get(command, set())
+
+
+OF_THE_COMMAND_LINE = {
+    "annotate": {"dry_run"},
+    "check": {"all"},
+    "stats": {"by", "style"},
+    "theory fit": {"out", "force"},
+}
+OF_THE_COMMAND_LINE |= {"select": {"out", "out_dir", "by_source", "dry_run", "force"}}  # `Selection.write` takes them
+"""Options that have no keyword: how to print, and where `mprm.select` and `mprm.theory.fit` write nothing."""

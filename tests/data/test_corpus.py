@@ -1,11 +1,13 @@
 """To and from pandas, polars, pyarrow and Hugging Face datasets."""
 
+import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import mprm
-from mprm.errors import DataError
+from mprm.errors import ConfigError, DataError
 from tests.conftest import raw_record
 
 pd = pytest.importorskip("pandas")
@@ -48,3 +50,51 @@ def test_an_image_without_a_path_is_said() -> None:
 def test_the_manifest_of_a_frame_names_no_temporary_path(tmp_path: Path) -> None:
     written = mprm.select([raw_record([1.0])], rho=1.0).write(str(tmp_path / "o.jsonl"))
     assert '"path": "(in memory)"' in Path(written.manifest).read_text()
+
+
+TRL = [{"prompt": f"{n}?", "completions": ["a", "b"], "labels": [True, n > 0]} for n in range(3)]
+
+
+def test_a_dataset_dict_is_its_one_split_or_the_error_names_the_splits() -> None:
+    dataset = datasets.Dataset.from_list(TRL)
+    assert mprm.select(datasets.DatasetDict(train=dataset), rho=1.0).n_read == 3
+    with pytest.raises(ConfigError, match=r'has the splits train, test; expected one .* such as dataset\["train"\]'):
+        mprm.select(datasets.DatasetDict(train=dataset, test=dataset))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        mprm.select,
+        mprm.stats,
+        mprm.score,
+        lambda rows: mprm.convert(rows, "never_written.jsonl", to="trl"),
+        lambda rows: mprm.report(rows, out="never_written.html"),
+        lambda rows: list(mprm.open_corpus(rows)),
+    ],
+)
+def test_errors_about_a_frame_name_the_row_and_no_file(call) -> None:
+    with pytest.raises(
+        DataError, match=r"^row 3: step 0 has score 7; expected 0 to 1\. List all bad .* mprm\.check,"
+    ):
+        call([*TRL, {"prompt": "?", "completions": ["a"], "labels": [7]}])
+    with pytest.raises(DataError, match=r"^row 0: the record has the fields a"):
+        call([{"a": 1}])
+
+
+def test_what_is_wrong_with_a_frame_names_rows_everywhere(tmp_path: Path) -> None:
+    rows = [*TRL, {"prompt": "?", "completions": ["a"], "labels": [7]}, TRL[0]]
+    assert [str(issue)[:7] for issue in mprm.check(rows).issues] == ["row 3: ", "row 4: "]
+    assert "same as row 0" in str(mprm.check(rows).issues[1])
+    with pytest.raises(ConfigError, match=r"^\(in memory\): TRL stepwise supervision has binary labels"):
+        mprm.convert(TRL, tmp_path / "o.jsonl", to="mm-prm-soft")
+    mprm.select(rows, rho=1.0, skip_bad=True).write(tmp_path / "o.jsonl")
+    dropped = json.loads((tmp_path / "o.dropped.jsonl").read_text())
+    assert (dropped["file"], dropped["line"]) == ("(in memory)", 4)
+    assert set(mprm.score(TRL).to_pandas()["file"]) == {"(in memory)"}
+
+
+def test_scores_of_a_frame_are_those_of_its_file(tmp_path: Path) -> None:
+    in_memory, written = mprm.score(TRL), mprm.score(TRL, tmp_path / "scores.parquet")
+    assert in_memory.n_rollouts == written.n_rollouts == 3
+    assert in_memory.to_arrow().equals(pq.read_table(tmp_path / "scores.parquet"))

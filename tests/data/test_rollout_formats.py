@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
@@ -210,8 +211,11 @@ def test_paths_that_leave_the_image_root(path: str, leaves: bool) -> None:
     assert leaves_root(path) is leaves
 
 
-line_texts = st.text(max_size=40) | st.sampled_from(
-    ["\u3000 a\t\u00a0", "\\", '"', "\x00\x1f\x7f", "a\u2028b", "/", "😀", " \n x \r\n"]
+white_and_letters = st.text(alphabet=" \n\t\x1f\u00a0\u3000\u2028a\u00e9", max_size=8).filter(str.strip)
+line_texts = (
+    st.text(max_size=40)
+    | white_and_letters
+    | st.sampled_from(["\u3000 a\t\u00a0", "\\", '"', "\x00\x1f\x7f", "a\u2028b", "/", "😀", " \n x \r\n"])
 )
 line_steps = st.lists(st.tuples(line_texts, st.sampled_from([0, 1, 0.5, 0.0625, 1 / 3])), min_size=1, max_size=5)
 
@@ -236,6 +240,20 @@ def test_the_compiled_mm_prm_writer_gives_the_bytes_of_the_python_one(
         assert out == before + msgspec.json.encode(write_mm_prm(rollout, tau)) + b"\n"
     else:
         assert out == before
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(white_and_letters, min_size=20, max_size=20), question=white_and_letters, ascii_=st.booleans())
+def test_select_to_mm_prm_is_select_and_convert_whatever_the_white_space(steps, question, ascii_: bool) -> None:
+    record = raw_record([1.0], question=question, question_orig=None)
+    record["steps_with_score"] = [{"step": text, "score": 1.0} for text in steps]
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "a.jsonl").write_bytes(json.dumps(record, ensure_ascii=ascii_).encode() + b"\n")
+        mprm.select(folder / "a.jsonl", rho=1.0, to="mm-prm").write(folder / "at_once.jsonl")
+        mprm.select(folder / "a.jsonl", rho=1.0).write(folder / "selected.jsonl")
+        mprm.convert(folder / "selected.jsonl", folder / "converted.jsonl", to="mm-prm")
+        assert (folder / "at_once.jsonl").read_bytes() == (folder / "converted.jsonl").read_bytes()
 
 
 @needs_compiled

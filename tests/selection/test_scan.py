@@ -49,7 +49,7 @@ def test_a_row_holds_what_was_worked_out_by_hand() -> None:
     line = json.dumps(record).encode() + b"\n"
     (rows, odd), _, _, _ = both(line)
     # "Step 0 of 0." is 4 words, three times, and "a b c" is 3
-    assert ROW.unpack(rows) == (4, 2, 15, 1, 0, ROLLOUT, 16, 0, 1.5, 1.5, len(line))
+    assert ROW.unpack(rows) == (4, 2, 15, 1, 0, ROLLOUT, 16, 2, 1.5, 1.5, len(line))
     assert odd == []
 
 

@@ -5,16 +5,20 @@ import signal
 import subprocess
 import sys
 import time
+from html import unescape
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mprm
 from mprm.cli.main import run
 from mprm.data.output import dropped_path
+from mprm.data.records import Chunk
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
-from mprm.selection.stats import total
-from tests.conftest import raw_record, write_jsonl
+from mprm.selection.selection import Pieces
+from mprm.selection.stats import ROW_TYPE, LabelCounts, Part, total
+from tests.conftest import WHOLE, raw_record, write_jsonl
 
 
 def lines(path: str | Path) -> list[bytes]:
@@ -355,3 +359,116 @@ def test_several_subsets_have_no_indices_and_no_frame_of_their_own(view, corpus)
     selection = mprm.select(corpus(a=[[1.0, 0.0], [1.0]]), rho=(0.5, 1.0))
     with pytest.raises(ConfigError, match=r"is of one subset, and there are 2: bis-0\.5, bis-1\.0; select with one"):
         view(selection)
+
+
+def test_interleaved_sources_cost_rows_not_sources_times_rows() -> None:
+    n_sources, n_rows = 5_000, 1_000_000
+    rows = np.zeros(n_rows, ROW_TYPE)
+    rows["source"], rows["n_bytes"], rows["n_steps"] = np.arange(n_rows) % n_sources, 10, 1
+    # a gzip file, whose end nobody has to look at
+    part = Part(Chunk("a.jsonl.gz", "gz", "a", 0, 1, format="vl-prm"), 0, n_rows, 1)
+    counts = LabelCounts(rows, [part], [f"s{number}" for number in range(n_sources)])
+    kept = np.arange(n_rows) % 7 == 0
+    started = time.monotonic()
+    n_kept = [piece.n_kept for number in range(n_sources) for piece in Pieces(counts, kept, number)]
+    assert time.monotonic() - started < 3  # each source looking at every row: 5,000 times 3 ms
+    assert sum(n_kept) == kept.sum()
+
+
+@pytest.fixture
+def cut_at_the_first_error(tmp_path: Path) -> Path:
+    """Hard labels as PRM800K has them: 40 rollouts of each length from 2 to 31, half of which end in an error."""
+    labels = [[True] * (length - 1) + [n % 2 == 0] for length in range(2, 32) for n in range(40)]
+    records = [{"prompt": f"{n}?", "completions": ["s"] * len(row), "labels": row} for n, row in enumerate(labels)]
+    return write_jsonl(tmp_path / "hard.jsonl", records)
+
+
+def test_a_degenerate_subset_of_hard_labels_is_warned_of_everywhere(
+    cut_at_the_first_error: Path, tmp_path: Path, capsys
+) -> None:
+    path, out = str(cut_at_the_first_error), str(tmp_path / "bis5.jsonl")
+    assert run(["select", path, "--rho", "0.05", "--out", out]) == 0
+    shown = capsys.readouterr().err
+    # 60 of 1,200 are kept: 20 rollouts with an error of each length from 2 to 4; all have 16.5 steps on average.
+    # by index, of 120 positive and 60 negative steps: 60+, 40+ 20-, 20+ 20-, 20-; so that of 7,200 pairs
+    # 60 * 60 + 40 * (20 / 2 + 40) + 20 * (20 / 2 + 20) = 6,200 are in order
+    expected = [
+        "Every score is 0 or 1 (19,800 steps): these are hard labels",
+        "Kept rollouts are short: 3.0 steps on average, where those of their sources have 16.5. --stratify length",
+        "In 60 of 60 kept rollouts with a negative step (100.0%) it is the last step and the only one",
+        "The index of a step alone predicts its label in the kept rollouts with AUC 0.86",
+    ]
+    manifest = json.loads(Path(out + ".manifest.json").read_text())
+    assert len(manifest["warnings"]) == len(expected) == shown.count("mprm select: warning: ")
+    for start, warning in zip(expected, manifest["warnings"], strict=True):
+        assert warning.startswith(start)
+        assert warning in shown
+    assert mprm.select(path, rho=0.05).subsets[0].warnings == manifest["warnings"]
+
+    page = tmp_path / "report.html"
+    mprm.report(path, out=page, rho=0.05)
+    assert all(warning in unescape(page.read_text()) for warning in manifest["warnings"])
+    capsys.readouterr()
+    assert run(["select", path, "--rho", "0.05", "--dry-run", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["subsets"][0]["warnings"] == manifest["warnings"]
+    assert "warning" not in printed.err  # once
+
+    assert run(["stats", path]) == 0
+    shown = capsys.readouterr().err
+    assert shown.count("mprm stats: warning: ") == 2
+    assert "In 600 of 600 rollouts with a negative step" in shown
+
+
+def test_stratified_by_length_kept_rollouts_are_as_long_as_the_corpus(cut_at_the_first_error: Path) -> None:
+    for ties in ("hash", "file-order"):
+        (subset,) = mprm.select(cut_at_the_first_error, rho=0.05, stratify="length", ties=ties).subsets
+        assert total(subset.statistics).steps_per_rollout == 16.5
+        assert total(subset.statistics).mixed_share == 1
+        assert not [warning for warning in subset.warnings if "are short" in warning]
+        assert not [warning for warning in subset.warnings if "index of a step" in warning]
+
+
+@pytest.mark.skipif(not WHOLE.is_dir(), reason="PRM800K is not beside the checkout")
+def test_prm800k_at_a_tenth_is_warned_of_and_stratified_keeps_its_length(tmp_path: Path) -> None:
+    path = tmp_path / "phase1.jsonl"
+    mprm.convert(WHOLE / "prm800k_phase1_parquet", path, to="trl")
+    text = " ".join(mprm.select(path).subsets[0].warnings)
+    assert "Kept rollouts are short: 4.1 steps on average, where those of their sources have 16.1" in text
+    assert "In 3,486 of 3,486 kept rollouts with a negative step (100.0%) it is the last step" in text
+    stratified = mprm.select(path, stratify="length")
+    length = total(stratified.statistics).steps_per_rollout
+    assert abs(total(stratified.subsets[0].statistics).steps_per_rollout / length - 1) < 0.15
+
+
+def test_sources_of_one_label_and_ties_that_decide_are_warned_of(corpus) -> None:
+    easy = [[1.0, 1.0], [1.0]] * 40
+    mixed = [[0.0, 0.5], [0.25, 0.0]] * 2
+    (subset,) = mprm.select(corpus(easy=easy, mixed=mixed), rho=0.7).subsets
+    one_label, ties = subset.warnings
+    assert one_label.startswith("In 1 of 2 sources all kept steps have one label: easy (all positive). ")
+    assert ties.startswith("Ties decide 97% of what is kept: 56 of 58 rollouts")  # 2 of mixed are the best of 4
+    (subset,) = mprm.select(corpus(easy=easy, mixed=mixed), rho=0.7, strategy="random").subsets
+    assert [warning for warning in subset.warnings if "Ties" in warning] == []
+    (subset,) = mprm.select(corpus(easy=easy, mixed=[[1.0]]), rho=0.7).subsets
+    n_steps = total(subset.statistics).n_steps
+    assert subset.warnings[0].startswith(f"All {n_steps} kept steps are positive: a model learns one answer")
+
+
+def test_data_in_good_order_are_not_warned_of(random_corpus: Path, capsys) -> None:
+    assert run(["stats", str(random_corpus)]) == 0
+    assert run(["select", str(random_corpus), "--dry-run"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_selection_is_iterable_and_becomes_any_table(corpus) -> None:
+    datasets, polars = pytest.importorskip("datasets"), pytest.importorskip("polars")
+    selection = mprm.select(corpus(a=[[1.0], [1.0, 0.0], [0.5, 0.0]]), rho=0.7)
+    assert [rollout.scores for rollout in selection] == [(1.0, 0.0), (0.5, 0.0)]
+    assert len(selection) == len(list(selection)) == 2
+    assert isinstance(selection.to_dataset(), datasets.Dataset)
+    assert isinstance(selection.to_polars(), polars.DataFrame)
+    tables = [selection.to_arrow(), selection.to_dataset().data.table, selection.to_polars().to_arrow()]
+    assert [table["source"].to_pylist() for table in tables] == [["a", "a"]] * 3
+    with pytest.raises(ConfigError, match=r"is of one subset, and there are 2"):
+        iter(mprm.select(corpus(a=[[1.0, 0.0], [1.0]]), rho=(0.5, 1.0)))

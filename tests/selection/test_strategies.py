@@ -56,6 +56,7 @@ def kept_lines(selection: mprm.Selection, number: int = 0) -> dict[str, list[int
 @pytest.mark.parametrize("ties", ["hash", "file-order"])
 @quiet
 @given(
+    stratify=st.sampled_from([None, "length"]),
     rollouts=sources,
     rho=st.floats(0.01, 1),
     alpha=st.sampled_from([0.0, 0.05, 0.2]),
@@ -63,17 +64,17 @@ def kept_lines(selection: mprm.Selection, number: int = 0) -> dict[str, list[int
     seed=st.integers(0, 99),
 )
 def test_every_strategy_keeps_what_its_definition_says(
-    tmp_path: Path, strategy, ties, rollouts, rho, alpha, tau, seed
+    tmp_path: Path, strategy, ties, stratify, rollouts, rho, alpha, tau, seed
 ) -> None:
     folder = written(tmp_path, rollouts)
-    selection = mprm.select(folder, strategy=strategy, rho=rho, alpha=alpha, tau=tau, seed=seed, ties=ties)
+    options = {"strategy": strategy, "rho": rho, "ties": ties, "stratify": stratify}
+    selection = mprm.select(folder, alpha=alpha, tau=tau, seed=seed, **options)
     for source, lines in kept_lines(selection).items():
         scores = rollouts[source]
         k = max(1, int(len(scores) * rho))
         assert len(lines) == k
-        expected = oracle.chosen(
-            strategy, source, scores, k, alpha=alpha, tau=tau, seed=seed, by_file=ties == "file-order"
-        )
+        how = {"by_file": ties == "file-order", "by_length": stratify is not None}
+        expected = oracle.chosen(strategy, source, scores, k, alpha=alpha, tau=tau, seed=seed, **how)
         assert lines == expected
 
 
@@ -92,7 +93,9 @@ def test_small_chunks_change_nothing(tmp_path: Path, rollouts, rho, seed) -> Non
 
     for pool in (False, True):
         expected = keep_top(whole, "bis", n_keep, alpha=0.05, seed=seed, pool=pool)
-        assert keep_top(cut, "bis", n_keep, alpha=0.05, seed=seed, pool=pool).tolist() == expected.tolist()
+        kept = keep_top(cut, "bis", n_keep, alpha=0.05, seed=seed, pool=pool)
+        assert kept.mask.tolist() == expected.mask.tolist()
+        assert kept.n_by_ties == expected.n_by_ties
 
 
 @given(

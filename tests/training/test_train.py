@@ -441,6 +441,35 @@ def test_a_subset_is_selected_inline_as_select_selects_it(folder: Path, tmp_path
     assert trained.data["select"]["strategy"] == "bis"
 
 
+@pytest.mark.parametrize("label", [True, False])
+def test_data_of_one_label_are_refused_before_training(label: bool, folder: Path, tmp_path: Path) -> None:
+    records = [{**r, "labels": [label] * len(r["labels"])} for r in lines(Path(data_for("text", folder)))]
+    n_steps = sum(len(record["labels"]) for record in records)
+    path = write_records(tmp_path / "text.jsonl", records)
+    kind = "positive" if label else "negative"
+    with pytest.raises(DataError, match=rf"text\.jsonl: all {n_steps} steps are {kind} .*expected both labels"):
+        train(str(path), config_for("text", folder, tmp_path / "run"))
+    assert not (tmp_path / "run" / "prm_config.json").exists()
+
+
+def test_training_warns_at_its_start_where_the_position_gives_the_label_away(
+    folder: Path, tmp_path: Path, capfd: Any
+) -> None:
+    record = {"prompt": "how long?", "completions": ["it is 1 long", "it is 2 long"], "labels": [True, False]}
+    path = write_records(tmp_path / "text.jsonl", [record] * 60)
+    options = {"batch_size": 60, "per_device": 60}
+    trained = train(str(path), config_for("text", folder, tmp_path / "run", **options))
+    text = " ".join(trained.data["warnings"])
+    assert "Every score is 0 or 1 (120 steps)" in text
+    assert "In 60 of 60 rollouts with a negative step (100.0%) it is the last step" in text
+    assert "alone predicts its label in the rollouts with AUC 1.00" in text
+    assert capfd.readouterr().err.count("mprm train: warning: ") == 3
+    selected = config_for(
+        "text", folder, tmp_path / "selected", strategy="bis", rho=0.5, stratify="length", **options
+    )
+    assert "Ties decide 100% of what is kept: 30 of 30" in " ".join(train(str(path), selected).data["warnings"])
+
+
 def test_the_learning_curve_is_what_evaluate_gives(folder: Path, tmp_path: Path) -> None:
     path = data_for("text", folder)
     config = config_for("text", folder, tmp_path / "run", benchmark=(path,), eval_every=2)
@@ -584,6 +613,7 @@ def test_a_text_model_is_not_given_images(folder: Path, tmp_path: Path) -> None:
         ({"tau": 1.0}, "tau must be at least 0 and below 1"),
         ({"soft": True, "tau": 0.5}, "soft labels have no threshold"),
         ({"rho": 0.1}, "strategy does not say"),
+        ({"stratify": "length"}, "strategy does not say"),
         ({"eval_every": 5}, "go together"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"precision": "int4"}, "unknown precision"),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import inspect
+import sys
+from collections.abc import Iterable
 from dataclasses import MISSING
 from typing import Any, NoReturn, TypeVar
 
@@ -104,6 +106,15 @@ def _add(parser: Any, entry: Declared) -> None:
         parser.add_argument(entry.name, **settings)
     else:
         parser.add_argument(flag, dest=entry.name, default=default, required=is_required, **settings)
+
+
+def show_warnings(command: str, warnings: Iterable[str], of: str = "") -> None:
+    """Print warnings about data on stderr; nothing in them steers the terminal."""
+    from mprm.data.output import printable
+
+    sys.stdout.flush()
+    for warning in warnings:
+        print(printable(f"mprm {command}: warning: {of}{': ' * bool(of)}{warning}"), file=sys.stderr)
 
 
 def as_json(value: Any) -> str:

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from mprm.cli.arguments import as_json, parsed
+from mprm.cli.arguments import as_json, parsed, show_warnings
 from mprm.config import Json, Option, Paths
 from mprm.progress import progress_bar
 from mprm.selection.stats import STATISTICS, ScoreConfig, StatsConfig, score, stats
@@ -51,7 +51,8 @@ def run_stats(arguments: list[str]) -> int:
     sources = corpus.sources if options.by == "source" else {}
     if options.json:
         by_source = {name: entry.as_dict() for name, entry in sources.items()}
-        print(as_json({"sources": by_source, "all": corpus.total.as_dict(), "dropped": corpus.n_dropped}))
+        summary = {"sources": by_source, "all": corpus.total.as_dict(), "dropped": corpus.n_dropped}
+        print(as_json({**summary, "warnings": corpus.warnings}))
         return 0
     from mprm.cli.tables import latex_table, show_table
 
@@ -66,4 +67,5 @@ def run_stats(arguments: list[str]) -> int:
         print(latex_table(heads, rows))
     else:
         show_table("Statistics", heads, rows)
+    show_warnings("stats", corpus.warnings)
     return 0

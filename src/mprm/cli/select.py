@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from mprm.cli.arguments import as_json, parsed
+from mprm.cli.arguments import as_json, parsed, show_warnings
 from mprm.config import DryRun, Force, Json, Option, Paths
 from mprm.errors import ConfigError
 from mprm.progress import progress_bar
@@ -68,6 +68,8 @@ def run(arguments: list[str]) -> int:
         print(as_json(_summary(selection, written)))
     else:
         _print(selection, written)
+        for subset in selection.subsets:
+            show_warnings("select", subset.warnings, of=subset.name if len(selection.subsets) > 1 else "")
     return 0
 
 
@@ -87,6 +89,7 @@ def _summary(selection: Selection, written: list[Written]) -> dict[str, object]:
                 "kept": total(subset.statistics).n_rollouts,
                 "sources": selection.by_source(subset),
                 "statistics": {source: entry.as_dict() for source, entry in subset.statistics.items()},
+                "warnings": subset.warnings,
                 "paths": next((list(w.paths) for w in written if w.subset is subset), []),
                 "manifest": next((w.manifest for w in written if w.subset is subset), None),
             }

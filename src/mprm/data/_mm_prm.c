@@ -91,10 +91,10 @@ static void put_text(Out *out, Slice text, int strip) {
         while (strip && out->p == begin && run < c.end && *run == ' ') run++;
         c.p = end_of_run(run, c.end);
         if (c.p > run) {
+            unsigned char *first = out->p, *letter; /* of the run alone: before it may stand other white space */
             put(out, (const char *)run, (size_t)(c.p - run));
-            unsigned char *letter = out->p;
-            while (letter > last && letter[-1] == ' ') letter--;
-            last = letter;
+            for (letter = out->p; letter > first && letter[-1] == ' '; letter--) continue;
+            if (letter > first) last = letter;
             continue;
         }
         if (c.p == c.end) break;

@@ -17,6 +17,7 @@ from mprm.data.corpus import CountedLines, open_corpus, parse_lines
 from mprm.data.engine import make_engine
 from mprm.data.records import Chunk, is_blank, lines_of
 from mprm.data.types import ERRORS, Issue, ValidationOptions
+from mprm.errors import location
 from mprm.progress import Progress, silent
 
 
@@ -123,7 +124,7 @@ def check(
     for later, first in _duplicates(digests):
         file, first_file = (files[bisect_right(file_ends, record)] for record in (later, first))
         issues.append(
-            Issue(file, lines[later], "duplicate", f"the record is the same as {first_file}:{lines[first]}")
+            Issue(file, lines[later], "duplicate", f"the record is the same as {location(first_file, lines[first])}")
         )
     empty = [path for path, n_records in n_records_of.items() if not n_records]
     issues += [Issue(path, 1, "empty_file", "the file holds no record") for path in empty]

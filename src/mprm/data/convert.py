@@ -46,7 +46,7 @@ from mprm.data.output import (
 from mprm.data.records import Chunk, Container, container_of, lines_of, mapped
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, WRITABLE, RolloutFormat, append_mm_prm, write_mm_prm
 from mprm.data.types import CHECK_ONLY, ERRORS, WARNINGS, Issues, Rollout, ValidationOptions
-from mprm.errors import ConfigError, DataError
+from mprm.errors import ConfigError, DataError, location
 from mprm.progress import Progress, silent
 
 RAW_STEPS = ("visualprm-raw", "vl-prm")
@@ -103,8 +103,8 @@ def no_mc_scores(path: str, fmt: RolloutFormat, target: Target) -> ConfigError:
     binary = ", ".join(name for name in WRITABLE if ROLLOUT_FORMATS[name].labels != "mc")
     hint = f" (Every score in it is 0 or 1; if they are MC scores, say --format {fmt.name}-soft.)"
     return ConfigError(
-        f"{path}: {fmt.title} has binary labels and no MC scores, which {target.format} needs; it can become"
-        f" {binary}.{hint if fmt.labels == 'either' else ''}"
+        f"{location(path)}: {fmt.title} has binary labels and no MC scores, which {target.format} needs; it can"
+        f" become {binary}.{hint if fmt.labels == 'either' else ''}"
     )
 
 

@@ -27,7 +27,7 @@ from mprm.data.records import (
 )
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, RolloutFormat, write_raw
 from mprm.data.types import BadRecord, Issues, Rollout, ValidationOptions, validate
-from mprm.errors import ConfigError, DataError, MissingDependencyError
+from mprm.errors import IN_MEMORY, ConfigError, DataError, MissingDependencyError, location
 
 LOOK_AT = 1000
 """How many broken lines at a file's start are passed over in the search for a record."""
@@ -136,8 +136,27 @@ class LocatedRollout:
     """The line itself, in formats of one rollout a line."""
 
 
+class Tabular:
+    """What can be one table, in any of the packages that hold one."""
+
+    __slots__ = ()
+
+    def to_arrow(self) -> Any:
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        _imported("pandas")
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        return _imported("polars").from_arrow(self.to_arrow())
+
+    def to_dataset(self) -> Any:
+        return _imported("datasets").Dataset(self.to_arrow())
+
+
 @dataclass(frozen=True, slots=True)
-class Corpus:
+class Corpus(Tabular):
     """Files of rollouts; iterate over it for the rollouts."""
 
     files: tuple[DataFile, ...]
@@ -182,7 +201,7 @@ class Corpus:
                 if error is not None:
                     drop_or_raise(Dropped(path, line, chunk.source, *error, raw), on_bad)
                 elif on_issues is not None:
-                    on_issues(f"{path}:{line}", issues)
+                    on_issues(location(path, line), issues)
                 for rollout in rollouts:
                     yield LocatedRollout(path, line, rollout.source or chunk.source, rollout, raw)
             first_line += lines.n_lines
@@ -191,7 +210,7 @@ class Corpus:
         """Path, size, hash and format of every input file; no hash for files behind URLs."""
         return [
             {
-                "path": "(in memory)" if self._frame is not None else file.path,
+                "path": location(file.path),
                 "n_bytes": file.n_bytes,
                 "xxh3_128": hashes.of(file),
                 "format": self.formats[file.path].name,
@@ -204,15 +223,6 @@ class Corpus:
         """A `pyarrow.Table` with one row a rollout, in v1.1-Raw columns and with its source."""
         return arrow_table((located.rollout, located.source) for located in self.located())
 
-    def to_pandas(self) -> Any:
-        return as_pandas(self.to_arrow())
-
-    def to_polars(self) -> Any:
-        return _imported("polars").from_arrow(self.to_arrow())
-
-    def to_dataset(self) -> Any:
-        return _imported("datasets").Dataset(self.to_arrow())
-
 
 def drop_or_raise(dropped: Dropped, on_bad: Callable[[Dropped], Any] | None) -> None:
     """Hand a bad record to ``on_bad``, or stop with a `DataError` where there is none."""
@@ -221,9 +231,10 @@ def drop_or_raise(dropped: Dropped, on_bad: Callable[[Dropped], Any] | None) -> 
         return
     # a check knows nothing of the output, and so nothing of what the output cannot hold
     is_of_output = dropped.kind == "separator_in_text"
-    look = "" if is_of_output else f'List the bad records of the file with "mprm check {dropped.file}", or '
+    command = "mprm.check" if location(dropped.file) == IN_MEMORY else f'"mprm check {dropped.file}"'
+    look = "" if is_of_output else f"List all bad records with {command}, or "
     remedy = f"{look}leave bad records out with --skip-bad (in Python: skip_bad=True)."
-    raise DataError(f"{dropped.file}:{dropped.line}: {dropped.reason}. {remedy[0].upper()}{remedy[1:]}")
+    raise DataError(f"{location(dropped.file, dropped.line)}: {dropped.reason}. {remedy[0].upper()}{remedy[1:]}")
 
 
 def open_corpus(
@@ -268,7 +279,7 @@ def open_corpus(
     folder = None
     if is_frame(paths):
         folder = TemporaryFolder()
-        paths = write_frame(paths, folder.path / "frame.jsonl")
+        paths = write_frame(paths, folder.path / IN_MEMORY / "frame.jsonl")
     options = ValidationOptions(
         text_only=text_only, image_root=None if image_root is None else image_folder(image_root), forbids=forbids
     )
@@ -299,9 +310,9 @@ def _format_of_file(file: DataFile, name: str | None, chunks: list[Chunk]) -> tu
             if fmt is None:
                 array = replace(chunks[0], stop=chunks[-1].stop, is_array=True)
                 first = next((item for item in lines_of(array) if not is_blank(item)), None)
-                fmt = None if first is None else _format_of_line(first, f"{file.path}:{number}")
+                fmt = None if first is None else _format_of_line(first, location(file.path, number))
             return fmt or ROLLOUT_FORMATS["visualprm-raw"], True
-        fmt = fmt or _format_of_line(line, f"{file.path}:{number}")
+        fmt = fmt or _format_of_line(line, location(file.path, number))
         if fmt is not None:
             return fmt, False
     # nothing to go by: an empty file is no error, and a file without one good record is reported line by line
@@ -397,6 +408,14 @@ def _rows_of(frame: Any) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
     elif package == "datasets":
         datasets = _imported("datasets")
+        if isinstance(frame, dict):
+            if len(frame) != 1:
+                first = next(iter(frame), "train")
+                raise ConfigError(
+                    f"the {type(frame).__name__} has the splits {', '.join(frame)}; expected one data set. Pass"
+                    f' a split, such as dataset["{first}"], or several with datasets.concatenate_datasets.'
+                )
+            (frame,) = frame.values()
         for name, feature in (frame.features or {}).items():
             if isinstance(feature, datasets.Image):
                 frame = frame.cast_column(name, datasets.Image(decode=False))
@@ -417,6 +436,7 @@ def _plain(value: Any) -> Any:
 def write_frame(frame: Any, path: Path) -> Path:
     """Write the frame's rows as JSON lines."""
     encode = msgspec.json.Encoder(enc_hook=_plain).encode
+    path.parent.mkdir()
     with path.open("wb") as out:
         for number, row in enumerate(_rows_of(frame)):
             image = row.get("image")
@@ -466,9 +486,3 @@ def arrow_table(rollouts: Iterable[tuple[Rollout, str | None]]) -> Any:
     import pyarrow as pa
 
     return pa.Table.from_batches(arrow_batches(rollouts), schema=arrow_schema())
-
-
-def as_pandas(table: Any) -> Any:
-    """The `pyarrow.Table` as a pandas frame."""
-    _imported("pandas")
-    return table.to_pandas()

@@ -21,7 +21,7 @@ import xxhash
 from mprm import __version__
 from mprm.data.engine import Engine
 from mprm.data.records import DATA_FILE, DataFile, filesystem, is_url, stamp_of
-from mprm.errors import ConfigError, DataError, OutputExistsError
+from mprm.errors import ConfigError, DataError, OutputExistsError, location
 
 MANIFEST_SUFFIX = ".manifest.json"
 
@@ -149,7 +149,8 @@ class Dropped:
 
     def as_dict(self) -> dict[str, Any]:
         """As a JSON object; a record that is not text is base64."""
-        fields = {name: getattr(self, name) for name in ("file", "line", "source", "kind", "reason")}
+        fields = {name: getattr(self, name) for name in ("line", "source", "kind", "reason")}
+        fields = {"file": location(self.file), **fields}
         try:
             return {**fields, "record": self.record.decode().rstrip("\r\n")}
         except UnicodeDecodeError:
@@ -253,6 +254,7 @@ def write_manifest(
     inputs: list[dict[str, Any]],
     sources: Mapping[str, Any],
     output: Mapping[str, Any],
+    **more: Any,
 ) -> str:
     """Write the manifest of ``out`` beside it; returns its path.
 
@@ -265,6 +267,7 @@ def write_manifest(
         "inputs": inputs,
         "sources": sources,
         "output": output,
+        **more,
     }
     beside = out + MANIFEST_SUFFIX
     with atomic_write(beside) as temporary:

@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 
 from mprm.data.images import IMAGE_MARK, image_exists, leaves_root
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, location
 from mprm.progress import Progress
 
 Score = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -291,7 +291,7 @@ class Issue:
         return self.kind in ERRORS
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.text}"
+        return f"{location(self.file, self.line)}: {self.text}"
 
 
 class Issues:

@@ -11,6 +11,7 @@ import base64
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -28,8 +29,18 @@ from mprm.errors import DataError
 from mprm.progress import Progress, silent
 from mprm.report.report import ReportConfig
 from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT
-from mprm.selection.stats import LabelCounts, R_of, Rows, Statistics, count_corpus, p_pos_of, statistics_by_source
-from mprm.selection.strategies import STRATEGIES, rank_bis, tie_order
+from mprm.selection.select import SelectConfig
+from mprm.selection.stats import (
+    LabelCounts,
+    R_of,
+    Rows,
+    Statistics,
+    count_corpus,
+    label_warnings,
+    p_pos_of,
+    statistics_by_source,
+)
+from mprm.selection.strategies import STRATEGIES, keep_top, rank_bis, tie_order
 
 IntArray = NDArray[np.int64]
 HIGH_MC, LOW_MC = 0.90, 0.70
@@ -358,6 +369,8 @@ class CorpusView:
     """Shape (sources, 17); see `StepScores`."""
     cases: tuple[Case, ...]
     n_dropped: int
+    warnings: list[str]
+    """What is degenerate about the selection that the page shows first."""
 
 
 def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> CorpusView:
@@ -382,8 +395,16 @@ def _view(corpus: Corpus, config: ReportConfig, progress: Progress) -> CorpusVie
             f"there is nothing to report on: {len(dropped)} records were read and none is usable; mprm check says why"
         )
     unique = [unique_counts(counts, number, seed=config.seed) for number in present]
-    # as `mprm select` does
-    n_keep = [max(1, int(len(source.inverse) * config.rho)) for source in unique]
+    n_keep_of = partial(SelectConfig(rho=(config.rho,)).n_keep, config.rho)
+    n_keep = [n_keep_of(source.source, len(source.inverse)) for source in unique]
+    first = keep_top(counts, "bis", n_keep_of, alpha=config.alpha, seed=config.seed)
+    warnings = label_warnings(
+        counts,
+        statistics,
+        kept=first.mask,
+        subset=statistics_by_source(counts, alpha=config.alpha, is_kept=first.mask),
+        n_by_ties=first.n_by_ties,
+    )
     cases = [
         case
         for source, n in zip(unique, n_keep, strict=True)
@@ -401,4 +422,5 @@ def _view(corpus: Corpus, config: ReportConfig, progress: Progress) -> CorpusVie
         step_scores=read.n_steps[present],
         cases=read.cases,
         n_dropped=len(dropped),
+        warnings=warnings,
     )

@@ -106,6 +106,7 @@ def report(
             inputs=[] if corpus is None else corpus.inputs,
             sources=n_rollouts,
             output={"path": config.page, "n_bytes": n_bytes, "xxh3_128": digest, "figures": figures},
+            warnings=[] if corpus is None else corpus.warnings,
         )
     return ReportResult(
         page=config.page,

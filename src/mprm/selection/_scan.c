@@ -8,7 +8,7 @@
 #include "../data/_json_cursor.h"
 
 typedef struct { /* scan.ROW */
-    uint32_t n_steps, n_pos, n_words, n_unsampled, source, kind, n_mc, unused;
+    uint32_t n_steps, n_pos, n_words, n_unsampled, source, kind, n_mc, n_leading;
     double sum_pos, sum_all;
     uint64_t n_bytes;
 } Row;
@@ -45,12 +45,13 @@ static int step(Cursor *c, double tau, Row *row) {
     }
     if (total == 0) row->n_unsampled++;
     if (total > (int64_t)row->n_mc) row->n_mc = (uint32_t)total;
-    row->n_steps++;
     row->sum_all += s;
     if (s > tau) {
+        row->n_leading += row->n_pos == row->n_steps;
         row->n_pos++;
         row->sum_pos += s;
     }
+    row->n_steps++;
     return 1;
 }
 

@@ -8,7 +8,7 @@ then looks at it again and says what is wrong. `count_rows_python` is its twin a
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -25,7 +25,9 @@ from mprm.data.types import Count, Issues, ValidationOptions
 from mprm.errors import ConfigError
 
 ROW = Struct("=IIIIIIIIddQ")
-"""n_steps, n_pos, n_words, n_unsampled, source, kind, n_mc, unused, sum_pos, sum_all, n_bytes."""
+"""n_steps, n_pos, n_words, n_unsampled, source, kind, n_mc, n_leading, sum_pos, sum_all, n_bytes.
+
+n_leading: positive steps before the first negative one."""
 ROLLOUT, BLANK, BAD = 0, 1, 2
 """Kinds of line; a line that is handed back as odd counts as bad until Python has looked at it."""
 
@@ -35,7 +37,7 @@ Odd = list[tuple[int, int, int]]
 
 def pack_row(
     texts: list[str],
-    scores: list[float],
+    scores: Sequence[float],
     n_totals: list[int | None],
     *,
     tau: float,
@@ -47,16 +49,17 @@ def pack_row(
     Sums run from left to right in float64, as the reference adds; Python's own ``sum`` does not
     from 3.12 on, and with N other than a power of two the last bit decides ties.
     """
-    n_pos, sum_pos, sum_all = 0, 0.0, 0.0
-    for score in scores:
+    n_pos, n_leading, sum_pos, sum_all = 0, 0, 0.0, 0.0
+    for j, score in enumerate(scores):
         sum_all += score
         if score > tau:
+            n_leading += n_pos == j
             n_pos += 1
             sum_pos += score
     n_words = sum([len(text.split()) for text in texts])
     n_mc = max([n_total or 0 for n_total in n_totals], default=0)
     return ROW.pack(
-        len(scores), n_pos, n_words, n_totals.count(0), source, ROLLOUT, n_mc, 0, sum_pos, sum_all, n_bytes
+        len(scores), n_pos, n_words, n_totals.count(0), source, ROLLOUT, n_mc, n_leading, sum_pos, sum_all, n_bytes
     )
 
 
@@ -280,7 +283,7 @@ class _Counter:
         (rollout,) = rollouts
         return pack_row(
             [step.text for step in rollout.steps],
-            list(rollout.scores),
+            rollout.scores,
             [step.n_total for step in rollout.steps],
             tau=self.task.tau,
             source=source_number,

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mprm.config import OUTPUT_FORMATS, Alpha, CorpusOptions, EngineOptions, Option, StrategyName, Tau, takes
+from mprm.config import (
+    OUTPUT_FORMATS,
+    Alpha,
+    CorpusOptions,
+    EngineOptions,
+    Option,
+    StrategyName,
+    Stratify,
+    Tau,
+    takes,
+)
 from mprm.errors import ConfigError, DataError
 from mprm.progress import Progress, silent
 
@@ -50,6 +60,7 @@ class SelectConfig(CorpusOptions, EngineOptions):
         ),
     ] = "hash"
     pool: Annotated[bool, Option("Rank all sources together instead of each by itself.", group="selection")] = False
+    stratify: Stratify = None
     to: Annotated[
         str | None,
         Option(

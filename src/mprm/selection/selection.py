@@ -27,7 +27,7 @@ from mprm.data.convert import (
     open_sink,
     target_for,
 )
-from mprm.data.corpus import Corpus, arrow_table, as_pandas, bytes_by_source, parse_lines
+from mprm.data.corpus import Corpus, Tabular, arrow_table, bytes_by_source, parse_lines
 from mprm.data.engine import Engine
 from mprm.data.output import (
     DroppedRecords,
@@ -47,10 +47,23 @@ from mprm.errors import ConfigError, DataError
 from mprm.progress import Advance, Progress, silent
 from mprm.selection.scan import BLANK, ROLLOUT
 from mprm.selection.select import SelectConfig
-from mprm.selection.stats import BoolArray, LabelCounts, Part, Rows, Statistics, statistics_by_source, total
+from mprm.selection.stats import BoolArray, LabelCounts, Part, Statistics, label_warnings, statistics_by_source, total
 from mprm.selection.strategies import keep_top
 
-STORED_OPTIONS = ("strategy", "rho", "keep", "source_rho", "alpha", "tau", "seed", "ties", "pool", "to", "skip_bad")
+STORED_OPTIONS = (
+    "strategy",
+    "rho",
+    "keep",
+    "source_rho",
+    "alpha",
+    "tau",
+    "seed",
+    "ties",
+    "pool",
+    "stratify",
+    "to",
+    "skip_bad",
+)
 """Options that a subset depends on, and its manifest holds."""
 
 
@@ -65,6 +78,8 @@ class Subset:
     """Which rows of the label counts are kept."""
     statistics: dict[str, Statistics]
     """Of the kept rollouts, by source."""
+    warnings: list[str]
+    """What is degenerate about the kept rollouts; see `mprm.selection.stats.label_warnings`."""
 
     @property
     def name(self) -> str:
@@ -81,8 +96,8 @@ class Written:
     manifest: str
 
 
-class Selection:
-    """The subsets chosen from a corpus, ready to be looked at or written."""
+class Selection(Tabular):
+    """The subsets chosen from a corpus, ready to be looked at or written; iterate over it for the kept rollouts."""
 
     def __init__(
         self, corpus: Corpus, counts: LabelCounts, config: SelectConfig, dropped: DroppedRecords, engine: Engine
@@ -114,9 +129,13 @@ class Selection:
                 seed=config.seed,
                 by_file_order=config.ties == "file-order",
                 pool=config.pool,
+                by_length=config.stratify == "length",
             )
-            statistics = statistics_by_source(self.counts, alpha=config.alpha, is_kept=kept)
-            yield Subset(strategy, rho, config.keep, kept, statistics)
+            statistics = statistics_by_source(self.counts, alpha=config.alpha, is_kept=kept.mask)
+            warnings = label_warnings(
+                self.counts, self.statistics, kept=kept.mask, subset=statistics, n_by_ties=kept.n_by_ties
+            )
+            yield Subset(strategy, rho, config.keep, kept.mask, statistics, warnings)
 
     @property
     def n_read(self) -> int:
@@ -140,9 +159,12 @@ class Selection:
         is_record = self.counts.rows["kind"] != BLANK
         return np.flatnonzero(self._only_subset("indices").kept[is_record])
 
-    def to_pandas(self) -> Any:
-        """The kept rollouts of the only subset as a pandas frame, as `mprm.Corpus.to_pandas` makes one."""
-        return as_pandas(arrow_table(self._kept_rollouts(self._only_subset("to_pandas"))))
+    def __iter__(self) -> Iterator[Rollout]:
+        return (rollout for rollout, _ in self._kept_rollouts(self._only_subset("iteration")))
+
+    def to_arrow(self) -> Any:
+        """The kept rollouts of the only subset as a table, as `mprm.Corpus.to_arrow` makes one."""
+        return arrow_table(self._kept_rollouts(self._only_subset("the table")))
 
     def _only_subset(self, wanted: str) -> Subset:
         if len(self.subsets) != 1:
@@ -243,16 +265,16 @@ class Selection:
 
     def _write_sources(self, subset: Subset, folder: str, suffix: str, advance: Advance) -> Written:
         entries = []
-        for source, statistics in subset.statistics.items():
+        for number, (source, statistics) in enumerate(subset.statistics.items()):
             if statistics.n_rollouts:
                 out = f"{folder}/{_file_name(source)}{suffix}"
                 with atomic_write(out) as temporary:
-                    entries.append(self._write_pieces(subset, source, temporary, out, advance))
+                    entries.append(self._write_pieces(subset, number, temporary, out, advance))
         manifest = self._write_manifest(subset, folder, {"path": folder, "files": entries})
         return Written(subset, tuple(entry["path"] for entry in entries), manifest)
 
     def _write_pieces(
-        self, subset: Subset, source: str | None, temporary: Path, out: str, advance: Advance
+        self, subset: Subset, source: int | None, temporary: Path, out: str, advance: Advance
     ) -> dict[str, Any]:
         """Write what is kept, of one source or of all; returns the file's entry in the manifest."""
         target = target_for(self.config.to, container_of(out), self.config.tau)
@@ -282,6 +304,7 @@ class Selection:
             inputs=self.corpus.manifest_entries(self._hashes),
             sources=self.by_source(subset),
             output=output,
+            warnings=subset.warnings,
         )
 
 
@@ -300,10 +323,12 @@ def _file_name(source: str) -> str:
 class Piece:
     """The kept lines of one chunk; which they are is worked out when they are written."""
 
+    index: int
+    """Of its chunk."""
     part: Part
     source: str
-    file_offset: int
-    """Bytes of the file before the chunk's first line."""
+    file_start: int
+    """Bytes of the corpus before the file."""
     n_bytes: int
     n_kept: int
     needs_line_end: bool
@@ -313,9 +338,14 @@ class Piece:
 class Pieces:
     """The kept lines of each chunk that has any; of one source, or of all."""
 
-    def __init__(self, counts: LabelCounts, kept: BoolArray, source: str | None = None) -> None:
-        self._counts, self._kept = counts, kept
-        self._source = None if source is None else counts.sources.index(source)
+    def __init__(self, counts: LabelCounts, kept: BoolArray, source: int | None = None) -> None:
+        self._counts = counts
+        members = None if source is None else counts.rollouts[source]
+        rows = np.flatnonzero(kept) if members is None else members[kept[members]]
+        cuts = np.searchsorted(rows, [part.first_row for part in counts.parts[1:]])
+        self._rows = np.split(rows, cuts)
+        """The kept rows of each chunk."""
+        self._name = None if source is None else counts.sources[source]
         self._pieces = list(self._make())
 
     def __iter__(self) -> Iterator[Piece]:
@@ -325,43 +355,35 @@ class Pieces:
     def are_ranges(self) -> bool:
         return all(piece.part.chunk.is_range for piece in self)
 
-    def _rows(self, part: Part) -> tuple[Rows, BoolArray]:
-        where = slice(part.first_row, part.first_row + part.n_rows)
-        rows, mask = self._counts.rows[where], self._kept[where]
-        return rows, mask if self._source is None else mask & (rows["source"] == self._source)
-
     def _make(self) -> Iterator[Piece]:
-        path, offset = "", 0
-        for part in self._counts.parts:
+        path, file_start, ends = "", 0, self._counts.line_ends
+        for index, (part, rows) in enumerate(zip(self._counts.parts, self._rows, strict=True)):
             if part.chunk.path != path:
-                path, offset = part.chunk.path, 0
-            rows, mask = self._rows(part)
-            n_bytes = int(rows["n_bytes"].sum())
-            if mask.any():
-                has_last = part.chunk.is_range and bool(mask[-1])
-                needs_line_end = has_last and offset + n_bytes == Path(path).stat().st_size and not _ends_line(path)
-                n_kept_bytes = int(rows["n_bytes"][mask].sum()) + needs_line_end
-                name = part.chunk.source if self._source is None else self._counts.sources[self._source]
-                yield Piece(part, name, offset, n_kept_bytes, int(mask.sum()), needs_line_end)
-            offset += n_bytes
+                path, file_start = part.chunk.path, int(ends[part.first_row])
+            if len(rows):
+                file_end, last = int(ends[part.first_row + part.n_rows]), int(ends[rows[-1] + 1])
+                is_at_end = part.chunk.is_range and last == file_end == file_start + Path(path).stat().st_size
+                needs_line_end = is_at_end and not _ends_line(path)
+                n_bytes = int(self._counts.rows["n_bytes"][rows].sum()) + needs_line_end
+                yield Piece(
+                    index, part, self._name or part.chunk.source, file_start, n_bytes, len(rows), needs_line_end
+                )
 
     def spans(self, piece: Piece) -> bytes:
         """The runs of bytes to copy from a plain local file: neighbouring lines are one run."""
-        rows, mask = self._rows(piece.part)
-        n_bytes = rows["n_bytes"].astype(np.int64)  # contiguous, as the rows' own column is not
-        ends = piece.file_offset + np.cumsum(n_bytes)
-        starts = (ends - n_bytes)[mask]
-        ends = ends[mask]
-        breaks = np.flatnonzero(starts[1:] != ends[:-1])
-        runs = np.empty((len(breaks) + 1, 2), np.int64)
-        runs[:, 0] = starts[np.concatenate([[0], breaks + 1])]
-        runs[:, 1] = ends[np.concatenate([breaks, [len(ends) - 1]])]
-        return runs.tobytes()
+        rows = self._rows[piece.index]
+        is_first = np.append(True, np.diff(rows) != 1)
+        runs = np.empty((int(is_first.sum()), 2), np.int64)
+        runs[:, 0] = self._counts.line_ends[rows[is_first]]
+        runs[:, 1] = self._counts.line_ends[rows[np.roll(is_first, -1)] + 1]
+        return (runs - piece.file_start).tobytes()
 
     def task(self, piece: Piece, target: Target) -> ConvertTask:
         if piece.part.chunk.is_range:
             return ConvertTask(piece.part.chunk, target, None, spans=self.spans(piece))
-        return ConvertTask(piece.part.chunk, target, None, is_kept=self._rows(piece.part)[1].tobytes())
+        is_kept = np.zeros(piece.part.n_rows, np.bool_)
+        is_kept[self._rows[piece.index] - piece.part.first_row] = True
+        return ConvertTask(piece.part.chunk, target, None, is_kept=is_kept.tobytes())
 
 
 def _ends_line(path: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import Alpha, CorpusOptions, EngineOptions, Force, Tau, takes
-from mprm.data.corpus import Corpus, drop_or_raise, open_corpus
+from mprm.data.corpus import Corpus, Tabular, drop_or_raise, open_corpus
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import (
     Dropped,
@@ -27,15 +27,17 @@ from mprm.data.output import (
     write_manifest,
 )
 from mprm.data.records import Chunk
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, location
 from mprm.progress import Progress, silent
 from mprm.selection.scan import BLANK, ROLLOUT, ROW, Counted, start_counting
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Rows = NDArray[np.void]
 ROW_TYPE = np.dtype(
-    [(name, np.uint32) for name in ("n_steps", "n_pos", "n_words", "n_unsampled", "source", "kind", "n_mc", "unused")]
+    [(name, np.uint32) for name in ("n_steps", "n_pos", "n_words", "n_unsampled")]
+    + [(name, np.uint32) for name in ("source", "kind", "n_mc", "n_leading")]
     + [("sum_pos", np.float64), ("sum_all", np.float64), ("n_bytes", np.uint64)]
 )
 """`ROW` as numpy reads it."""
@@ -75,6 +77,11 @@ class LabelCounts:
         """Indices of the rows of each source's usable rollouts."""
         kinds = np.ascontiguousarray(self.rows["kind"])
         return [records[kinds[records] == ROLLOUT] for records in self.records]
+
+    @cached_property
+    def line_ends(self) -> NDArray[np.int64]:
+        """Bytes before each line and after the last, over all files: shape (rows + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.rows["n_bytes"], dtype=np.int64)])
 
     def taken(self, indices: NDArray[np.intp]) -> Rows:
         """The rows at ascending indices: a view where all are neighbours, which saves copying the corpus's rows."""
@@ -261,6 +268,117 @@ def total(statistics: dict[str, Statistics]) -> Statistics:
     return sum(statistics.values(), Statistics())
 
 
+# Data on which a model learns something else than what a wrong step is. Each warning has its number and a way out.
+
+MIN_ROLLOUTS = 50
+"""A source, or a pattern of labels, is not spoken of with fewer."""
+SHORT, ALWAYS_LAST, INDEX_AUC, MOSTLY_TIES = 0.75, 0.90, 0.80, 0.50
+"""Where the warnings begin: share of the corpus's length; of rollouts whose one negative step is the last; AUC of a
+step's index alone; share of what is kept that ties decide."""
+
+
+def label_warnings(
+    counts: LabelCounts,
+    corpus: dict[str, Statistics],
+    *,
+    kept: BoolArray | None = None,
+    subset: dict[str, Statistics] | None = None,
+    n_by_ties: int | None = 0,
+) -> list[str]:
+    """What is degenerate about a corpus, or about a subset of it that a strategy keeps.
+
+    Parameters
+    ----------
+    corpus, subset
+        Statistics by source, of all rollouts and of the kept ones.
+    kept, n_by_ties
+        As `keep_top` gives them; the number is None where a strategy chooses at random.
+    """
+    shown, what = (corpus, "") if subset is None else (subset, "kept ")
+    every, full, warnings = total(shown), total(corpus), []
+
+    def one_label(entry: Statistics) -> str | None:
+        return {0: "negative", entry.n_steps: "positive"}.get(entry.n_pos) if entry.n_steps else None
+
+    large = {name: entry for name, entry in shown.items() if entry.n_rollouts >= MIN_ROLLOUTS}
+    single = [f"{name} (all {label})" for name, entry in large.items() if (label := one_label(entry))]
+    if label := one_label(every):
+        warnings.append(
+            f"All {every.n_steps:,} {what}steps are {label}: a model learns one answer from them. Add rollouts with"
+            " the other label, or choose another --tau."
+        )
+    elif single:
+        warnings.append(
+            f"In {len(single):,} of {len(shown):,} sources all {what}steps have one label: {', '.join(single[:3])}"
+            f"{', …' * (len(single) > 3)}. A model can tell the label by the source. Leave them out, or choose"
+            " another --tau."
+        )
+    if n_by_ties is not None and full.sum_mc == full.n_pos and (counts.rows["sum_pos"] == counts.rows["n_pos"]).all():
+        warnings.append(
+            f"Every score is 0 or 1 ({full.n_steps:,} steps): these are hard labels, not success rates. R is 1 for"
+            " all rollouts, and BIS ranks by the mix of labels alone. --strategy random and --stratify length keep"
+            " rollouts as long as the corpus's."
+        )
+    if subset is not None:
+        n_expected = sum(corpus[name].steps_per_rollout * entry.n_rollouts for name, entry in subset.items())
+        if every.n_steps < SHORT * n_expected:
+            warnings.append(
+                f"Kept rollouts are short: {every.steps_per_rollout:.1f} steps on average, where those of their"
+                f" sources have {n_expected / every.n_rollouts:.1f}. --stratify length keeps all lengths."
+            )
+        if n_by_ties is not None and n_by_ties > MOSTLY_TIES * every.n_rollouts:
+            warnings.append(
+                f"Ties decide {n_by_ties / every.n_rollouts:.0%} of what is kept: {n_by_ties:,} of"
+                f" {every.n_rollouts:,} rollouts have the rank of others that are left out. Compare several --seed,"
+                " or a --strategy that tells them apart."
+            )
+    rows = np.flatnonzero(counts.rows["kind"] == ROLLOUT if kept is None else kept)
+    columns = [counts.rows[name][rows].astype(np.int64) for name in ("n_steps", "n_pos", "n_leading")]
+    return [*warnings, *_position_warnings(*columns, what=what)]
+
+
+def _position_warnings(n_steps: IntArray, n_pos: IntArray, n_leading: IntArray, *, what: str) -> Iterator[str]:
+    """Where the position of a step gives its label away."""
+    has_negative = (n_pos < n_steps) & (n_steps > 1)
+    is_last = has_negative & (n_leading == n_steps - 1)
+    n_negative, n_last = int(has_negative.sum()), int(is_last.sum())
+    if n_negative >= MIN_ROLLOUTS and n_last >= ALWAYS_LAST * n_negative:
+        yield (
+            f"In {n_last:,} of {n_negative:,} {what}rollouts with a negative step ({n_last / n_negative:.1%}) it is"
+            " the last step and the only one: they end at the first error. Add rollouts that go on after an error; a"
+            " random subset (--strategy random) has those without one too."
+        )
+    if len(n_steps) >= MIN_ROLLOUTS and (auc := index_auc(n_steps, n_pos, n_leading)) >= INDEX_AUC:
+        yield (
+            f"The index of a step alone predicts its label in the {what}rollouts with AUC {auc:.2f} (0.50 is chance)."
+            " Judge models by a benchmark, and compare with --strategy random or --stratify length."
+        )
+
+
+def index_auc(n_steps: IntArray, n_pos: IntArray, n_leading: IntArray) -> float:
+    """AUC of the label against the share of positive steps at each index; 0.5 with one label alone.
+
+    Exact where all steps after the first negative one have the same label. Else the later positives count as spread
+    evenly over them: label counts hold their number, not their order.
+
+    Examples
+    --------
+    >>> index_auc(np.array([2, 3]), np.array([1, 2]), np.array([1, 2]))  # + −, + + −
+    0.9166666666666666
+    """
+    n, first = len(n_steps), n_leading
+    length = int(n_steps.max(initial=0)) + 2
+    share = (n_pos - first) / np.maximum(n_steps - first - 1, 1)
+    later = np.bincount(first + 1, share, length) - np.bincount(n_steps, share, length)
+    positive = n - np.cumsum(np.bincount(first, minlength=length)) + np.cumsum(later)
+    every = n - np.cumsum(np.bincount(n_steps, minlength=length))
+    order = np.argsort(positive / np.maximum(every, 1))
+    positive, negative = positive[order], (every - positive)[order]
+    n_pairs = positive.sum() * negative.sum()
+    below = np.cumsum(negative) - negative / 2  # half of those at the same index
+    return float((positive * below).sum() / n_pairs) if n_pairs > 0 else 0.5
+
+
 @dataclass(frozen=True, kw_only=True)
 class StatsConfig(CorpusOptions, EngineOptions):
     """Show the paper's statistics tables for a corpus: per source and overall."""
@@ -277,6 +395,8 @@ class CorpusStatistics:
     total: Statistics
     n_dropped: int
     """Bad records that were left out."""
+    warnings: list[str]
+    """What is degenerate about the labels; see `label_warnings`."""
 
 
 @takes(StatsConfig)
@@ -304,7 +424,7 @@ def stats(
     on_bad = dropped if config.skip_bad else None
     counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
     by_source = statistics_by_source(counts, alpha=config.alpha)
-    return CorpusStatistics(by_source, total(by_source), len(dropped))
+    return CorpusStatistics(by_source, total(by_source), len(dropped), label_warnings(counts, by_source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +474,13 @@ def score_batches(counts: LabelCounts, *, alpha: float) -> Iterator[Any]:
         rows = rows[indices]
         p_pos = p_pos_of(rows)
         sources = names.take(pa.array(rows["source"]))
-        columns = [sources, [part.chunk.path] * len(rows), indices + part.first_line, rows["n_steps"], rows["n_pos"]]
+        columns = [
+            sources,
+            [location(part.chunk.path)] * len(rows),
+            indices + part.first_line,
+            rows["n_steps"],
+            rows["n_pos"],
+        ]
         columns += [p_pos, p_pos * (1 - p_pos), R_of(rows), mean_mc_of(rows), bis_of(rows, alpha)]
         yield pa.record_batch(columns, schema=score_schema())
 
@@ -391,19 +517,32 @@ class ScoreConfig(StatsConfig):
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreSummary:
-    """How many rollouts were scored and how many records dropped."""
+class ScoreSummary(Tabular):
+    """How many rollouts were scored and how many records dropped; and the scores, a row a rollout."""
 
     n_rollouts: int
     n_dropped: int
     dropped_to: str | None
+    _counts: LabelCounts = field(repr=False)
+    _alpha: float = field(repr=False)
+
+    def to_arrow(self) -> Any:
+        """A `pyarrow.Table` of the scores."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches(score_batches(self._counts, alpha=self._alpha), schema=score_schema())
 
 
 @takes(ScoreConfig)
 def score(
-    paths: Any, out: str, config: ScoreConfig | None = None, *, progress: Progress = silent, **options: Any
+    paths: Any,
+    out: str | None = None,
+    config: ScoreConfig | None = None,
+    *,
+    progress: Progress = silent,
+    **options: Any,
 ) -> ScoreSummary:
-    """Write the scores of every rollout to ``out``.
+    """The scores of every rollout, written to ``out`` where it is named; ``to_pandas()`` of the result has them too.
 
     Columns: source, file, line, n, n_pos, p_pos, mixture, R, mean_mc, bis.
 
@@ -412,28 +551,36 @@ def score(
     paths
         Whatever `mprm.open_corpus` takes.
     out
-        A .parquet, .csv or .jsonl file.
+        A .parquet, .csv or .jsonl file; None writes nothing.
     config, options
         See `ScoreConfig`. With ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
+
+    Examples
+    --------
+    >>> scores = score([{"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}])
+    >>> scores.to_arrow()["bis"].to_pylist()
+    [0.3]
     """
     config = ScoreConfig.of(config, options)
-    out = str(out)
-    if Path(out).suffix not in SUFFIXES:
-        raise ConfigError(f"{out}: scores go to a {', '.join(SUFFIXES)} file")
-    check_overwrite(out, force=config.force)
+    if out is not None:
+        out = str(out)
+        if Path(out).suffix not in SUFFIXES:
+            raise ConfigError(f"{out}: scores go to a {', '.join(SUFFIXES)} file")
+        check_overwrite(out, force=config.force)
     corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
-    check_not_inputs([file.path for file in corpus.files], [out, dropped_path(out)])
+    check_not_inputs([file.path for file in corpus.files], [] if out is None else [out, dropped_path(out)])
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     dropped = DroppedRecords()
     on_bad = dropped if config.skip_bad else None
     counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+    n_rollouts = sum(counts.n_rollouts.values())
+    if out is None:
+        return ScoreSummary(n_rollouts, len(dropped), None, counts, config.alpha)
     hashes = InputHashes(corpus.files, engine)
-    n_rollouts = 0
     with atomic_write(out) as temporary:
         with _open_table(temporary, Path(out).suffix) as write_batch:
             for batch in score_batches(counts, alpha=config.alpha):
                 write_batch(batch)
-                n_rollouts += batch.num_rows
         dropped_to = dropped.write_beside(out, force=config.force)
         write_manifest(
             out,
@@ -448,4 +595,4 @@ def score(
             sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
             output=output_entry(out, temporary, n_rollouts),
         )
-    return ScoreSummary(n_rollouts, len(dropped), dropped_to)
+    return ScoreSummary(n_rollouts, len(dropped), dropped_to, counts, config.alpha)

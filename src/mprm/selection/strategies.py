@@ -6,9 +6,10 @@ To add a strategy: write its rank function, larger is kept first, and an entry i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +98,15 @@ def tie_order(counts: LabelCounts, source: int, *, seed: int) -> NDArray[np.uint
     return order[is_rollout]
 
 
+class Kept(NamedTuple):
+    """What is kept of a corpus."""
+
+    mask: BoolArray
+    """Which rows."""
+    n_by_ties: int | None
+    """How many of them are of the rank of others that are left out; None where the strategy chooses at random."""
+
+
 def keep_top(
     counts: LabelCounts,
     strategy: StrategyName,
@@ -106,7 +116,8 @@ def keep_top(
     seed: int,
     by_file_order: bool = False,
     pool: bool = False,
-) -> BoolArray:
+    by_length: bool = False,
+) -> Kept:
     """Which rows are kept: the best rollouts of each source, or of all sources together.
 
     Parameters
@@ -117,8 +128,10 @@ def keep_top(
         Among equal ranks the first in the file are kept, as the paper's code does, instead of a random choice.
     pool
         Rank all sources together.
+    by_length
+        Rank rollouts of equal length among themselves; every length gets its share (`length_strata`).
     """
-    kept = np.zeros(len(counts.rows), np.bool_)
+    kept, n_by_ties = np.zeros(len(counts.rows), np.bool_), 0
     entry = STRATEGIES[strategy]
     numbers = range(len(counts.sources))
     for group in [tuple(numbers)] if pool else [(number,) for number in numbers]:
@@ -126,13 +139,41 @@ def keep_top(
         n = n_keep(None if pool else counts.sources[group[0]], len(members))
         if n == 0:
             continue
-        rank = entry.rank(counts.taken(members), alpha=alpha)
+        rows = counts.taken(members)
+        rank = entry.rank(rows, alpha=alpha)
         if by_file_order and not entry.is_random_within_rank:
             order = members.astype(np.uint64)
         else:
             order = np.concatenate([tie_order(counts, number, seed=seed) for number in group])
-        kept[members[best(rank, order, n)]] = True
-    return kept
+        for stratum, n_of_stratum in length_strata(rows["n_steps"], n) if by_length else [(slice(None), n)]:
+            ranks = rank[stratum]
+            chosen = best(ranks, order[stratum], n_of_stratum)
+            kept[members[stratum][chosen]] = True
+            last = ranks[chosen].min()
+            n_last = int((ranks[chosen] == last).sum())
+            n_by_ties += n_last if n_last < (ranks == last).sum() else 0
+    return Kept(kept, None if entry.is_random_within_rank else n_by_ties)
+
+
+def length_strata(n_steps: NDArray[Any], n: int) -> Iterator[tuple[NDArray[np.intp], int]]:
+    """The rollouts of each length, and how many of them to keep: ``n`` in all, each length its share.
+
+    Lengths are exact. Wider bins would be filled from their short end, which mixes labels best. Shares are rounded
+    along the lengths, so that rare long rollouts together get theirs.
+
+    Examples
+    --------
+    >>> [(stratum.tolist(), n) for stratum, n in length_strata(np.array([2, 9, 2, 5, 2, 2]), 3)]
+    [([0, 2, 4, 5], 2), ([3], 1)]
+    """
+    by_length = np.argsort(n_steps, kind="stable")
+    cuts = np.flatnonzero(np.diff(n_steps[by_length])) + 1
+    n_done = 0
+    for stratum, end in zip(np.split(by_length, cuts), [*cuts.tolist(), len(n_steps)], strict=True):
+        n_until = (2 * end * n + len(n_steps)) // (2 * len(n_steps))
+        if n_until > n_done:
+            yield stratum, n_until - n_done
+        n_done = n_until
 
 
 def best(rank: FloatArray, order: NDArray[np.uint64], n: int) -> NDArray[np.intp]:

@@ -35,6 +35,6 @@ if TYPE_CHECKING:
         subsampled as subsampled,
         teacher_mixture as teacher_mixture,
     )
-    from mprm.theory.fit import CorpusFit as CorpusFit, FitConfig as FitConfig, fit_corpus as fit_corpus
+    from mprm.theory.fit import CorpusFit as CorpusFit, FitConfig as FitConfig, fit as fit, fit_corpus as fit_corpus
 
 __getattr__ = lazy_exports(__name__)

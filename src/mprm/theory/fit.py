@@ -23,7 +23,7 @@ from mprm.data.output import Dropped, DroppedRecords
 from mprm.data.records import lines_of
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.types import Issues
-from mprm.errors import DataError
+from mprm.errors import DataError, location
 from mprm.progress import Progress, silent
 from mprm.selection import scan
 from mprm.selection.select import SelectConfig
@@ -136,7 +136,7 @@ class StepCounts:
         ends = np.cumsum(self.labels.rows["n_steps"], dtype=np.int64)
         row = int(np.searchsorted(ends, np.flatnonzero(self.codes == kind)[0], "right"))
         part = next(part for part in self.labels.parts if 0 <= row - part.first_row < part.n_rows)
-        return f"{part.chunk.path}:{part.first_line + row - part.first_row}"
+        return location(part.chunk.path, part.first_line + row - part.first_row)
 
     def sums(self, values: FloatArray) -> tuple[NDArray[np.uint32], FloatArray]:
         """Source of each rollout, and the sums over its steps of (sources, kinds, C) values, shape (rollouts, C)."""
@@ -328,13 +328,17 @@ def fit_corpus(
     for path, fmt in corpus.formats.items():
         if fmt.labels == "binary":
             raise DataError(
-                f"{path}: {fmt.title} holds right or wrong for each step and no MC scores; hard labels do not tell"
-                " how success rates vary; fit to the rollouts that the labels were made of"
+                f"{location(path)}: {fmt.title} holds right or wrong for each step and no MC scores; hard labels do"
+                " not tell how success rates vary; fit to the rollouts that the labels were made of"
             )
     engine, dropped = make_engine(config, n_bytes=corpus.n_bytes), DroppedRecords()
     on_bad = dropped if config.skip_bad else None
     steps = count_corpus_steps(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
     return Fit(steps, config).corpus_fit(len(dropped))
+
+
+fit = fit_corpus
+"""By the name of its command, ``mprm theory fit``."""
 
 
 SCORE_TOLERANCE = 1e-5
@@ -476,7 +480,7 @@ class Fit:
         n_keep = partial(SelectConfig(rho=(config.rho,)).n_keep, config.rho)
         kept: dict[str, BoolArray] = {"all": labels.rows["kind"] == scan.ROLLOUT}
         for strategy in get_args(StrategyName):
-            kept[strategy] = keep_top(labels, strategy, n_keep, alpha=config.alpha, seed=config.seed)
+            kept[strategy] = keep_top(labels, strategy, n_keep, alpha=config.alpha, seed=config.seed).mask
         subsets = []
         for strategy, is_kept in kept.items():
             histogram = self.steps.histogram(is_kept)

@@ -16,6 +16,7 @@ from mprm.config import (
     Option,
     PromptLayout,
     StrategyName,
+    Stratify,
     Tau,
 )
 from mprm.errors import ConfigError
@@ -44,6 +45,7 @@ class TrainConfig(CorpusOptions):
         selection("Fraction selected from each source. (default: 0.1)", "NUMBER", above=0, at_most=1),
     ] = None
     alpha: Alpha = 0.05
+    stratify: Stratify = None
     select_seed: Annotated[int, selection("Seed of the selection.", "N", at_least=0)] = 0
     learning_rate: Annotated[float, training("Peak learning rate.", "NUMBER", at_least=0)] = 1e-5
     beta1: Annotated[float, training("AdamW's beta1.", "NUMBER", at_least=0, below=1)] = 0.9
@@ -116,6 +118,8 @@ class TrainConfig(CorpusOptions):
             raise ConfigError("soft labels have no threshold; leave out tau or soft")
         if self.rho is not None and self.strategy is None:
             raise ConfigError("rho says how much to select, and strategy does not say how")
+        if self.stratify is not None and self.strategy is None:
+            raise ConfigError("stratify says among which rollouts to rank, and strategy does not say how")
         if bool(self.eval_every) != bool(self.benchmark):
             raise ConfigError("eval-every and benchmark go together: name both or neither")
         if self.lora_alpha is not None and not self.lora_rank:

@@ -19,11 +19,13 @@ from mprm.data.corpus import Corpus, LocatedRollout
 from mprm.data.images import listed
 from mprm.data.output import Dropped, DroppedRecords
 from mprm.data.types import problem_key
-from mprm.errors import DataError
+from mprm.errors import DataError, location
 from mprm.models.families import NO_IMAGES
 from mprm.models.prefix_tree import collate_tree
 from mprm.models.prompt import PromptEncoder, TokenizedChain
 from mprm.progress import Progress, silent
+from mprm.selection.scan import pack_row
+from mprm.selection.stats import ROW_TYPE, LabelCounts
 
 IGNORED = -100.0
 """The label of a step that has no part in the loss."""
@@ -67,8 +69,8 @@ def prepare(
     skip_bad: bool = False,
     dropped: DroppedRecords | None = None,
     progress: Progress = silent,
-) -> dict[str, Any]:
-    """Write the training set that every rank and data worker maps into memory; returns its counts.
+) -> tuple[dict[str, Any], LabelCounts]:
+    """Write the training set that every rank and data worker maps into memory; returns its counts, and its labels'.
 
     ``dropped`` holds the records that a selection before it dropped.
 
@@ -76,7 +78,9 @@ def prepare(
     together, and the list of all of them is written beside the file.
     """
     dropped, sources = dropped or DroppedRecords(), Counter[str]()
+    targets = set[float]()
     counts = {"steps": 0, "positive_steps": 0, "steps_lost_to_truncation": 0, "rollouts_truncated": 0}
+    rows, numbers = bytearray(), dict[str, int]()
     image_errors: dict[str, str | None] = {}
     n_prompt: dict[int, int] = {}
     located = corpus.located(on_bad=dropped if skip_bad else None)
@@ -97,7 +101,7 @@ def prepare(
         while batch := list(islice(located, ROWS)):
             advance(len(batch))
             _check_images(batch, encoder, image_errors, pool)
-            rows = []
+            batch_rows = []
             for entry, chain in zip(batch, pool.map(tokenize, batch), strict=True):
                 if isinstance(chain, str):
                     if skip_bad:
@@ -112,25 +116,28 @@ def prepare(
                 problem = int(problem_key(rollout.question, rollout.images)[:15], 16)
                 if problem not in n_prompt:
                     n_prompt[problem] = encoder.n_prompt_tokens(rollout.chain)
-                rows.append(
+                batch_rows.append(
                     {
                         "input_ids": chain.input_ids,
                         "prm_positions": chain.prm_positions,
                         "labels": labels,
                         "images": chain.images,
                         "image_sizes": chain.image_sizes,
-                        "location": f"{entry.file}:{entry.line}",
+                        "location": location(entry.file, entry.line),
                         "problem": problem,
                         "n_prompt_tokens": n_prompt[problem],
                     }
                 )
+                number = numbers.setdefault(entry.source, len(numbers))
+                rows += pack_row([], rollout.scores[:n_kept], [], tau=tau, source=number, n_bytes=0)
                 sources[entry.source] += 1
+                targets.update(labels)
                 counts["steps"] += n_kept
                 counts["positive_steps"] += sum(label > 0 for label in labels)
                 counts["steps_lost_to_truncation"] += chain.n_truncated
                 counts["rollouts_truncated"] += chain.n_truncated > 0
-            if rows:
-                writer.write_batch(pa.RecordBatch.from_pylist(rows, SCHEMA))
+            if batch_rows:
+                writer.write_batch(pa.RecordBatch.from_pylist(batch_rows, SCHEMA))
     if len(dropped):
         dropped.write(str(path.parent / DROPPED))
     broken = {error for error in image_errors.values() if error}
@@ -141,10 +148,19 @@ def prepare(
             f"{len(broken):,} images cannot be used:\n{listed(broken)}\nAll of them are listed in {everything}."
             " Fix them, point --image-root to where images are, or drop their rollouts with --skip-bad."
         )
+    files = ", ".join(location(file.path) for file in corpus.files)
     if not sources:
         why = f"; all were dropped, see {path.parent / DROPPED}" if len(dropped) else ""
-        raise DataError(f"{', '.join(file.path for file in corpus.files)}: no rollout to train on{why}")
-    return {"rollouts": sources.total(), **counts, "by_source": dict(sources), "dropped": dropped.counts}
+        raise DataError(f"{files}: no rollout to train on{why}")
+    if len(targets) == 1:
+        kind = "positive" if counts["positive_steps"] else "negative"
+        raise DataError(
+            f"{files}: all {counts['steps']:,} steps are {kind} (target"
+            f" {targets.pop():g}); expected both labels: a model would learn one answer to everything. Add rollouts"
+            " with the other label, or choose another --tau."
+        )
+    summary = {"rollouts": sources.total(), **counts, "by_source": dict(sources), "dropped": dropped.counts}
+    return summary, LabelCounts(np.frombuffer(rows, ROW_TYPE), [], list(numbers))
 
 
 def _check_images(
@@ -153,7 +169,7 @@ def _check_images(
     """Add to ``errors`` why each image of the batch cannot be used, or None; each image is decoded once."""
     for entry in batch:
         if entry.rollout.images and not encoder.family.image_tokens:
-            raise DataError(f"{entry.file}:{entry.line}: the rollout has images, and {NO_IMAGES}")
+            raise DataError(f"{location(entry.file, entry.line)}: the rollout has images, and {NO_IMAGES}")
     images = sorted({image for entry in batch for image in entry.rollout.images} - errors.keys())
     errors.update(zip(images, pool.map(encoder.image_error, images), strict=True))
 

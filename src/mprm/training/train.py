@@ -17,7 +17,7 @@ import msgspec
 from mprm.config import EngineOptions, takes
 from mprm.data.corpus import Corpus, open_corpus
 from mprm.data.engine import make_engine
-from mprm.data.output import DroppedRecords, InputHashes, atomic_write, hash_file
+from mprm.data.output import DroppedRecords, InputHashes, atomic_write, hash_file, printable
 from mprm.errors import ConfigError, MprmError, OutputExistsError
 from mprm.models.checkpoint import (
     OLD_PRM_CONFIG,
@@ -31,6 +31,7 @@ from mprm.models.checkpoint import (
 from mprm.models.prm import PRM
 from mprm.progress import Progress, silent
 from mprm.selection.select import select
+from mprm.selection.stats import label_warnings, statistics_by_source
 from mprm.training.config import TrainConfig
 
 FREE_TO_CHANGE = {
@@ -133,9 +134,9 @@ def _prepare(
     run_dir.lock({**identity, "base_fingerprint": prm.config.base_fingerprint}, resume=resume)
     if run_dir.summary.is_file():
         return
-    selected, dropped = None, DroppedRecords()
+    selected, dropped, warnings = None, DroppedRecords(), list[str]()
     if config.strategy is not None:
-        names = ("strategy", "rho", "alpha", "tau", "skip_bad")
+        names = ("strategy", "rho", "alpha", "tau", "stratify", "skip_bad")
         same = {name: value for name in names if (value := getattr(config, name)) is not None}
         selection = select(corpus, seed=config.select_seed, **same)
         subset = selection.write(str(run_dir.data / "selected.jsonl"), force=True)
@@ -143,7 +144,8 @@ def _prepare(
         manifest = str(Path(subset.manifest).relative_to(run_dir.path))
         dropped = selection.dropped
         selected = {"strategy": config.strategy, "rho": subset.subset.rho, "manifest": manifest}
-    counts = prepare(
+        warnings = subset.subset.warnings
+    counts, label_counts = prepare(
         corpus,
         prm.encoder,
         run_dir.training_set,
@@ -154,7 +156,11 @@ def _prepare(
         progress=progress,
     )
     sync(run_dir.training_set)
-    write_json(run_dir.summary, {"inputs": entries, "select": selected, **counts})
+    if selected is None:
+        warnings = label_warnings(label_counts, statistics_by_source(label_counts, alpha=config.alpha))
+    for warning in warnings:  # before hours of training, not after
+        print(printable(f"mprm train: warning: {warning}"), file=sys.stderr)
+    write_json(run_dir.summary, {"inputs": entries, "select": selected, **counts, "warnings": warnings})
 
 
 def resume_hint(out: str | Path) -> str:

@@ -106,7 +106,7 @@ def annotated_rollouts(rng: np.random.Generator, world: World, n_rollouts: int) 
 
 def subset(counts: LabelCounts, strategy: StrategyName, n_keep: int, *, alpha: float, seed: int) -> IntArray:
     """Indices of the rollouts that ``mprm select`` would keep."""
-    return np.flatnonzero(keep_top(counts, strategy, lambda _source, _n: n_keep, alpha=alpha, seed=seed))
+    return np.flatnonzero(keep_top(counts, strategy, lambda _source, _n: n_keep, alpha=alpha, seed=seed).mask)
 
 
 ETA_0 = 1.0
