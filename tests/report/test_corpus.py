@@ -41,16 +41,16 @@ def by_source(counts: LabelCounts, seed: int = 0) -> list[UniqueCounts]:
 
 
 def test_rollouts_of_equal_label_counts_are_counted_together(corpus) -> None:
-    # steps, positive, sum: (2, 1, 1) three times in whatever order, (2, 2, 2), (1, 0, 0)
+    # steps, positive, leading, sum: (2, 1, 1, 1) twice, (2, 1, 0, 1), (2, 2, 2, 2), (1, 0, 0, 0)
     folder = corpus(a=[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0], [1.0, 0.0]])
     (source,) = by_source(counted(folder))
     n_rollouts = {
-        (int(row["n_steps"]), int(row["n_pos"]), float(row["sum_pos"])): int(n)
+        (*(int(row[name]) for name in ("n_steps", "n_pos", "n_leading")), float(row["sum_pos"])): int(n)
         for row, n in zip(source.unique, source.n_rollouts, strict=True)
     }
-    assert n_rollouts == {(2, 1, 1.0): 3, (2, 2, 2.0): 1, (1, 0, 0.0): 1}
+    assert n_rollouts == {(2, 1, 1, 1.0): 2, (2, 1, 0, 1.0): 1, (2, 2, 2, 2.0): 1, (1, 0, 0, 0.0): 1}
     assert sorted(source.rows.tolist()) == [0, 1, 2, 3, 4]
-    assert source.n_rollouts[source.inverse].tolist() == [{0: 3, 1: 3, 4: 3}.get(n, 1) for n in source.rows.tolist()]
+    assert source.n_rollouts[source.inverse].tolist() == [{0: 2, 4: 2}.get(n, 1) for n in source.rows.tolist()]
 
 
 def test_label_counts_whose_sums_differ_below_tau_are_distinct(corpus) -> None:
@@ -125,30 +125,32 @@ def test_histograms_count_every_rollout_once_and_put_it_in_its_bin(corpus) -> No
     assert all(len(h.n_all) == N_BINS for (quantity, _), h in by_key.items() if quantity in ("bis", "R", "mixture"))
 
 
-def first_errors(folder: Path, tau: float = 0.0) -> list[int]:
-    return read_scores_and_cases(counted(folder), InlineEngine(), [], tau=tau).first_error.tolist()
+def first_errors(counts: LabelCounts) -> list[int]:
+    found = {}
+    for source in by_source(counts):
+        found |= dict(zip(source.rows.tolist(), source.first_error[source.inverse].tolist(), strict=True))
+    return [found[row] for row in sorted(found)]
 
 
 def test_the_first_error_is_the_first_step_that_is_not_above_tau(corpus) -> None:
     folder = corpus(a=[[1.0, 0.5, 0.0, 1.0, 0.0], [0.0], [1.0, 1.0], [0.5, 0.0]], b=[[1.0, 0.0]])
-    assert first_errors(folder) == [3, 1, 0, 2, 2]
-    assert first_errors(folder, tau=0.5) == [2, 1, 0, 1, 2]
+    assert first_errors(counted(folder)) == [3, 1, 0, 2, 2]
+    assert first_errors(counted(folder, tau=0.5)) == [2, 1, 0, 1, 2]
 
 
 def test_first_errors_of_lines_with_blank_and_bad_ones_between(tmp_path: Path) -> None:
     lines = [raw_record([1.0, 0.0]), b"", raw_record([2.0]), raw_record([0.0]), raw_record([1.0])]
     counts = counted(write_jsonl(tmp_path / "a.jsonl", lines), on_bad=lambda _bad: None)
-    read = read_scores_and_cases(counts, InlineEngine(), [])
-    assert read.first_error.tolist() == [2, 0, 0, 1, 0]
-    assert read.n_steps[0].tolist() == [2, *[0] * 15, 2]
+    assert first_errors(counts) == [2, 1, 0]
+    n_steps, _ = read_scores_and_cases(counts, InlineEngine(), [])
+    assert n_steps[0].tolist() == [2, *[0] * 15, 2]
 
 
 def test_steps_and_first_errors_are_counted_in_bins_of_whole_steps(corpus) -> None:
     # one (2 steps, first error 2), two (3 steps, first error 1), one (1 step, no error); the two tied at the top of BIS
     # by [1, 0] = 0.25 + 0.05 and [0, 1, 1] = 2/9 + 0.05: with one to keep, [1, 0] is kept
     counts = counted(corpus(a=[[1.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0], [1.0]]))
-    read = read_scores_and_cases(counts, InlineEngine(), [])
-    sources = [source.by_first_error(read.first_error) for source in by_source(counts)]
+    sources = by_source(counts)
     kept = [source.n_kept("bis", alpha=0.05, n_keep=1) for source in sources]
     by_key = {(h.quantity, h.source): h for h in histograms(sources, kept, alpha=0.05)}
     steps, first = by_key["n_steps", None], by_key["first_error", "a"]
@@ -160,8 +162,7 @@ def test_the_few_longest_rollouts_share_the_last_bin_of_steps(corpus) -> None:
     # the 99th percentile of 100 rollouts of 40 steps and one of 300 is 40: bins of two steps, and 300 is in the last
     folder = corpus(a=[[1.0] * 39 + [0.0]] * 100 + [[1.0] * 299 + [0.0]])
     counts = counted(folder)
-    read = read_scores_and_cases(counts, InlineEngine(), [])
-    sources = [source.by_first_error(read.first_error) for source in by_source(counts)]
+    sources = by_source(counts)
     bins = bins_of(sources, alpha=0.05)
     assert (bins["n_steps"], bins["first_error"]) == ((0.5, 40.5, 20), (-1.5, 40.5, 21))
     by_quantity = {
@@ -169,18 +170,6 @@ def test_the_few_longest_rollouts_share_the_last_bin_of_steps(corpus) -> None:
     }
     assert by_quantity["n_steps"].n_all == (*[0] * 19, 101)
     assert by_quantity["first_error"].n_all == (*[0] * 20, 101)
-
-
-def test_telling_label_counts_apart_by_first_error_changes_no_selection(random_corpus: Path) -> None:
-    counts = counted(random_corpus)
-    first_error = read_scores_and_cases(counts, InlineEngine(), []).first_error
-    for source in by_source(counts):
-        told = source.by_first_error(first_error)
-        assert told.first_error[told.inverse].tolist() == first_error[source.rows].tolist()
-        assert told.unique["n_steps"][told.inverse].tolist() == counts.rows["n_steps"][source.rows].tolist()
-        assert told.n_rollouts.sum() == len(source.inverse)
-        for strategy in ("bis", "low-mc", "mixed", "random", "reliable"):
-            assert told.ranked(strategy, alpha=0.05).tolist() == source.ranked(strategy, alpha=0.05).tolist()
 
 
 def test_labels_without_monte_carlo_are_binary_and_have_no_level(corpus, tmp_path: Path) -> None:
@@ -203,21 +192,21 @@ def test_labels_without_monte_carlo_are_binary_and_have_no_level(corpus, tmp_pat
 def test_step_scores_are_counted_by_sixteenths(corpus) -> None:
     # 0 stands alone; 1/16 ends bin 1; 0.1 lies in (1/16, 2/16]; 1 ends bin 16
     counts = counted(corpus(a=[[0.0, 0.0625, 1.0]], b=[[0.125, 1.0], [1.0]]))
-    n_steps, *_ = read_scores_and_cases(counts, InlineEngine(), [])
+    n_steps, _ = read_scores_and_cases(counts, InlineEngine(), [])
     assert {b: n for b, n in enumerate(n_steps[0]) if n} == {0: 1, 1: 1, 16: 1}
     assert {b: n for b, n in enumerate(n_steps[1]) if n} == {2: 1, 16: 2}
 
 
 @pytest.mark.parametrize("k", range(13))
 def test_a_twelfth_lies_in_the_sixteenth_that_ends_at_or_above_it(k: int, corpus) -> None:
-    n_steps, *_ = read_scores_and_cases(counted(corpus(12, a=[[k / 12]])), InlineEngine(), [])
+    n_steps, _ = read_scores_and_cases(counted(corpus(12, a=[[k / 12]])), InlineEngine(), [])
     assert n_steps[0].tolist().index(1) == -(-16 * k // 12)  # the ceiling of 16 * k / 12
 
 
 def test_step_scores_of_other_formats_are_counted_too(tmp_path: Path) -> None:
     record = {"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}
     path = write_jsonl(tmp_path / "a.jsonl", [record])
-    n_steps, *_ = read_scores_and_cases(counted(path), InlineEngine(), [])
+    n_steps, _ = read_scores_and_cases(counted(path), InlineEngine(), [])
     assert (n_steps[0][0], n_steps[0][16]) == (1, 1)
 
 
@@ -228,7 +217,7 @@ ROLLOUTS = [[1.0], [1.0, 0.0], [0.0625, 0.0, 0.0], [0.5, 0.0], [0.0]]
 def cases(folder: Path, n_keep: int, n_each: int = 1) -> list[Case]:
     counts = counted(folder)
     chosen = choose_cases(unique_counts(counts, 0, seed=0), alpha=0.05, n_keep=n_keep, n_each=n_each)
-    return list(read_scores_and_cases(counts, InlineEngine(), chosen).cases)
+    return list(read_scores_and_cases(counts, InlineEngine(), chosen)[1])
 
 
 def test_cases_are_the_best_those_at_the_cut_the_worst_and_the_least_reliable(corpus) -> None:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -84,8 +84,12 @@ class UniqueCounts:
     """Shape (N,): index into `unique` of each rollout, in random order."""
     rows: IntArray
     """Shape (N,): row of each rollout in the corpus, in the same order."""
-    first_error: IntArray
-    """Shape (U,): index of the first negative step, from 1; 0 without one, and for all before `by_first_error`."""
+
+    @property
+    def first_error(self) -> IntArray:
+        """Shape (U,): index of the first negative step, from 1; 0 without one."""
+        rows = self.unique
+        return np.where(rows["n_pos"] < rows["n_steps"], rows["n_leading"] + 1, 0).astype(np.int64)
 
     @property
     def is_binary(self) -> bool:
@@ -94,15 +98,6 @@ class UniqueCounts:
         return not (
             rows["n_mc"].any() or (rows["sum_pos"] != rows["n_pos"]).any() or (rows["sum_all"] != rows["n_pos"]).any()
         )
-
-    def by_first_error(self, first_error: IntArray) -> UniqueCounts:
-        """The same with label counts told apart by the first negative step; ``first_error``: of each row."""
-        n = int(first_error.max()) + 1
-        keys, inverse, n_rollouts = np.unique(
-            self.inverse * n + first_error[self.rows], return_inverse=True, return_counts=True
-        )
-        unique = self.unique[keys // n]
-        return replace(self, unique=unique, n_rollouts=n_rollouts, inverse=inverse, first_error=keys % n)
 
     def ranked(self, strategy: StrategyName, *, alpha: float) -> IntArray:
         """Shape (N,): indices into `inverse`, the best rollout first."""
@@ -119,15 +114,14 @@ def unique_counts(counts: LabelCounts, source: int, *, seed: int) -> UniqueCount
     """The distinct label counts of a source, and its rollouts in the random order of the seed."""
     rows_in_order = counts.rollouts[source][np.argsort(tie_order(counts, source, seed=seed))]
     rows = counts.rows[rows_in_order]
-    keys = [rows[name] for name in ("sum_all", "sum_pos", "n_pos", "n_steps")]
+    keys = [rows[name] for name in ("n_leading", "sum_all", "sum_pos", "n_pos", "n_steps")]
     by_key = np.lexsort(keys)
     is_first = np.ones(len(rows), np.bool_)
     is_first[1:] = np.any([key[by_key][1:] != key[by_key][:-1] for key in keys], axis=0)
     inverse = np.empty(len(rows), np.int64)
     inverse[by_key] = np.cumsum(is_first) - 1
     n_rollouts = np.bincount(inverse, minlength=int(is_first.sum())).astype(np.int64)
-    unique, first_error = rows[by_key[is_first]], np.zeros(len(n_rollouts), np.int64)
-    return UniqueCounts(counts.sources[source], unique, n_rollouts, inverse, rows_in_order, first_error)
+    return UniqueCounts(counts.sources[source], rows[by_key[is_first]], n_rollouts, inverse, rows_in_order)
 
 
 def packed_counts(sources: Sequence[UniqueCounts]) -> dict[str, Any] | None:
@@ -272,64 +266,47 @@ def choose_cases(source: UniqueCounts, *, alpha: float, n_keep: int, n_each: int
     ]
 
 
-class StepScores(NamedTuple):
-    """What label counts do not hold, read again."""
-
-    n_steps: IntArray
-    """Shape (sources, 17): steps by score."""
-    first_error: IntArray
-    """Of each row of the corpus, the index of its first negative step, from 1; 0 without one."""
-    cases: tuple[Case, ...]
-    """With their rollouts."""
-
-
 def read_scores_and_cases(
-    counts: LabelCounts, engine: Engine, cases: Sequence[Case], *, tau: float = 0.0, progress: Progress = silent
-) -> StepScores:
-    """Step scores, first errors and cases of a corpus: label counts hold only sums."""
+    counts: LabelCounts, engine: Engine, cases: Sequence[Case], *, progress: Progress = silent
+) -> tuple[IntArray, tuple[Case, ...]]:
+    """Numbers of steps by source and score, shape (sources, 17), and the cases with their rollouts."""
     tasks = []
     for part in counts.parts:
         rows = counts.rows[part.first_row : part.first_row + part.n_rows]
         lines = {row - part.first_row for case in cases if 0 <= (row := case.row) - part.first_row < part.n_rows}
-        tasks.append((part.chunk, np.where(rows["kind"] == ROLLOUT, rows["source"].astype(np.int64), -1), lines, tau))
+        tasks.append((part.chunk, np.where(rows["kind"] == ROLLOUT, rows["source"].astype(np.int64), -1), lines))
     n_steps = np.zeros((len(counts.sources), N_SCORE_BINS), np.int64)
-    first_error = np.zeros(len(counts.rows), np.int64)
     rollouts: dict[int, dict[str, Any]] = {}
     n_bytes = sum(part.chunk.n_bytes for part in counts.parts)
     with progress("reading step scores", n_bytes, "bytes") as advance:
-        for part, (counted, first_of_part, lines_read) in zip(counts.parts, engine.map(_read, tasks), strict=True):
+        for part, (counted, lines_read) in zip(counts.parts, engine.map(_read, tasks), strict=True):
             n_steps[: len(counted)] += counted
-            first_error[part.first_row : part.first_row + part.n_rows] = first_of_part
             for number, line in lines_read.items():
                 (rollout,) = parse_line(line, ROLLOUT_FORMATS[part.chunk.format], None, Issues())
                 position = {"file": part.chunk.path, "line": part.first_line + number}
                 rollouts[part.first_row + number] = {**position, "rollout": rollout}
             advance(part.chunk.n_bytes)
-    return StepScores(n_steps, first_error, tuple(replace(case, **rollouts[case.row]) for case in cases))
+    return n_steps, tuple(replace(case, **rollouts[case.row]) for case in cases)
 
 
-def _read(task: tuple[Chunk, IntArray, set[int], float]) -> tuple[IntArray, IntArray, dict[int, bytes]]:
-    """(numbers of steps by source and score bin, first error of each line, lines by number) of a chunk."""
-    chunk, sources, wanted, tau = task  # the source of each line, -1 without a rollout; the lines to return, from 0
+def _read(task: tuple[Chunk, IntArray, set[int]]) -> tuple[IntArray, dict[int, bytes]]:
+    """(numbers of steps by source and score bin, lines by number) of a chunk."""
+    chunk, sources, wanted = task  # the source of each line, -1 without a rollout; the lines to return, from 0
     all_scores: list[float] = []
-    ends, lines = [0], {}
+    n_steps, lines = [], {}
     fmt = ROLLOUT_FORMATS[chunk.format]
     for number, (source, line) in enumerate(zip(sources.tolist(), lines_of(chunk), strict=True)):
         if source >= 0:
+            n_before = len(all_scores)
             all_scores += _scores(line, fmt)
-            ends.append(len(all_scores))
+            n_steps.append(len(all_scores) - n_before)
         if number in wanted:
             lines[number] = line
-    scores, n_steps = np.array(all_scores), np.diff(ends)
     # rounded first: 0.0625 and however else k / 16 may be written stay in the bin that they end
-    bins = np.ceil(np.round(scores * (N_SCORE_BINS - 1), 6)).astype(np.int64)
+    bins = np.ceil(np.round(np.array(all_scores) * (N_SCORE_BINS - 1), 6)).astype(np.int64)
     keys = np.repeat(sources[sources >= 0], n_steps) * N_SCORE_BINS + bins
     counted = np.bincount(keys, minlength=N_SCORE_BINS * (int(sources.max(initial=-1)) + 1)).astype(np.int64)
-    first_error = np.zeros(len(sources), np.int64)
-    index = np.arange(len(scores)) - np.repeat(ends[:-1], n_steps)  # of each step in its rollout
-    negative = np.flatnonzero(scores <= tau)[::-1]  # written from the last to the first, so that the first stays
-    first_error[np.repeat(np.flatnonzero(sources >= 0), n_steps)[negative]] = index[negative] + 1
-    return counted.reshape(-1, N_SCORE_BINS), first_error, lines
+    return counted.reshape(-1, N_SCORE_BINS), lines
 
 
 class _Step(msgspec.Struct, gc=False):
@@ -366,7 +343,7 @@ class CorpusView:
     levels: dict[str, Level]
     """`mc_level` of each."""
     step_scores: IntArray
-    """Shape (sources, 17); see `StepScores`."""
+    """Shape (sources, 17); see `read_scores_and_cases`."""
     cases: tuple[Case, ...]
     n_dropped: int
     warnings: list[str]
@@ -410,8 +387,7 @@ def _view(corpus: Corpus, config: ReportConfig, progress: Progress) -> CorpusVie
         for source, n in zip(unique, n_keep, strict=True)
         for case in choose_cases(source, alpha=config.alpha, n_keep=n, n_each=config.cases)
     ]
-    read = read_scores_and_cases(counts, engine, cases, tau=config.tau, progress=progress)
-    unique = [source.by_first_error(read.first_error) for source in unique]
+    step_scores, read_cases = read_scores_and_cases(counts, engine, cases, progress=progress)
     kept = [source.n_kept("bis", alpha=config.alpha, n_keep=n) for source, n in zip(unique, n_keep, strict=True)]
     return CorpusView(
         inputs=corpus.manifest_entries(InputHashes(corpus.files, engine)),
@@ -419,8 +395,8 @@ def _view(corpus: Corpus, config: ReportConfig, progress: Progress) -> CorpusVie
         unique=tuple(unique),
         histograms=tuple(histograms(unique, kept, alpha=config.alpha)),
         levels={s.source: mc_level(statistics[s.source].mean_mc, is_binary=s.is_binary) for s in unique},
-        step_scores=read.n_steps[present],
-        cases=read.cases,
+        step_scores=step_scores[present],
+        cases=read_cases,
         n_dropped=len(dropped),
         warnings=warnings,
     )
