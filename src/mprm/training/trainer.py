@@ -472,6 +472,7 @@ def run_trainer(
         trainer.save_model(str(folder))
         trainer.accelerator.wait_for_everyone()
         if trainer.args.should_save:
+            state.save_to_json(str(folder / "trainer_state.json"))  # the loss of every step, for mprm report
             finish_checkpoint(prm, folder, run_dir)
     trainer.accelerator.wait_for_everyone()
     last_loss = next((entry["loss"] for entry in reversed(state.log_history) if "loss" in entry), None)
