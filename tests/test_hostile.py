@@ -13,6 +13,7 @@ import zstandard
 
 import mprm
 from mprm.cli.main import run
+from mprm.data import records
 from mprm.data.records import chunks_of, find_files, lines_of, read_records
 from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
 from tests.conftest import raw_record, write_jsonl
@@ -196,9 +197,10 @@ def test_a_line_of_a_gigabyte_stops_a_command_with_its_line(tmp_path: Path, caps
     assert "bomb.jsonl.gz:2: the line is over 64 MiB" in capsys.readouterr().err
 
 
-def test_a_large_array_on_one_line_of_a_compressed_file_is_read(tmp_path: Path) -> None:
+def test_a_large_array_on_one_line_of_a_compressed_file_is_read(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(records, "MAX_LINE_BYTES", 100_000)
     path = tmp_path / "x.json.gz"
-    text = os.urandom(1 << 20).hex() * 40  # 80 MiB that compress well, but not like a bomb
-    path.write_bytes(gzip.compress(json.dumps([{"question": text, "answer": "4"}]).encode(), 1))
+    text = os.urandom(10_000).hex() * 40  # 800 kB that compress well, but not like a bomb
+    path.write_bytes(gzip.compress(json.dumps([{"question": text, "answer": "4"}]).encode()))
     [file] = find_files(path)
     assert [record.data["answer"] for record in read_records(file)] == ["4"]

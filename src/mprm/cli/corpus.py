@@ -53,7 +53,7 @@ def run_stats(arguments: list[str]) -> int:
         by_source = {name: entry.as_dict() for name, entry in sources.items()}
         print(as_json({"sources": by_source, "all": corpus.total.as_dict(), "dropped": corpus.n_dropped}))
         return 0
-    from mprm.cli.tables import latex_table, show_table
+    from mprm.cli.tables import latex_table, show_summary
 
     heads = ["source", *(column.head for column in STATISTICS)]
     every = {**sources, "all": corpus.total}
@@ -65,5 +65,6 @@ def run_stats(arguments: list[str]) -> int:
     elif options.style == "latex":
         print(latex_table(heads, rows))
     else:
-        show_table("Statistics", heads, rows)
+        optional = ("tied at α", "avg MC", "steps", "never sampled", "words/step", "avg out of N")
+        show_summary("Statistics", heads, rows, optional=optional)
     return 0
