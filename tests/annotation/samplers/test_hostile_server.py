@@ -49,7 +49,7 @@ def test_a_reply_that_is_no_answer_fails_in_time_with_a_line(mode: str) -> None:
         completion = answer_of(mode)
     except MprmError as error:
         completion = protocol.failed(error)
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 5
     assert completion.finish_reason == "error"
     assert completion.error
     assert completion.error.isprintable()
@@ -68,8 +68,8 @@ def test_an_odd_answer_can_be_written(mode: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "words"),
     [
-        ("an endless body", "the reply is over 1.1 MiB, more than --max-new-tokens can need"),
-        ("a gzip bomb", "the reply is over 1.1 MiB"),
+        ("an endless body", "the reply is over 0.3 MiB, more than --max-new-tokens can need"),
+        ("a gzip bomb", "the reply is over 0.3 MiB"),
         ("a dripping body", "no whole reply within 0.25 s"),
         ("dripping headers", "no whole reply within 0.25 s"),
         ("an error page of 50 MB", "HTTP 400: \\x1b"),

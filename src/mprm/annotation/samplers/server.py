@@ -61,7 +61,7 @@ HEALTH_CHECK_S = 1.0
 MAX_HEALTH_CHECK_S = 10.0
 """First and longest wait before a server that stopped answering is asked again."""
 ANNOUNCE_AFTER_S = 3.0
-MIN_REPLY_BYTES, BYTES_PER_TOKEN = 1 << 20, 64
+MIN_REPLY_BYTES, BYTES_PER_TOKEN = 1 << 18, 16
 """A reply may have the first, and the second for each token that was asked for; no more of it is read."""
 MAX_ERROR_BYTES = 1 << 16
 """What is read of a response that is no answer."""
@@ -328,8 +328,8 @@ class _Session:
                 return [failed(error)] * request.n
         if not completions:
             completions = [await self._completion(body, request.seed)]
-            if completions[0].finish_reason == "error":
-                return completions * request.n
+        if completions[0].finish_reason == "error" and len(completions) < request.n:
+            return [completions[0]] * request.n  # the question fails: the others would be for nothing
         if is_batched and len(completions) < request.n:
             self._takes_n = False
         # the first seed is the request's own, whether sent alone or with n: the same request gets the same answers
