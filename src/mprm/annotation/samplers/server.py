@@ -423,7 +423,7 @@ class _PatientClient(httpx2.AsyncClient):
 
     async def _received(self, request: httpx2.Request, timeout_s: float, **options: Any) -> httpx2.Response:
         """The response with all of its body, for which httpx itself has no limit of size nor one of total time."""
-        body = bytearray()
+        body, deadline = bytearray(), time.monotonic() + timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 response = await super().send(request, **options | {"stream": True})
@@ -435,6 +435,8 @@ class _PatientClient(httpx2.AsyncClient):
                         body += piece
                         if len(body) > limit:
                             break
+                        if time.monotonic() > deadline:  # many small pieces come at once, without a pause between
+                            raise TimeoutError
                 finally:
                     await response.aclose()
         except TimeoutError:
