@@ -9,7 +9,7 @@ import os
 from mprm.cli.main import COMMANDS, run
 
 SUBCOMMANDS = {"theory": "theory fit"}
-WIDTH = "100"
+WIDTH = "80"
 HEAD = """# Command line
 
 Made by `python docs/cli_reference.py > docs/cli.md`; a test keeps it current. Each section is what `--help` prints;

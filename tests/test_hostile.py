@@ -1,7 +1,11 @@
 """What an ill-disposed user tried: each ends in a sentence, and no file of his is harmed."""
 
+import gzip
 import json
 import os
+import tracemalloc
+from collections import deque
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,8 @@ import zstandard
 
 import mprm
 from mprm.cli.main import run
+from mprm.data import records
+from mprm.data.records import chunks_of, find_files, lines_of, read_records
 from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
 from tests.conftest import raw_record, write_jsonl
 
@@ -150,3 +156,51 @@ def test_soft_scores_are_seen_at_any_tau(tau: float, tmp_path: Path) -> None:
 def test_mistyped_options_are_said(options: dict, tmp_path: Path) -> None:
     with pytest.raises(MprmError):
         mprm.select(write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0])]), **options)
+
+
+def packed(kind: str, start: bytes, piece: bytes, n_bytes: int) -> bytes:
+    """A compressed file that holds ``start`` and then so many bytes of the piece, over and over."""
+    compress = gzip.compress if kind == "gz" else zstandard.ZstdCompressor().compress
+    return compress(start) + compress(piece * (10_000_000 // len(piece))) * (n_bytes // 10_000_000)
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+@pytest.mark.parametrize(
+    ("start", "piece", "words"),
+    [
+        (b'{"a": 1}\n{"question": "', b"x", r"bomb\.jsonl\.\w+:2: the line is over 64 MiB; expected one record"),
+        (b'[{"question": "', b"x", "unpacks to over 200 times its size"),
+        (b'{"question": "q"}', b" " * 999 + b"\n", "unpacks to over 200 times its size"),
+    ],
+)
+def test_a_small_file_that_unpacks_to_gigabytes_is_refused(
+    kind: str, start: bytes, piece: bytes, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"bomb.jsonl.{kind}"
+    path.write_bytes(packed(kind, start, piece, 1_200_000_000))
+    assert path.stat().st_size < 3_000_000
+    [file] = find_files(path)
+    tracemalloc.start()
+    try:
+        [chunk] = chunks_of(file)
+        with pytest.raises(DataError, match=words):
+            deque(lines_of(replace(chunk, is_array=start[:1] == b"[")), maxlen=0)
+        assert tracemalloc.get_traced_memory()[1] < 300 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_line_of_a_gigabyte_stops_a_command_with_its_line(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "bomb.jsonl.gz"
+    path.write_bytes(packed("gz", json.dumps(raw_record([1.0])).encode() + b"\n", b"x", 1_200_000_000))
+    assert run(["stats", str(path)]) == 1
+    assert "bomb.jsonl.gz:2: the line is over 64 MiB" in capsys.readouterr().err
+
+
+def test_a_large_array_on_one_line_of_a_compressed_file_is_read(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(records, "MAX_LINE_BYTES", 100_000)
+    path = tmp_path / "x.json.gz"
+    text = os.urandom(10_000).hex() * 40  # 800 kB that compress well, but not like a bomb
+    path.write_bytes(gzip.compress(json.dumps([{"question": text, "answer": "4"}]).encode()))
+    [file] = find_files(path)
+    assert [record.data["answer"] for record in read_records(file)] == ["4"]

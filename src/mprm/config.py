@@ -150,7 +150,8 @@ def _check(value: Any, entry: Declared) -> None:
     if not is_whole and not isinstance(value, float):
         raise ConfigError(f"{name} must be a number, got {value!r}")
     if not in_range(value, option):
-        raise ConfigError(f"{name} must be {range_words(option)}, got {value}")
+        hint = f"; did you mean {value / 100:g}?" if option.at_most == 1 and 1 < value <= 100 else ""
+        raise ConfigError(f"{name} must be {range_words(option)}, got {value}{hint}")
 
 
 def in_range(value: float, option: Option) -> bool:

@@ -1,7 +1,9 @@
+import contextlib
 import inspect
 import operator
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +91,49 @@ def test_the_reference_of_the_command_line_is_current() -> None:
     assert path.read_text() == script("docs/cli_reference.py").reference(), (
         "make it anew: python docs/cli_reference.py > docs/cli.md"
     )
+
+
+@pytest.mark.parametrize("columns", ["80", "200"])
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_no_line_of_help_is_over_80_columns(command: str, columns: str, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    with contextlib.suppress(SystemExit):
+        run([*command.split(), "--help"])
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    example = printed.split("Example:\n")[1].split("\n\n")[0]
+    assert shlex.split(example)[0] == "mprm"  # as it can be pasted
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("slect", "unknown command 'slect'; did you mean select?"),
+        ("select x --dry-run --rho 10", "--rho must be above 0 and at most 1, got 10.0; did you mean 0.1?"),
+        ("select x --dry-run --rho 10%", "argument --rho: '10%' is no number; did you mean 0.1? Inputs"),
+        ("select x --dry-run --rho 0,1", "argument --rho: '0,1' is no number; did you mean 0.1?"),
+        ("select x --dry-run --rho some", "argument --rho: 'some' is no number. Inputs"),
+        (
+            "select x --dry-run --strategy bsi",
+            "unknown --strategy 'bsi'; did you mean bis? Expected one of bis, random",
+        ),
+        ("stats x --style latx", "unknown --style 'latx'; did you mean latex?"),
+        ("sample q --out o --max-new-tokens 1,024", "'1,024' is no whole number; did you mean 1024?"),
+        ("sample q --out o --max-new-tokens 0", "--max-new-tokens must be at least 1, got 0"),
+        ("score x --oot y.csv", "arguments are required: --out (--oot: did you mean --out?)"),
+        ("train x --out o --model m --lr 1e-4", "(--lr: did you mean --learning-rate?)"),
+        ("select x -o y.jsonl", "(-o: did you mean --out?)"),
+    ],
+)
+def test_what_was_probably_meant_is_named(words: str, message: str, capsys) -> None:
+    try:
+        code = run(words.split())
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
 
 
 @pytest.mark.parametrize(

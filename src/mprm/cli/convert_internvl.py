@@ -17,12 +17,12 @@ class ConvertInternVLCommand(ConvertInternVLConfig):
     """Rewrite a published InternVL2.5 checkpoint for transformers' own class, without running its code."""
 
     source: Annotated[str, Option("Folder of the published checkpoint.", "SOURCE", is_positional=True)]
-    out: Annotated[str, Option("Folder to write.", "OUT", is_positional=True)]
+    out: Annotated[str, Option("Folder to write.", "DIR", group="output")]
     json: Json = False
 
 
 def run(arguments: list[str]) -> int:
-    example = "mprm convert-internvl InternVL2_5-8B InternVL2_5-8B-native"
+    example = "mprm convert-internvl InternVL2_5-8B --out InternVL2_5-8B-native"
     command = parsed(ConvertInternVLCommand, arguments, command="convert-internvl", example=example)
     config = command.narrowed(ConvertInternVLConfig)
     summary = convert_internvl(command.source, command.out, config, progress=progress_bar)

@@ -54,7 +54,7 @@ def run_stats(arguments: list[str]) -> int:
         summary = {"sources": by_source, "all": corpus.total.as_dict(), "dropped": corpus.n_dropped}
         print(as_json({**summary, "warnings": corpus.warnings}))
         return 0
-    from mprm.cli.tables import latex_table, show_table
+    from mprm.cli.tables import latex_table, show_summary
 
     heads = ["source", *(column.head for column in STATISTICS)]
     every = {**sources, "all": corpus.total}
@@ -66,6 +66,7 @@ def run_stats(arguments: list[str]) -> int:
     elif options.style == "latex":
         print(latex_table(heads, rows))
     else:
-        show_table("Statistics", heads, rows)
+        optional = ("tied at α", "avg MC", "steps", "never sampled", "words/step", "avg out of N")
+        show_summary("Statistics", heads, rows, optional=optional)
     show_warnings("stats", corpus.warnings)
     return 0

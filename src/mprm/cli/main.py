@@ -12,7 +12,7 @@ from mprm import __version__
 from mprm.errors import ConfigError, MprmError
 
 COMMANDS = {
-    "annotate": ("mprm.cli.annotate:run_annotate", "questions to rollouts with Monte-Carlo step scores, by a policy"),
+    "annotate": ("mprm.cli.annotate:run_annotate", "questions to rollouts with Monte-Carlo step scores"),
     "check": ("mprm.cli.data:run_check", "find every issue in a corpus, with file and line"),
     "stats": ("mprm.cli.corpus:run_stats", "the paper's statistics tables, per source and overall"),
     "score": ("mprm.cli.corpus:run_score", "one row a rollout: its label counts, R, mixture and BIS"),
@@ -22,7 +22,7 @@ COMMANDS = {
     "evaluate": ("mprm.cli.evaluate:run", "how well a model tells correct steps from incorrect ones"),
     "sample": ("mprm.cli.annotate:run_sample", "candidate solutions of questions, from a policy"),
     "rerank": ("mprm.cli.rerank:run", "choose the best of N candidates by step scores"),
-    "report": ("mprm.cli.report:run", "one page on a corpus, its selection and its runs, that opens offline"),
+    "report": ("mprm.cli.report:run", "one offline page on a corpus, its selection and its runs"),
     "convert-internvl": (
         "mprm.cli.convert_internvl:run",
         "a published InternVL2.5 checkpoint for transformers",
@@ -48,7 +48,8 @@ class Program(NamedTuple):
     def help(self) -> str:
         """What ``--help`` prints."""
         commands = "\n".join(f"  {name:<18}{summary}" for name, (_, summary) in self.commands.items())
-        return f"""{self.name} {__version__}: {self.about}
+        return f"""{self.name} {__version__}
+{self.about}
 
 Usage: {self.name} COMMAND [OPTIONS]
 
@@ -58,7 +59,8 @@ Commands:
 Example:
   {self.example}
 
-"{self.name} COMMAND --help" tells more of each. Exit codes: 0 done; 1 bad data or a failed run; 2 wrong usage;
+"{self.name} COMMAND --help" tells more of each.
+Exit codes: 0 done; 1 bad data or a failed run; 2 wrong usage;
 3 (check) warnings only.
 """
 

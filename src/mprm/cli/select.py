@@ -12,7 +12,7 @@ from mprm.progress import progress_bar
 from mprm.selection.select import SelectConfig, select
 
 if TYPE_CHECKING:
-    from mprm.selection.selection import Selection, Subset, Written
+    from mprm.selection.selection import Selection, Written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +101,7 @@ def _summary(selection: Selection, written: list[Written]) -> dict[str, object]:
 def _print(selection: Selection, written: list[Written]) -> None:
     from mprm.selection.scan import IS_COMPILED
 
-    for subset in selection.subsets:
-        _print_table(selection, subset)
+    _print_table(selection)
     dropped = f"{len(selection.dropped):,} dropped"
     if selection.dropped_to:
         dropped += f", each with its reason in {selection.dropped_to}"
@@ -118,22 +117,38 @@ def _print(selection: Selection, written: list[Written]) -> None:
     print(*lines, sep="\n")
 
 
-def _print_table(selection: Selection, subset: Subset) -> None:
-    """Kept of read, and the statistics of the subset beside the corpus's, by source and overall."""
-    from mprm.cli.tables import show_table
+def _print_table(selection: Selection) -> None:
+    """Kept of read, and the statistics of the subset beside the corpus's: by source and overall, or by subset."""
+    from mprm.cli.tables import show_summary
     from mprm.selection.stats import STATISTICS, total
 
     shown = [column for column in STATISTICS[1:] if column.head not in ("avg out of N", "never sampled")]
-    has_dropped = len(selection.dropped) > 0
-    heads = ["source", "kept", "read", *(["dropped"] if has_dropped else []), *(column.head for column in shown)]
-    rows = []
+    n_dropped, n_read, subsets = len(selection.dropped), selection.n_read, selection.subsets
+    is_one, corpus = len(subsets) == 1, total(selection.statistics)
     every = [
-        (source, account["read"], account["dropped"], subset.statistics[source], selection.statistics[source])
-        for source, account in selection.by_source(subset).items()
+        (source, account["read"], account["dropped"], subsets[0].statistics[source], selection.statistics[source])
+        for source, account in selection.by_source(subsets[0]).items()
+        if is_one
     ]
-    n_dropped = len(selection.dropped)
-    every.append(("all", selection.n_read, n_dropped, total(subset.statistics), total(selection.statistics)))
-    for name, n_read, n_dropped, kept, full in every:
-        counts = [f"{kept.n_rollouts:,}", f"{n_read:,}", *([f"{n_dropped:,}"] if has_dropped else [])]
-        rows.append([name, *counts, *(f"{c.cell(kept)} ({c.cell(full)})" for c in shown)])
-    show_table(f"{subset.name}: the subset (the corpus in brackets)", heads, rows)
+    for subset in subsets:
+        every.append(("all" if is_one else subset.name, n_read, n_dropped, total(subset.statistics), corpus))
+    rows = [
+        [
+            name,
+            f"{kept.n_rollouts:,}",
+            f"{read:,}",
+            f"{dropped:,}",
+            *(f"{c.cell(kept)} ({c.cell(full)})" for c in shown),
+        ]
+        for name, read, dropped, kept, full in every
+    ]
+    heads = ["source" if is_one else "subset", "kept", "read", "dropped", *(column.head for column in shown)]
+    if not n_dropped:
+        heads, rows = [*heads[:3], *heads[4:]], [[*row[:3], *row[4:]] for row in rows]
+    show_summary(
+        f"{subsets[0].name if is_one else 'Subsets'}: kept (the corpus in brackets)",
+        heads,
+        rows,
+        optional=("error steps", "dropped", "read", "tied at α", "avg MC", "steps", "words/step"),
+        total_last=is_one,
+    )

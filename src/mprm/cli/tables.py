@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +11,9 @@ from mprm.data.output import printable
 
 if TYPE_CHECKING:
     from mprm.data.output import Table
+
+SCREEN_MARGIN = 14
+"""Lines of a screen that are not the sources' of a table: its head, its total, what is printed after it."""
 
 
 def rich_table(
@@ -21,24 +26,34 @@ def rich_table(
 ) -> Any:
     """A table for the terminal: text columns left, numbers right, the total below a line; data cannot style it."""
     from rich import box
+    from rich.cells import cell_len
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = RichTable(title=Text(printable(title), style="bold"), box=box.SIMPLE_HEAD, title_justify="left")
+    title_text = Text(printable(title), style="bold")
+    table = RichTable(
+        title=title_text, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False
+    )
+    cells = [[printable(cell) for cell in row] for row in rows]
     for number, head in enumerate(heads):
         # numbers are never cut; heads are, at a stroke or their last space
         whole = printable(head)
         broken = whole.replace("/", "/\n") if "/" in whole else "\n".join(whole.rsplit(" ", 1))
         is_text = number in left
+        is_whole = number == 0 or not is_text
+        shown_head = whole if is_text else broken
         table.add_column(
-            Text(whole if is_text else broken),
+            Text(shown_head),
             justify="left" if is_text else "right",
-            no_wrap=number == 0 or not is_text,
+            no_wrap=is_whole,
+            min_width=max(map(cell_len, [*shown_head.split("\n"), *(row[number] for row in cells)]))
+            if is_whole
+            else None,
         )
-    for number, row in enumerate(rows):
+    for number, row in enumerate(cells):
         is_last = number == len(rows) - 1
         table.add_row(
-            *(Text(printable(cell)) for cell in row),
+            *map(Text, row),
             style="bold" if is_last and total_last else None,
             end_section=total_last and number == len(rows) - 2,
         )
@@ -53,7 +68,7 @@ def show_table(
     left: Sequence[int] = (0,),
     total_last: bool = True,
 ) -> None:
-    """Print a table; on a narrow terminal as several tables that repeat the first column."""
+    """Print a table; where it is too wide, as several tables that repeat the first column."""
     console, start = _console(), 1
     while start < len(heads):
         for end in range(len(heads), start, -1):
@@ -67,8 +82,45 @@ def show_table(
             )
             if _fits(console, part):
                 break
-        console.print(part)
+        with console.capture() as captured:
+            console.print(part)
+        print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n")
         start = end
+
+
+def show_summary(
+    title: str,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    optional: Sequence[str],
+    total_last: bool = True,
+) -> None:
+    """Print a table on one screen.
+
+    Of the ``optional`` columns those are shown that fit, the first ones first; of the rows above a total, where a
+    terminal is too low, those with the largest count in the second column.
+    """
+    console = _console()
+
+    def part(columns: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+        indices = [index for index, head in enumerate(heads) if head in columns]
+        return [heads[index] for index in indices], [[row[index] for index in indices] for row in rows]
+
+    columns = list(heads)
+    if not _fits(console, rich_table(title, *part(columns))):
+        columns = [head for head in heads if head not in optional]
+        for head in optional:
+            columns += [head] if head in heads and _fits(console, rich_table(title, *part([*columns, head]))) else []
+    hidden = [head for head in heads if head not in columns]
+    n_hidden = len(rows) - max(4, console.height - SCREEN_MARGIN)
+    if total_last and console.is_terminal and n_hidden > 0:
+        smallest = sorted(rows[:-1], key=lambda row: int(row[1].replace(",", "")))[:n_hidden]
+        rows = [row for row in rows if row not in smallest]
+        hidden.append(f"{n_hidden:,} smaller sources")
+    show_table(title, *part(columns), total_last=total_last)
+    if hidden:
+        print(textwrap.fill(f"Not shown: {', '.join(hidden)}; all with --json.", console.width))
 
 
 def show_tables(tables: Iterable[Table]) -> None:
@@ -81,7 +133,7 @@ def show_tables(tables: Iterable[Table]) -> None:
 
 def _fits(console: Any, table: Any) -> bool:
     wide = console.options.update(max_width=10_000)
-    return not console.is_terminal or console.measure(table, options=wide).maximum <= console.width
+    return bool(console.measure(table, options=wide).minimum <= console.width)  # columns of text can be wrapped
 
 
 def latex_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -103,8 +155,9 @@ def _tex(text: str) -> str:
 
 
 def _console() -> Any:
-    """The terminal; wide enough for every column when the output is none."""
+    """The terminal; where the output is none, as wide as COLUMNS says, or else wide enough for most tables."""
     from rich.console import Console
 
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=200)
+    is_told = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
+    return console if is_told else Console(highlight=False, width=200)

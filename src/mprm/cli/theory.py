@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, parsed
-from mprm.cli.tables import show_table
+from mprm.cli.tables import show_summary, show_table
 from mprm.config import Force, Json, Option, Paths
 from mprm.data.corpus import open_corpus
 from mprm.data.output import atomic_write, check_not_inputs, check_overwrite, printable
@@ -56,10 +56,11 @@ def run(arguments: list[str]) -> int:
 def _show(fit: CorpusFit) -> None:
     """Print priors, noise and subsets, and what they leave open."""
     heads = ["source", "steps", "N", "a", "a within", "b", "b within", "mean r", "negative", "expected"]
-    show_table(
+    show_summary(
         "Success rates r ~ Beta(a, b), and pseudo-positives among positive steps (intervals: 95%, of the prior)",
         [*heads, "pseudo- positive", "by the prior"],
         [_source_row(source) for source in [*fit.sources, fit.total]],
+        optional=("mean r", "a", "b", "negative", "expected", "by the prior", "N", "a within", "b within"),
     )
     noise = [[f"{row.k}", f"{row.steps:,}", f"{row.posterior_mean:.3f}", f"{row.eta_eff:.3g}"] for row in fit.noise]
     title = f"By k of {fit.N}: Pr(r < {fit.reliable:g} | k)"

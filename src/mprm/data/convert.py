@@ -317,7 +317,11 @@ class ConvertConfig(CorpusOptions, EngineOptions):
 
     to: Annotated[
         str | None,
-        Option(f"Output format: {', '.join(OUTPUT_FORMATS)}. A name that ends in .parquet means parquet.", "FORMAT"),
+        Option(
+            f"Output format: {', '.join(OUTPUT_FORMATS)}. A name that ends in .parquet means parquet.",
+            "FORMAT",
+            group="output",
+        ),
     ] = None
     tau: Tau = 0.0
     force: Force = False

@@ -35,6 +35,10 @@ IN_FOLDER = re.compile(r"\.(?:jsonl|ndjson)(?:\.gz|\.zst)?$|\.parquet$")
 """Files that are taken from a folder; a .json file must be named itself, as it is seldom a list of records."""
 SHARD = re.compile(r"-\d{3,}-of-\d{3,}$")
 CHUNK_BYTES = 16 << 20
+MAX_LINE_BYTES = 64 << 20
+"""Of a compressed file, where a few kilobytes can be a line of gigabytes."""
+MAX_UNPACKED_RATIO = 200
+"""Of a compressed file, once it is longer than two lines may be; that of JSON is seldom over 30."""
 
 Paths = str | Path | Sequence[str | Path]
 """Files, globs, folders or URLs."""
@@ -247,7 +251,16 @@ def range_start(data: bytes | mmap.mmap, start: int) -> int:
 def _streamed_lines(chunk: Chunk) -> Iterator[bytes]:
     with _opened(chunk.path, chunk.container) as handle:
         if chunk.container != "plain":
-            yield from handle
+            number = 0
+            while line := handle.readline(MAX_LINE_BYTES):
+                number += 1
+                is_cut = len(line) == MAX_LINE_BYTES
+                if is_cut and line.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"[":  # no array
+                    raise DataError(
+                        f"{chunk.path}:{number}: the line is over {MAX_LINE_BYTES >> 20} MiB; expected one record a"
+                        " line. If that is right, unpack the file first"
+                    )
+                yield line + handle.readline() if is_cut else line
             return
         position = chunk.start
         if position:
@@ -289,6 +302,25 @@ def _parquet(handle: IO[bytes]) -> Any:
     return pq.ParquetFile(handle)
 
 
+class _Unpacked(io.RawIOBase):
+    """What a packed file holds; an error once it is so much more than was read of the file that it must be a bomb."""
+
+    def __init__(self, unpacked: Any, packed: IO[bytes]) -> None:
+        self._unpacked, self._packed, self._n_bytes = unpacked, packed, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        n_bytes: int = self._unpacked.readinto(buffer)
+        self._n_bytes += n_bytes
+        if self._n_bytes > max(2 * MAX_LINE_BYTES, MAX_UNPACKED_RATIO * self._packed.tell()):
+            raise ValueError(
+                f"it unpacks to over {MAX_UNPACKED_RATIO} times its size; if that is right, unpack it first"
+            )
+        return n_bytes
+
+
 class _ZstdReader(io.RawIOBase):
     """Unpacks frame after frame; a file that breaks off in a frame is an error, not an end."""
 
@@ -304,7 +336,8 @@ class _ZstdReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._unpacked:
-            packed = self._packed or self._handle.read(1 << 17)
+            # a block of 4 bytes can hold 128 KiB
+            packed = self._packed or self._handle.read(4096)
             if not packed:
                 if self._frame is None:
                     return 0
@@ -332,10 +365,10 @@ def _opened(path: str, container: Container = "plain") -> Iterator[IO[bytes]]:
         if container == "gz":
             import gzip
 
-            with gzip.open(handle) as unpacked:
-                yield cast(IO[bytes], unpacked)
+            with gzip.open(handle) as gz, io.BufferedReader(_Unpacked(gz, handle), 1 << 18) as unpacked:
+                yield unpacked
         elif container == "zst":
-            with io.BufferedReader(_ZstdReader(handle), 1 << 18) as unpacked:
+            with io.BufferedReader(_Unpacked(_ZstdReader(handle), handle), 1 << 18) as unpacked:
                 yield unpacked
         else:
             yield handle

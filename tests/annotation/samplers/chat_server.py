@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -13,8 +14,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Fault = Callable[[int, dict[str, Any]], int | str | bytes | None]
-"""From the number of the request and its body: a status, "drop", "garbage", "slow", or None for an answer."""
+Fault = Callable[[int, dict[str, Any]], int | str | bytes | Callable[[BaseHTTPRequestHandler], None] | None]
+"""From the number of the request and its body: a status, "drop", "garbage", "slow", what writes the whole reply
+itself, or None for an answer."""
 
 
 @dataclass
@@ -124,6 +126,10 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "drop":
             self.close_connection = True
             self.connection.close()
+            return
+        if callable(fault):
+            with contextlib.suppress(OSError):  # the client did not wait
+                fault(self)
             return
         if fault == "slow":
             time.sleep(1.0)

@@ -36,7 +36,7 @@ class ServerOptions(Config):
     """How an OpenAI-compatible server is spoken to."""
 
     concurrency: Annotated[int, Option("Requests in flight.", "N", group="server", at_least=1)] = 64
-    timeout_s: Annotated[float, Option("Time limit of a reply.", "SECONDS", group="server", above=0)] = 600.0
+    timeout_s: Annotated[float, Option("Time limit of a whole reply.", "SECONDS", group="server", above=0)] = 600.0
     retries: Annotated[int, Option("Retries of a request, with back-off.", "N", group="server", at_least=0)] = 10
     patience_s: Annotated[
         float, Option("Time limit of an outage of the server.", "SECONDS", group="server", at_least=0)

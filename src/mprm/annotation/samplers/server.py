@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import contextvars
 import io
 import json
 import random
@@ -39,7 +40,7 @@ from mprm.annotation.samplers.sampler import (
 from mprm.config import takes
 from mprm.data.images import place_images
 from mprm.data.output import printable
-from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError
+from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError, shown
 
 try:
     import httpx2
@@ -60,8 +61,18 @@ HEALTH_CHECK_S = 1.0
 MAX_HEALTH_CHECK_S = 10.0
 """First and longest wait before a server that stopped answering is asked again."""
 ANNOUNCE_AFTER_S = 3.0
+MIN_REPLY_BYTES, BYTES_PER_TOKEN = 1 << 18, 16
+"""A reply may have the first, and the second for each token that was asked for; no more of it is read."""
+MAX_ERROR_BYTES = 1 << 16
+"""What is read of a response that is no answer."""
+MAX_TOKENS = 2**31
+"""A server that counts more is not believed."""
+max_reply_bytes = contextvars.ContextVar("max_reply_bytes", default=MIN_REPLY_BYTES)
+"""Of the request that is sent."""
 UNAVAILABLE = frozenset({502, 503, 504})
 """Said in the server's place while the server is away."""
+RETRY_HEADERS = ("Retry-After", "Retry-After-Ms", "X-Should-Retry")
+"""What the openai client reads of a response's headers, besides its type."""
 HOPELESS = frozenset({401, 403, 404, 405})
 """Rejections that every other request would get as well."""
 FINISH_REASONS: dict[str, FinishReason]
@@ -219,6 +230,7 @@ class _Session:
 
     async def answer(self, index: int, request: Request) -> Answered:
         continuation = NOTHING
+        max_reply_bytes.set(MIN_REPLY_BYTES + BYTES_PER_TOKEN * request.n * request.sampling.max_new_tokens)
         if request.prefix:
             async with self._probing:  # the first request that needs it finds out
                 self._continuation = self._continuation or await self._find_continuation()
@@ -316,8 +328,8 @@ class _Session:
                 return [failed(error)] * request.n
         if not completions:
             completions = [await self._completion(body, request.seed)]
-            if completions[0].finish_reason == "error":
-                return completions * request.n
+        if completions[0].finish_reason == "error" and len(completions) < request.n:
+            return [completions[0]] * request.n  # the question fails: the others would be for nothing
         if is_batched and len(completions) < request.n:
             self._takes_n = False
         # the first seed is the request's own, whether sent alone or with n: the same request gets the same answers
@@ -339,11 +351,14 @@ class _Session:
             async with self._slots:
                 for number in range(n_tries):
                     await asyncio.sleep(HEALTH_CHECK_S * number)
-                    reply = await self._sent(body | {"seed": seed})
                     try:
-                        return _reply(reply)
-                    except (AttributeError, LookupError, TypeError, ValueError) as error:
-                        problem = f"a reply that is no chat completion: {type(error).__name__} {error}"
+                        return _reply(await self._sent(body | {"seed": seed}))
+                    except MprmError:
+                        raise
+                    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+                        problem = (
+                            f"a reply that is no chat completion: {type(error).__name__} {_one_line(str(error))}"
+                        )
                 raise RequestError(f"{n_tries} tries failed, the last with {problem}")
         finally:
             self.n_posts -= 1
@@ -392,7 +407,7 @@ class _PatientClient(httpx2.AsyncClient):
         sent_at = time.monotonic()
         self._first_sent_at = self._first_sent_at or sent_at
         try:
-            response = await super().send(request, **options)
+            response = await self._received(request, self._options.timeout_s, **options)
         except httpx2.TransportError as error:
             is_refused = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
             is_late = time.monotonic() - self._first_sent_at > UNREACHABLE_AFTER_S
@@ -405,6 +420,34 @@ class _PatientClient(httpx2.AsyncClient):
         else:
             self._answered_at = time.monotonic()
         return response
+
+    async def _received(self, request: httpx2.Request, timeout_s: float, **options: Any) -> httpx2.Response:
+        """The response with all of its body, for which httpx itself has no limit of size nor one of total time."""
+        body, deadline = bytearray(), time.monotonic() + timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await super().send(request, **options | {"stream": True})
+                limit = max_reply_bytes.get() if response.is_success else MAX_ERROR_BYTES
+                try:
+                    if "," in response.headers.get("Content-Encoding", ""):
+                        raise RejectedError("the reply is compressed more than once")
+                    async for piece in response.aiter_bytes():
+                        body += piece
+                        if len(body) > limit:
+                            break
+                        if time.monotonic() > deadline:  # many small pieces come at once, without a pause between
+                            raise TimeoutError
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            raise httpx2.ReadTimeout(f"no whole reply within {timeout_s:g} s", request=request) from None
+        self.cookies.clear()  # they would pile up
+        if response.is_success and len(body) > limit:
+            raise RejectedError(f"the reply is over {limit / 2**20:.1f} MiB, more than --max-new-tokens can need")
+        # without a charset, which need not be one of text
+        headers = {name: response.headers[name] for name in RETRY_HEADERS if name in response.headers}
+        headers["Content-Type"] = response.headers.get("Content-Type", "").split(";")[0]
+        return httpx2.Response(response.status_code, headers=headers, content=bytes(body), request=request)
 
     async def aclose(self) -> None:
         if self._outage is not None:
@@ -424,8 +467,8 @@ class _PatientClient(httpx2.AsyncClient):
         body = {"model": self._model, "messages": [{"role": "user", "content": "."}], "max_tokens": 1}
         while (left_s := since + patience_s - time.monotonic()) > 0:
             timeout_s = min(self._options.timeout_s, left_s)
-            with contextlib.suppress(httpx2.TransportError):
-                response = await super().send(self.build_request("POST", self._url, json=body, timeout=timeout_s))
+            with contextlib.suppress(httpx2.RequestError, RequestError):
+                response = await self._received(self.build_request("POST", self._url, json=body), timeout_s)
                 if response.status_code not in UNAVAILABLE:
                     if is_announced:
                         print(f"{self._url} is back", file=sys.stderr)
@@ -445,12 +488,17 @@ class _PatientClient(httpx2.AsyncClient):
 def _problem(error: BaseException | None) -> str:
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return f"no connection: {error or type(error).__name__}"
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {_one_line(str(error))}"
 
 
 def _said(response: httpx2.Response) -> str:
-    """The text of a response that is no answer, in one line."""
-    text = printable(" ".join(response.text.split()))
+    """The text of a response that is no answer."""
+    return _one_line(response.text)
+
+
+def _one_line(text: str) -> str:
+    """The beginning of what a server said, safe to print; cut first, as escapes of 50 MB take half a minute."""
+    text = printable(" ".join(text[:1000].split()))
     return text if len(text) <= 300 else text[:299] + "…"
 
 
@@ -468,24 +516,29 @@ def for_transformers_serve(body: dict[str, Any]) -> dict[str, Any]:
 
 def _reply(reply: ChatCompletion) -> Reply:
     """The completions of a reply; the client does not validate it, so any error of a lookup may be raised."""
-    n_tokens, n_prompt_tokens = None, None
-    if reply.usage is not None:
-        n_tokens, n_prompt_tokens = reply.usage.completion_tokens, reply.usage.prompt_tokens
+    n_tokens, n_prompt_tokens = (_count(reply.usage, name) for name in ("completion_tokens", "prompt_tokens"))
     n, completions = len(reply.choices), []
     for number, choice in enumerate(reply.choices):
         text, reason, share = choice.message.content, choice.finish_reason, None
-        if isinstance(n_tokens, int) and n_tokens >= 0:  # a server tells the sum of all answers
+        if n_tokens is not None:  # a server tells the sum of all answers
             share = n_tokens // n + (number < n_tokens % n)
         if reason not in FINISH_REASONS:
-            completion = failed(f"the server's answer has finish_reason {reason!r}; expected stop or length")
+            completion = failed(f"the server's answer has finish_reason {shown(reason)}; expected stop or length")
         elif not isinstance(text, str):
-            completion = failed(f"the server's message has content {text!r}; expected text")
+            completion = failed(f"the server's message has content {shown(text)}; expected text")
         else:
+            text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair cannot be written
             completion = Completion(text=text, finish_reason=FINISH_REASONS[reason], n_tokens=share)
         completions.append(completion)
     if not completions:
         raise ValueError("it holds no choices")
-    return Reply(completions, n_prompt_tokens if isinstance(n_prompt_tokens, int) else None)
+    return Reply(completions, n_prompt_tokens)
+
+
+def _count(usage: object, name: str) -> int | None:
+    """A number of tokens, where the server tells one that can be."""
+    n = getattr(usage, name, None)
+    return n if isinstance(n, int) and 0 <= n < MAX_TOKENS else None
 
 
 def chat_messages(request: Request, *, end_mark: str = "") -> list[dict[str, Any]]:
