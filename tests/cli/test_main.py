@@ -199,6 +199,7 @@ def test_every_command_is_a_function_of_the_same_name(command: str, capsys) -> N
 OF_THE_COMMAND_LINE = {
     "annotate": {"dry_run"},
     "check": {"all"},
+    "evaluate": {"verbose"},
     "stats": {"by", "style"},
     "theory fit": {"out", "force"},
 }
