@@ -16,15 +16,15 @@ from mprm.config import Alpha, CorpusOptions, EngineOptions, Force, Tau, takes
 from mprm.data.corpus import Corpus, drop_or_raise, open_corpus
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import (
+    MANIFEST_SUFFIX,
     Dropped,
     DroppedRecords,
     InputHashes,
-    atomic_write,
+    Outputs,
     check_not_inputs,
-    check_overwrite,
+    check_unchanged,
     dropped_path,
     output_entry,
-    write_manifest,
 )
 from mprm.data.records import Chunk
 from mprm.errors import ConfigError
@@ -420,22 +420,22 @@ def score(
     out = str(out)
     if Path(out).suffix not in SUFFIXES:
         raise ConfigError(f"{out}: scores go to a {', '.join(SUFFIXES)} file")
-    check_overwrite(out, force=config.force)
-    corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
-    check_not_inputs([file.path for file in corpus.files], [out, dropped_path(out)])
-    engine = make_engine(config, n_bytes=corpus.n_bytes)
-    dropped = DroppedRecords()
-    on_bad = dropped if config.skip_bad else None
-    counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
-    hashes = InputHashes(corpus.files, engine)
-    n_rollouts = 0
-    with atomic_write(out) as temporary:
+    with Outputs(out, force=config.force) as outputs:
+        corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
+        check_not_inputs([file.path for file in corpus.files], [out, out + MANIFEST_SUFFIX, dropped_path(out)])
+        engine = make_engine(config, n_bytes=corpus.n_bytes)
+        dropped = DroppedRecords()
+        on_bad = dropped if config.skip_bad else None
+        counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+        hashes = InputHashes(corpus.files, engine)
+        n_rollouts = 0
+        temporary = outputs.add(out)
         with _open_table(temporary, Path(out).suffix) as write_batch:
             for batch in score_batches(counts, alpha=config.alpha):
                 write_batch(batch)
                 n_rollouts += batch.num_rows
-        dropped_to = dropped.write_beside(out, force=config.force)
-        write_manifest(
+        dropped_to = dropped.write_beside(out, outputs)
+        outputs.add_manifest(
             out,
             command="score",
             config={
@@ -448,4 +448,5 @@ def score(
             sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
             output=output_entry(out, temporary, n_rollouts),
         )
+        check_unchanged(corpus.files)
     return ScoreSummary(n_rollouts, len(dropped), dropped_to)
