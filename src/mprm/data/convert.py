@@ -38,9 +38,9 @@ from mprm.data.output import (
     Outputs,
     check_not_inputs,
     check_output_name,
-    check_unchanged,
     dropped_path,
     output_entry,
+    unchanged,
     writing,
 )
 from mprm.data.records import Chunk, Container, container_of, lines_of, mapped
@@ -371,6 +371,7 @@ def convert(
         tasks = (ConvertTask(chunk, target, corpus.options) for chunk in corpus.chunks)
         temporary = outputs.add(out)
         with (
+            unchanged(corpus.files),
             progress("converting", corpus.n_bytes, "bytes") as advance,
             open_sink(temporary, target.container) as sink,
         ):
@@ -381,7 +382,6 @@ def convert(
         for path, fmt in corpus.formats.items() if target.needs_mc else ():
             if fmt.labels == "either" and path not in totals.soft_files:
                 raise no_mc_scores(path, fmt, target)
-        check_unchanged(corpus.files)
         dropped_to = dropped.write_beside(out, outputs)
         output = output_entry(out, temporary, totals.total("rollouts"))
         output["source_bytes"] = bytes_by_source(totals.sizes) if target.container == "plain" else None

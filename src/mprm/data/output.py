@@ -106,6 +106,15 @@ def check_unchanged(files: Iterable[DataFile]) -> None:
 
 
 @contextmanager
+def unchanged(files: Iterable[DataFile]) -> Iterator[None]:
+    """Stop when a local input changes while the block reads it: whatever else goes wrong then, that is the reason."""
+    try:
+        yield
+    finally:
+        check_unchanged(files)
+
+
+@contextmanager
 def atomic_write(path: str, *, sync: bool = True) -> Iterator[Path]:
     """A temporary file that becomes ``path`` when the block ends well, and is removed when it does not.
 

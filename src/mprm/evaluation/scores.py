@@ -231,7 +231,7 @@ def _decoded(text: bytes, where: str) -> list[ScoredSolution]:
         if b'"candidates_xxh3"' not in text:
             return [msgspec.json.decode(text, type=ScoredSolution)]
         old = msgspec.json.decode(text, type=_ScoredQuestion)
-    except (ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise DataError(
             f"{where}: is no line of a scores file: {error}. Expected the fields"
             f" {', '.join(ScoredSolution.__struct_fields__)}; make the file with mprm evaluate or mprm rerank."
@@ -259,7 +259,7 @@ def _check_labels(line: ScoredSolution, where: str) -> None:
 def _model_of_manifest(path: str | Path) -> str | None:
     try:
         return str(msgspec.json.decode(Path(f"{path}{MANIFEST_SUFFIX}").expanduser().read_bytes())["config"]["model"])
-    except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, msgspec.MsgspecError):
         return None
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mprm.config import StrategyName
 from mprm.data.corpus import open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
-from mprm.data.output import MANIFEST_SUFFIX, DroppedRecords, InputHashes, check_not_inputs, check_unchanged
+from mprm.data.output import MANIFEST_SUFFIX, DroppedRecords, InputHashes, check_not_inputs, unchanged
 from mprm.data.records import Chunk, lines_of
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, RolloutFormat
 from mprm.data.types import Issues, Rollout
@@ -301,9 +301,9 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
         n_keep = max(1, int(len(source.inverse) * config.rho))  # as `mprm select` does
         kept.append(source.n_kept("bis", alpha=config.alpha, n_keep=n_keep))
         cases += choose_cases(source, alpha=config.alpha, n_keep=n_keep, n_each=config.cases)
-    step_scores, read_cases = read_scores_and_cases(counts, engine, cases, progress=progress)
-    inputs = corpus.manifest_entries(InputHashes(corpus.files, engine))
-    check_unchanged(corpus.files)
+    with unchanged(corpus.files):
+        step_scores, read_cases = read_scores_and_cases(counts, engine, cases, progress=progress)
+        inputs = corpus.manifest_entries(InputHashes(corpus.files, engine))
     return CorpusView(
         inputs=inputs,
         statistics={source.source: statistics[source.source] for source in unique},

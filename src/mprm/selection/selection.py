@@ -36,9 +36,9 @@ from mprm.data.output import (
     Outputs,
     check_not_inputs,
     check_output_name,
-    check_unchanged,
     dropped_path,
     output_entry,
+    unchanged,
 )
 from mprm.data.records import Container, container_of, is_url, lines_of
 from mprm.data.types import Rollout
@@ -243,8 +243,8 @@ class Selection:
         target = target_for(self.config.to, container_of(out), self.config.tau)
         pieces = Pieces(self.counts, subset.kept, source)
         in_place = self.config.engine == "local" and not is_url(out)
-        sizes = write_pieces(pieces, temporary, target, self._engine, advance, in_place=in_place)
-        check_unchanged(self.corpus.files)
+        with unchanged(self.corpus.files):
+            sizes = write_pieces(pieces, temporary, target, self._engine, advance, in_place=in_place)
         entry = output_entry(out, temporary, sum(piece.n_kept for piece in pieces))
         if target.container == "plain":
             sources = (piece.source for piece in pieces)

@@ -22,9 +22,9 @@ from mprm.data.output import (
     InputHashes,
     Outputs,
     check_not_inputs,
-    check_unchanged,
     dropped_path,
     output_entry,
+    unchanged,
 )
 from mprm.data.records import Chunk
 from mprm.errors import ConfigError
@@ -116,7 +116,7 @@ def gather_counts(
     buffer, parts = bytearray(), []
     numbers: dict[str, int] = {}
     path, line = "", 1
-    with progress("reading", corpus.n_bytes, "bytes") as advance:
+    with unchanged(corpus.files), progress("reading", corpus.n_bytes, "bytes") as advance:
         for chunk, counted in zip(corpus.chunks, counting, strict=True):
             if chunk.path != path:
                 path, line = chunk.path, 1
@@ -448,5 +448,4 @@ def score(
             sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
             output=output_entry(out, temporary, n_rollouts),
         )
-        check_unchanged(corpus.files)
     return ScoreSummary(n_rollouts, len(dropped), dropped_to)
