@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import msgspec
 import xxhash
@@ -36,6 +36,11 @@ class TemporaryFolder:
 
 def check_overwrite(path: str, *, force: bool) -> None:
     """Stop when the output exists already and must not be replaced, or cannot be written."""
+    check_folder(path if is_url(path) else str(Path(path).expanduser().parent))
+    _check_replaceable(path, force=force)
+
+
+def _check_replaceable(path: str, *, force: bool) -> None:
     if is_url(path):
         fs, inner = filesystem(path)
         exists = not force and fs.exists(inner)
@@ -45,7 +50,6 @@ def check_overwrite(path: str, *, force: bool) -> None:
             raise ConfigError(f"{path} is a symbolic link that leads to no file; remove it, or choose another name")
         if final.exists() and not final.is_file():
             raise ConfigError(f"{path} exists already and is no regular file; choose another name")
-        check_folder(str(final.parent))
         exists = not force and final.exists()
     if exists:
         raise OutputExistsError(
@@ -266,6 +270,7 @@ def _unlock(lock: int) -> None:
 
 
 def _leave_locks() -> None:
+    _RESERVED.clear()
     while _LOCKS:
         os.close(_LOCKS.pop())
 
@@ -340,7 +345,7 @@ class Outputs:
 
     def check(self, path: str) -> None:
         """Stop when the file exists and may not be replaced."""
-        check_overwrite(path, force=self._force or _identity(path) in self._replaceable)
+        _check_replaceable(path, force=self._force or _identity(path) in self._replaceable)
 
     def add(self, path: str) -> Path:
         """A temporary file that becomes ``path``."""
@@ -470,6 +475,11 @@ class Dropped:
             return {**fields, "record_base64": base64.b64encode(self.record).decode()}
 
 
+def _close(file: IO[bytes]) -> None:
+    with suppress(OSError):  # what a full disk left in the buffer was reported when it was written
+        file.close()
+
+
 class DroppedRecords:
     """Collects dropped records on disk until it is known where they go."""
 
@@ -477,7 +487,7 @@ class DroppedRecords:
         self.counts: dict[str, dict[str, int]] = {}
         """How many were dropped, by source and kind."""
         self._file = tempfile.TemporaryFile(prefix="mprm-")  # noqa: SIM115 - closed, and so gone, with its owner
-        weakref.finalize(self, self._file.close)
+        weakref.finalize(self, _close, self._file)
 
     def __call__(self, dropped: Dropped) -> None:
         kinds = self.counts.setdefault(dropped.source, {})

@@ -39,8 +39,9 @@ SHARD = re.compile(r"-\d{3,}-of-\d{3,}$")
 CHUNK_BYTES = 16 << 20
 READ_AHEAD = 1 << 16
 """Bytes read at a time in search of the end of a chunk's last line."""
-MAX_DEPTH = 100
-"""Lists and objects within each other that a record may have: decoders, encoders and printing end at about 1,000."""
+MAX_DEPTH = 500
+"""Lists and objects within each other that a record may have; decoders and encoders give up near 1,000, each of them
+elsewhere."""
 
 Paths = str | Path | Sequence[str | Path]
 """Files, globs, folders or URLs."""
@@ -456,6 +457,8 @@ def _decode_again(line: bytes) -> Any:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return BadRecord("the text holds half of a surrogate pair (\\ud800 to \\udfff)", "not_utf8")
+    except RecursionError:
+        return BadRecord("the value is nested too deeply", "not_json")
     except ValueError as error:
         return BadRecord(f"not JSON: {error}", "not_json")
     return data
