@@ -181,18 +181,18 @@ def test_a_pool_that_is_ending_when_python_exits_prints_nothing(tmp_path: Path) 
 import concurrent.futures.process as process, sys, time
 import mprm
 
-close = process._ThreadWakeup.close
+shutdown_workers = process._ExecutorManagerThread.shutdown_workers
 
-def close_later(self):
+def shut_down_later(self):
     time.sleep(0.3)
-    close(self)
+    shutdown_workers(self)
 
 def wake_slowly(self):
     if not self._closed:
         time.sleep(0.6 if process._global_shutdown else 0)
         self._writer.send_bytes(b"")
 
-process._ThreadWakeup.close, process._ThreadWakeup.wakeup = close_later, wake_slowly
+process._ExecutorManagerThread.shutdown_workers, process._ThreadWakeup.wakeup = shut_down_later, wake_slowly
 mprm.stats(sys.argv[1], processes=2)
 """
     path = write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0, 0.0])])
