@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import mmap
 import os
 import shutil
 import tempfile
@@ -19,6 +20,7 @@ import msgspec
 import xxhash
 
 from mprm import __version__
+from mprm.data import engine
 from mprm.data.engine import Engine
 from mprm.data.records import DATA_FILE, DataFile, filesystem, is_url, stamp_of
 from mprm.errors import ConfigError, DataError, OutputExistsError
@@ -543,8 +545,12 @@ def dropped_path(out: str) -> str:
 
 def hash_file(path: str) -> str:
     """XXH3-128 of a local file, as ``xxhsum -H2`` prints it."""
-    digest, buffer = xxhash.xxh3_128(), memoryview(bytearray(1 << 20))
-    with open(path, "rb", buffering=0) as handle:  # noqa: PTH123 - unbuffered
+    digest = xxhash.xxh3_128()
+    with open(path, "rb", buffering=0) as handle:  # noqa: PTH123 - kept next to mmap
+        if engine.is_worker and os.fstat(handle.fileno()).st_size:  # it may die of a file that is cut short
+            with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return xxhash.xxh3_128_hexdigest(data)  # mapped: not copied before it is hashed
+        buffer = memoryview(bytearray(1 << 18))
         while n_bytes := handle.readinto(buffer):
             digest.update(buffer[:n_bytes])
     return digest.hexdigest()
@@ -561,10 +567,10 @@ class InputHashes:
     BATCHES = 4
     """Few, so that an engine with workers takes all of them at once."""
 
-    def __init__(self, files: Iterable[DataFile], engine: Engine) -> None:
+    def __init__(self, files: Iterable[DataFile], workers: Engine) -> None:
         local = [file.path for file in files if not file.is_remote]
         batches = [local[number :: self.BATCHES] for number in range(self.BATCHES)]
-        self._hashing: Iterator[dict[str, str]] = engine.map(hash_files, batches)
+        self._hashing: Iterator[dict[str, str]] = workers.map(hash_files, batches)
         self._hashes: dict[str, str] | None = None
 
     def of(self, file: DataFile) -> str | None:

@@ -222,7 +222,7 @@ def lines_of(chunk: Chunk) -> Iterator[bytes]:
             yield from _parquet_lines(chunk)
         elif chunk.is_array:
             yield from _array_lines(chunk)
-        elif chunk.is_range:
+        elif chunk.is_range and engine.is_worker:
             with mapped(chunk) as data:
                 start = range_start(data, chunk.start)
                 while start < chunk.stop:
