@@ -187,7 +187,6 @@ TEMPORARY, LOCK, PLAN = ".mprm-tmp", "lock", "plan.json"
 class _Plan(msgspec.Struct):
     rename: list[str]
     """Final names of the temporary files 0, 1, …, as seen from beside the temporary folder; manifests last."""
-    n_manifests: int
     remove: list[str]
     """Files of the run whose output is replaced that have no successor."""
 
@@ -238,15 +237,17 @@ def _claim(out: str) -> Iterator[_Claim]:
                 final.parent.rmdir()  # it is empty where nothing was written
 
 
-def _clean_up(parent: Path) -> Iterator[str]:
+def _clean_up(parent: Path) -> list[str]:
     """Finish what killed runs had all but written to a folder, and remove their other temporary files."""
+    finished: list[str] = []
     for folder in parent.glob(f".*{TEMPORARY}"):
-        with suppress(FileNotFoundError):
+        with suppress(OSError), ExitStack() as stack:  # gone in the meantime, or another user's
             lock = _lock(folder, unknown_is_free=False)
             if lock is not None:
-                yield from _finish(folder)
+                stack.callback(_unlock, lock)
+                finished += _finish(folder)
                 shutil.rmtree(folder, ignore_errors=True)
-                _unlock(lock)
+    return finished
 
 
 def _lock(folder: Path, *, unknown_is_free: bool = True) -> int | None:
@@ -290,12 +291,19 @@ def _finish(folder: Path) -> list[str]:
     pending = [(folder / str(n), final) for n, final in enumerate(finals) if (folder / str(n)).exists()]
     if pending:
         # a manifest never lies beside other files than its own
-        stale = [final for _, final in pending if final in finals[len(finals) - plan.n_manifests :]]
-        for final in [*stale, *(folder.parent / name for name in plan.remove)]:
+        old = [final for _, final in pending if final.name.endswith(MANIFEST_SUFFIX)]
+        for final in [*old, *(folder.parent / name for name in plan.remove)]:
             final.unlink(missing_ok=True)
     for temporary, final in pending:
         final.parent.mkdir(parents=True, exist_ok=True)
-        temporary.replace(final)
+        try:
+            temporary.replace(final)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            with atomic_write(str(final)) as near:  # a folder on another disk
+                shutil.copyfile(temporary, near)
+            temporary.unlink()
     for parent in {final.parent for final in finals}:
         _sync(parent)
     (folder / PLAN).unlink()
@@ -399,9 +407,9 @@ class Outputs:
                 raise
 
     def _commit(self) -> None:
-        n_files = len(self._files)
         for path, content in self._manifests.items():
-            self.add(path).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+            data = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+            self.add(path).write_bytes(data)
         temporaries = [self._folder() / str(n) for n in range(len(self._files))]
         if is_url(self._outs[0]):
             for temporary, path in zip(temporaries, self._files, strict=True):
@@ -411,7 +419,6 @@ class Outputs:
             _sync(temporary)
         plan = _Plan(
             [os.path.relpath(Path(path).expanduser(), self._folder().parent) for path in self._files],
-            len(self._files) - n_files,
             [os.path.relpath(path, self._folder().parent) for path in self._stale()],
         )
         with atomic_write(str(self._folder() / PLAN)) as temporary:
@@ -590,10 +597,19 @@ def output_entry(out: str, temporary: Path, n_rollouts: int) -> dict[str, Any]:
     }
 
 
-def write_with_manifest(path: str, data: bytes, *, output: Mapping[str, Any] | None = None, **manifest: Any) -> None:
-    """Write a file, replacing any other, and the manifest beside it."""
+def write_with_manifest(
+    path: str,
+    data: bytes,
+    *,
+    output: Mapping[str, Any] | None = None,
+    others: Mapping[str, bytes] | None = None,
+    **manifest: Any,
+) -> None:
+    """Write a file, other files that belong to it, and its manifest, replacing what is there."""
     with Outputs(path, force=True) as outputs:
-        outputs.add(path).write_bytes(data)
+        for name, content in {path: data, **(others or {})}.items():
+            with writing(name):
+                outputs.add(name).write_bytes(content)
         entry = {"path": path, "n_bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
         outputs.add_manifest(path, output={**entry, **(output or {})}, **manifest)
 

@@ -18,7 +18,7 @@ import msgspec
 import xxhash
 
 from mprm.config import Force, ModelOptions, Option, Seed
-from mprm.data.output import MANIFEST_SUFFIX, atomic_write, check_outputs, write_with_manifest
+from mprm.data.output import MANIFEST_SUFFIX, check_outputs, write_with_manifest
 from mprm.data.types import Chain, Solution, StepScorer, first_error_of
 from mprm.errors import DataError, InputNotFoundError
 from mprm.progress import Advance, Progress, silent
@@ -68,10 +68,10 @@ class ScoringConfig(ModelOptions):
         check_outputs(map(self.path, written), inputs=inputs, force=self.force)
 
     def write_results(self, metrics: Mapping[str, Any], text: str, **manifest: Any) -> None:
-        with atomic_write(self.path("metrics.md")) as temporary:
-            temporary.write_text(text, encoding="utf-8")
         data = msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n"
-        write_with_manifest(self.path("metrics.json"), data, **manifest)
+        write_with_manifest(
+            self.path("metrics.json"), data, others={self.path("metrics.md"): text.encode()}, **manifest
+        )
 
 
 class ScoredSolution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

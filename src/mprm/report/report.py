@@ -93,10 +93,10 @@ def report(
 
             runs = view_runs(read_runs(config.runs))
         corpus = view_corpus(paths, config, progress=progress) if has_corpus else None
-        figures = () if config.figures is None else write_figures(corpus, runs, config)
         n_rollouts = {} if corpus is None else {name: entry.n_rollouts for name, entry in corpus.statistics.items()}
         temporary = outputs.add(config.page)
         temporary.write_text(page_markup(corpus, runs, config), encoding="utf-8")
+        figures = () if config.figures is None else write_figures(corpus, runs, config, outputs)
         n_bytes, digest = temporary.stat().st_size, output.hash_file(str(temporary))
         outputs.add_manifest(
             config.page,

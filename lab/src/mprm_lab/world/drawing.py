@@ -102,7 +102,7 @@ def write_images(problems: Iterable[Problem | str], root: str | Path) -> list[Pa
         source, seed = (given.source, given.seed) if isinstance(given, Problem) else parsed_name(given)
         path = Path(root).expanduser() / source / f"{seed}.png"
         if not path.is_file():
-            with atomic_write(str(path)) as temporary:
+            with atomic_write(str(path), sync=False) as temporary:
                 draw(problem(source, seed)).save(temporary, "PNG", compress_level=1)
         paths.append(path)
     return paths
