@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -171,3 +173,28 @@ def test_annotating_on_ray_gives_the_same_rollouts_also_after_a_worker_was_kille
     annotate(questions(12), RaySampler(Mortal, workers=2), str(tmp_path / "ray.jsonl"), config=config)
     assert victim.exists()
     assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
+
+
+def test_a_pool_that_is_ending_when_python_exits_prints_nothing(tmp_path: Path) -> None:
+    # Python wakes the threads of all pools when it exits; one that is just closing its pipe must not be among them
+    code = """
+import concurrent.futures.process as process, sys, time
+import mprm
+
+shutdown_workers = process._ExecutorManagerThread.shutdown_workers
+
+def shut_down_later(self):
+    time.sleep(0.3)
+    shutdown_workers(self)
+
+def wake_slowly(self):
+    if not self._closed:
+        time.sleep(0.6 if process._global_shutdown else 0)
+        self._writer.send_bytes(b"")
+
+process._ExecutorManagerThread.shutdown_workers, process._ThreadWakeup.wakeup = shut_down_later, wake_slowly
+mprm.stats(sys.argv[1], processes=2)
+"""
+    path = write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0, 0.0])])
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,10 +1,12 @@
 import gzip
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mprm
-from mprm.data.records import find_files, source_name
+from mprm.data.records import MAX_DEPTH, find_files, is_deep, source_name
 from mprm.errors import DataError, InputNotFoundError
 from tests.conftest import raw_record, write_jsonl
 
@@ -82,3 +84,101 @@ def test_hidden_folders_are_left_out(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0])])
     write_jsonl(tmp_path / ".ipynb_checkpoints" / "a-checkpoint.jsonl", [raw_record([1.0])])
     assert [file.source for file in find_files(tmp_path)] == ["a"]
+
+
+# Nesting
+
+
+def nested(depth: int) -> str:
+    """A value that lies so many lists deep, with brackets and quotes that are text."""
+    return "[" * depth + r'"]}\"[{"' + "]" * depth
+
+
+def deep_line(record: dict[str, Any], depth: int) -> bytes:
+    """The record with a field more that is nested."""
+    return (json.dumps(record)[:-1] + f', "more": {nested(depth)}}}').encode()
+
+
+def test_the_limit_of_nesting_is_the_same_for_lists_and_objects() -> None:
+    for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
+        for depth, expected in ((MAX_DEPTH, False), (MAX_DEPTH + 1, True)):
+            assert is_deep(opening * depth + b"1" + closing * depth) is expected
+    assert not is_deep(b'"' + b"[{" * 5000 + rb"\"[" + b'"')
+    assert not is_deep(b"[" + b"[],{}," * 1000 + b"1]")
+
+
+@pytest.mark.parametrize("depth", [501, 986, 1000, 20_000])
+@pytest.mark.parametrize("is_array", [False, True])
+def test_a_deep_rollout_is_a_bad_record(is_array: bool, depth: int, tmp_path: Path) -> None:
+    records = {
+        "raw": raw_record([1.0, 0.0]),
+        "vl": raw_record([1.0, 0.0], source="s"),
+        "trl": {"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]},
+        "aps": {"question": "q", "reasoning_steps": [{"solution_prefix": "q a", "mc_value": 1}]},
+    }
+    for name, record in records.items():
+        good = json.dumps(record).encode()
+        lines = [good, deep_line(record, depth), good]
+        path = tmp_path / f"{name}.json"
+        path.write_bytes(b"[" + b",\n".join(lines) + b"]" if is_array else b"\n".join(lines))
+        options = {"text_only": True, "skip_bad": True}
+        [issue] = [issue for issue in mprm.check(path, text_only=True).issues if issue.is_error]
+        assert (issue.line, issue.kind) == (2, "not_json")
+        out = tmp_path / f"{name}-{depth}.jsonl"
+        assert mprm.convert(path, str(out), to="trl", **options).n_rollouts == 2
+        if name == "aps":
+            continue
+        assert mprm.stats(path, **options).total.n_rollouts == 2
+        selection = mprm.select(path, rho=1.0, **options)
+        selection.write(str(out), force=True)
+        assert (len(selection), len(selection.dropped)) == (2, 1)
+        with pytest.raises(DataError, match=rf"{name}\.json:2: .*nested"):
+            mprm.stats(path, text_only=True)
+
+
+@pytest.mark.parametrize("depth", [986, 20_000])
+def test_a_deep_record_of_any_reader_is_named_by_its_line(depth: int, tmp_path: Path) -> None:
+    from mprm.data.benchmarks import read_benchmark
+    from mprm.data.candidates import read_candidates
+    from mprm.data.questions import read_questions
+    from mprm.evaluation.scores import read_scores
+
+    question = {"id": "1", "question": "2+2?", "answer": "4", "image": "a.png"}
+    candidates = {"question": "2+2?", "answer": "4", "candidates": [{"text": "4", "steps": ["4"]}]}
+    solution = {
+        "id": "1",
+        "generator": "g",
+        "problem": "p",
+        "steps": ["a"],
+        "label": -1,
+        "final_answer_correct": True,
+    }
+    scores = {"id": "1", "source": "s", "model": "m", "problem": "p", "labels": [1], "scores": [0.5]}
+    for read, record in (
+        (read_questions, question),
+        (read_candidates, {"id": "1", "source": "s", "images": [], "options": [], **candidates}),
+        (read_benchmark, solution),
+        (read_scores, scores),
+    ):
+        lines = [json.dumps(record).encode(), deep_line(record | {"id": "2"}, depth)]
+        for suffix, text in ((".jsonl", b"\n".join(lines)), (".json", b"[" + b",\n".join(lines) + b"]")):
+            path = tmp_path / f"x{suffix}"
+            path.write_bytes(text)
+            if read is not read_scores or suffix == ".jsonl":
+                with pytest.raises(DataError, match=rf"x{suffix}:2: "):
+                    read(path)
+    path = tmp_path / "x.csv"
+    path.write_text(f'id,question,answer,image,options\n1,2+2?,4,a.png,"{nested(depth)}"\n'.replace('\\"', '""'))
+    with pytest.raises(DataError, match=r"x\.csv:2: "):
+        read_questions(path)
+
+
+def test_a_deep_row_of_a_list_and_a_deep_manifest_are_no_traceback(tmp_path: Path) -> None:
+    row: Any = []
+    for _ in range(5000):
+        row = [row]
+    with pytest.raises(DataError, match=r"row 0: .*nested"):
+        mprm.select([raw_record([1.0, 0.0], more=row)])
+    path = write_jsonl(tmp_path / "x.jsonl", [raw_record([1.0, 0.0])])
+    Path(f"{path}.manifest.json").write_text(nested(5000))
+    assert mprm.stats(path).total.n_rollouts == 1

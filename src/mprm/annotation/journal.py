@@ -21,7 +21,7 @@ from mprm.annotation.samplers.sampler import Answered, Request, Sampler, derived
 from mprm.answers.extract import last_box
 from mprm.answers.grade import GradedAnswer
 from mprm.data.images import image_files
-from mprm.data.output import atomic_write, check_overwrite, hash_file, printable, write_manifest
+from mprm.data.output import Outputs, atomic_write, check_overwrite, hash_file, printable
 from mprm.data.questions import prompt_of
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError
@@ -272,7 +272,8 @@ def run_resumable(
         check_overwrite(out, force=config.force)
         stats: Counter[str] = Counter()
         sources: dict[str, Counter[str]] = {}
-        with atomic_write(out) as temporary:
+        with Outputs(out, force=True) as outputs:
+            temporary = outputs.add(out)
             with temporary.open("wb") as lines:
                 for task in tasks:
                     counts = sources.setdefault(task.key[0], Counter(read=0, done=0, failed=0))
@@ -281,7 +282,7 @@ def run_resumable(
                     counts.update(read=1, done=not has_failed, failed=has_failed, **entry["stats"])
                     stats.update(entry["stats"])
                     lines.writelines(msgspec.json.encode(record) + b"\n" for record in entry["records"])
-            manifest = write_manifest(
+            manifest = outputs.add_manifest(
                 out,
                 command=command,
                 config={"policy": sampler.name, **run, **stats},

@@ -221,7 +221,7 @@ def _are_candidates(paths: Any) -> bool:
     first = next((line for line in lines if not is_blank(line)), b"")
     try:
         record = msgspec.json.decode(first, type=dict[str, Any])
-    except (ValueError, msgspec.MsgspecError):
+    except (ValueError, RecursionError, msgspec.MsgspecError):
         return False
     return any(fmt.matches(record) for fmt in CANDIDATE_FORMATS.values())
 

@@ -15,6 +15,7 @@ import xxhash
 from mprm.config import EngineOptions, ImageRoot, InputFormat, TextOnly, takes
 from mprm.data.corpus import CountedLines, open_corpus, parse_lines
 from mprm.data.engine import make_engine
+from mprm.data.output import unchanged
 from mprm.data.records import Chunk, is_blank, lines_of
 from mprm.data.types import ERRORS, Issue, ValidationOptions
 from mprm.errors import location
@@ -109,7 +110,7 @@ def check(
     lines, digests = array("q"), bytearray()
     path, first_line = "", 1
     tasks = ((chunk, corpus.options) for chunk in corpus.chunks)
-    with progress("checking", corpus.n_bytes, "bytes") as advance:
+    with unchanged(corpus.files), progress("checking", corpus.n_bytes, "bytes") as advance:
         for chunk, checked in zip(corpus.chunks, engine.map(_check_chunk, tasks), strict=True):
             if chunk.path != path:
                 path, first_line = chunk.path, 1

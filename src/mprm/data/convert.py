@@ -31,17 +31,17 @@ from mprm.data.corpus import (
 )
 from mprm.data.engine import make_engine
 from mprm.data.output import (
+    MANIFEST_SUFFIX,
     Dropped,
     DroppedRecords,
     InputHashes,
-    atomic_write,
+    Outputs,
     check_not_inputs,
     check_output_name,
-    check_overwrite,
-    check_unchanged,
     dropped_path,
     output_entry,
-    write_manifest,
+    unchanged,
+    writing,
 )
 from mprm.data.records import Chunk, Container, container_of, lines_of, mapped
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, WRITABLE, RolloutFormat, append_mm_prm, write_mm_prm
@@ -216,7 +216,7 @@ def copy_spans(task: CopyTask) -> None:
 
     A last line without a line end gets none here: the writer leaves room for one.
     """
-    with mapped(task.chunk) as data, io.FileIO(task.out, "r+") as out:
+    with mapped(task.chunk) as data, writing(task.out), io.FileIO(task.out, "r+") as out:
         out.seek(task.offset)
         runs = unpack_spans(task.spans)
         with memoryview(data) as view:
@@ -362,19 +362,20 @@ def convert(
     target = target_for(config.to, container_of(out), config.tau)
     if target.format is None:
         raise ConfigError("name the output format with --to")
-    check_overwrite(out, force=config.force)
-    corpus = open_corpus(
-        paths, format=config.format, text_only=config.text_only, forbids=output_forbids(target.format)
-    )
-    check_labels_fit(corpus.formats.items(), target)
-    check_not_inputs([file.path for file in corpus.files], [out, dropped_path(out)])
-    engine = make_engine(config, n_bytes=corpus.n_bytes)
-    hashes = InputHashes(corpus.files, engine)
-    dropped = DroppedRecords()
-    totals = _Totals(dropped if config.skip_bad else None)
-    tasks = (ConvertTask(chunk, target, corpus.options) for chunk in corpus.chunks)
-    with atomic_write(out) as temporary:
+    with Outputs(out, force=config.force) as outputs:
+        corpus = open_corpus(
+            paths, format=config.format, text_only=config.text_only, forbids=output_forbids(target.format)
+        )
+        check_labels_fit(corpus.formats.items(), target)
+        check_not_inputs([file.path for file in corpus.files], [out, out + MANIFEST_SUFFIX, dropped_path(out)])
+        engine = make_engine(config, n_bytes=corpus.n_bytes)
+        hashes = InputHashes(corpus.files, engine)
+        dropped = DroppedRecords()
+        totals = _Totals(dropped if config.skip_bad else None)
+        tasks = (ConvertTask(chunk, target, corpus.options) for chunk in corpus.chunks)
+        temporary = outputs.add(out)
         with (
+            unchanged(corpus.files),
             progress("converting", corpus.n_bytes, "bytes") as advance,
             open_sink(temporary, target.container) as sink,
         ):
@@ -385,11 +386,10 @@ def convert(
         for path, fmt in corpus.formats.items() if target.needs_mc else ():
             if fmt.labels == "either" and path not in totals.soft_files:
                 raise no_mc_scores(path, fmt, target)
-        check_unchanged(corpus.files)
-        dropped_to = dropped.write_beside(out, force=config.force)
+        dropped_to = dropped.write_beside(out, outputs)
         output = output_entry(out, temporary, totals.total("rollouts"))
         output["source_bytes"] = bytes_by_source(totals.sizes) if target.container == "plain" else None
-        manifest = write_manifest(
+        manifest = outputs.add_manifest(
             out,
             command="convert",
             config={

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
@@ -13,7 +14,7 @@ import msgspec
 
 from mprm.data.format import format_named, format_of
 from mprm.data.images import image_folder
-from mprm.data.output import MANIFEST_SUFFIX, Dropped, InputHashes, TemporaryFolder
+from mprm.data.output import MANIFEST_SUFFIX, Dropped, InputHashes, TemporaryFolder, check_unchanged, writing
 from mprm.data.records import (
     Chunk,
     DataFile,
@@ -22,6 +23,7 @@ from mprm.data.records import (
     decode_record,
     find_files,
     is_blank,
+    is_deep,
     is_utf8,
     lines_of,
 )
@@ -53,7 +55,7 @@ def parse_line(
     line: bytes, fmt: RolloutFormat, options: ValidationOptions | None, issues: Issues
 ) -> tuple[Rollout, ...]:
     """The line's rollouts, validated unless ``options`` is None; none where there is an error."""
-    decoded = fmt.decode(line) if fmt.decode is not None and is_utf8(line) else None
+    decoded = fmt.decode(line) if fmt.decode is not None and is_utf8(line) and not is_deep(line) else None
     if decoded is not None:
         rollouts: tuple[Rollout, ...] = (decoded,)
     else:
@@ -205,10 +207,11 @@ class Corpus(Tabular):
                 for rollout in rollouts:
                     yield LocatedRollout(path, line, rollout.source or chunk.source, rollout, raw)
             first_line += lines.n_lines
+        check_unchanged(self.files)
 
     def manifest_entries(self, hashes: InputHashes) -> list[dict[str, Any]]:
-        """Path, size, hash and format of every input file; no hash for files behind URLs."""
-        return [
+        """Path, size, hash and format of every input file, as it was read; no hash for files behind URLs."""
+        entries = [
             {
                 "path": location(file.path),
                 "n_bytes": file.n_bytes,
@@ -218,6 +221,8 @@ class Corpus(Tabular):
             }
             for file in self.files
         ]
+        check_unchanged(self.files)
+        return entries
 
     def to_arrow(self) -> Any:
         """A `pyarrow.Table` with one row a rollout, in v1.1-Raw columns and with its source."""
@@ -374,7 +379,7 @@ def _source_ends(file: DataFile) -> list[tuple[str, int]]:
         if Path(file.path).stat().st_mtime_ns > path.stat().st_mtime_ns:
             return []  # written to after its manifest
         output = msgspec.json.decode(path.read_bytes(), type=_Manifest).output
-    except (OSError, ValueError, msgspec.MsgspecError):
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return []
     if not output.source_bytes or not output.n_bytes == sum(output.source_bytes.values()) == file.n_bytes:
         return []  # the file was changed after mprm wrote it
@@ -437,7 +442,7 @@ def write_frame(frame: Any, path: Path) -> Path:
     """Write the frame's rows as JSON lines."""
     encode = msgspec.json.Encoder(enc_hook=_plain).encode
     path.parent.mkdir()
-    with path.open("wb") as out:
+    with writing(tempfile.gettempdir()), path.open("wb") as out:
         for number, row in enumerate(_rows_of(frame)):
             image = row.get("image")
             if isinstance(image, dict):
@@ -447,7 +452,10 @@ def write_frame(frame: Any, path: Path) -> Path:
                         " and put their paths into the image column"
                     )
                 row = {**row, "image": image["path"]}
-            out.write(encode(row) + b"\n")
+            try:
+                out.write(encode(row) + b"\n")
+            except RecursionError:
+                raise DataError(f"row {number}: the value is nested too deeply to be a record") from None
     return path
 
 

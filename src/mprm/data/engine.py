@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, process
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing import current_process
@@ -43,6 +43,10 @@ def make_engine(options: EngineOptions, *, n_bytes: int) -> Engine:
         return InlineEngine()  # a worker of somebody's pool may have no workers of its own
     n_processes = options.processes or (1 if n_bytes < INLINE_BYTES else n_cores())
     return InlineEngine() if n_processes <= 1 else ProcessEngine(n_processes)
+
+
+is_worker = False
+"""Whether this process is a worker of a pool: it may die without taking the user's session with it."""
 
 
 def n_cores() -> int:
@@ -77,7 +81,7 @@ class ProcessEngine:
             method = "fork" if sys.platform == "linux" else "spawn"
             context = multiprocessing.get_context(method)
             self._pool = ProcessPoolExecutor(self.processes, mp_context=context, initializer=_prepare_worker)
-            weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+            weakref.finalize(self, _end, self._pool)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
             try:
@@ -100,6 +104,14 @@ class ProcessEngine:
                 future.cancel()
 
 
+def _end(pool: ProcessPoolExecutor) -> None:
+    """End a pool without waiting for its workers."""
+    thread = pool._executor_manager_thread
+    pool.shutdown(wait=False, cancel_futures=True)
+    # or Python's exit would wake the thread again, now and then through a pipe that it is just closing
+    process._threads_wakeups.pop(thread, None)
+
+
 def _worker_died() -> MprmError:
     return MprmError(
         "a worker process died: it was killed, the machine ran out of memory, or an input was cut short."
@@ -108,6 +120,8 @@ def _worker_died() -> MprmError:
 
 
 def _prepare_worker() -> None:
+    global is_worker
+    is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and ends the pool
     if sys.platform == "linux":
         import ctypes

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import base64
+import errno
 import mmap
 import os
 import re
 import shutil
 import tempfile
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
 import msgspec
 import xxhash
 
 from mprm import __version__
+from mprm.data import engine
 from mprm.data.engine import Engine
 from mprm.data.records import DATA_FILE, DataFile, filesystem, is_url, stamp_of
 from mprm.errors import ConfigError, DataError, OutputExistsError, location
@@ -36,14 +39,20 @@ class TemporaryFolder:
 
 def check_overwrite(path: str, *, force: bool) -> None:
     """Stop when the output exists already and must not be replaced, or cannot be written."""
+    check_folder(path if is_url(path) else str(Path(path).expanduser().parent))
+    _check_replaceable(path, force=force)
+
+
+def _check_replaceable(path: str, *, force: bool) -> None:
     if is_url(path):
         fs, inner = filesystem(path)
         exists = not force and fs.exists(inner)
     else:
         final = Path(path).expanduser()
+        if final.is_symlink() and not os.path.exists(final):  # noqa: PTH110 - Path.exists raises at a loop
+            raise ConfigError(f"{path} is a symbolic link that leads to no file; remove it, or choose another name")
         if final.exists() and not final.is_file():
             raise ConfigError(f"{path} exists already and is no regular file; choose another name")
-        check_folder(str(final.parent))
         exists = not force and final.exists()
     if exists:
         raise OutputExistsError(
@@ -56,9 +65,10 @@ def check_folder(path: str) -> None:
     if is_url(path):
         return
     folder = Path(path).expanduser()
-    existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path())
-    if not existing.is_dir():
-        raise ConfigError(f"{existing} is a file; {path} cannot be a folder for outputs, choose another")
+    existing = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent)), Path())
+    if not os.path.isdir(existing):  # noqa: PTH112 - Path.is_dir raises at a loop of symbolic links
+        what = "a file" if os.path.exists(existing) else "a symbolic link that leads nowhere"  # noqa: PTH110
+        raise ConfigError(f"{existing} is {what}; {path} cannot be a folder for outputs, choose another")
     try:
         tempfile.TemporaryFile(dir=existing).close()  # tried, as permissions do not tell all
     except OSError as error:
@@ -92,7 +102,7 @@ def check_outputs(paths: Iterable[str], *, inputs: Iterable[str | Path], force: 
 def _identity(path: str | Path) -> str:
     """The same text for every way to name a local file."""
     local = str(path).removeprefix("file://")
-    return local if is_url(local) else str(Path(local).expanduser().resolve())
+    return local if is_url(local) else os.path.realpath(Path(local).expanduser())
 
 
 def check_unchanged(files: Iterable[DataFile]) -> None:
@@ -103,19 +113,27 @@ def check_unchanged(files: Iterable[DataFile]) -> None:
 
 
 @contextmanager
-def atomic_write(path: str) -> Iterator[Path]:
+def unchanged(files: Iterable[DataFile]) -> Iterator[None]:
+    """Stop when a local input changes while the block reads it: whatever else goes wrong then, that is the reason."""
+    try:
+        yield
+    finally:
+        check_unchanged(files)
+
+
+@contextmanager
+def atomic_write(path: str, *, sync: bool = True) -> Iterator[Path]:
     """A temporary file that becomes ``path`` when the block ends well, and is removed when it does not.
 
     It lies beside the final file, so that the last move is one rename; for a URL it is local and uploaded at the end.
+    With ``sync`` it is on disk before it gets its name. Several files that belong together: `Outputs`.
     """
     if is_url(path):
-        with tempfile.TemporaryDirectory(prefix="mprm-") as folder:
+        with tempfile.TemporaryDirectory(prefix="mprm-") as folder, writing(tempfile.gettempdir()):
             local = Path(folder) / "output"
             local.touch()
             yield local
-            fs, inner = filesystem(path)
-            fs.makedirs(fs._parent(inner), exist_ok=True)
-            fs.put_file(str(local), inner)
+            _upload(local, path)
         return
     final = Path(path).expanduser()
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -123,17 +141,330 @@ def atomic_write(path: str) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)  # mkstemp makes files that only their owner can read
-        temporary.replace(final)
-    except OSError as error:
-        if error.errno is not None and error.filename is None:
-            error.filename = path  # a full disk does not say what was being written
-        raise
+        with writing(path, temporary):
+            yield temporary
+            mask = os.umask(0)
+            os.umask(mask)
+            temporary.chmod(0o666 & ~mask)  # mkstemp makes files that only their owner can read
+            if sync:
+                _sync(temporary)
+            temporary.replace(final)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: str, temporary: Path | None = None) -> Iterator[None]:
+    """Name the output in an error that names no file, as that of a full disk, or only the temporary one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, str(temporary)):
+            error.filename = path
+        raise
+
+
+def _upload(local: Path, url: str) -> None:
+    fs, inner = filesystem(url)
+    fs.makedirs(fs._parent(inner), exist_ok=True)
+    fs.put_file(str(local), inner)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file's bytes, or the names in a folder, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# Several files that belong together. One rename is atomic, several are not: what is to be renamed is written down
+# first, so that the next writer can finish what a kill interrupted.
+
+TEMPORARY, LOCK, PLAN = ".mprm-tmp", "lock", "plan.json"
+
+
+class _Plan(msgspec.Struct):
+    rename: list[str]
+    """Final names of the temporary files 0, 1, …, as seen from beside the temporary folder; manifests last."""
+    remove: list[str]
+    """Files of the run whose output is replaced that have no successor."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """The right to write an output, and the folder of its temporary files."""
+
+    folder: Path
+    finished: frozenset[str] = frozenset()
+    """Files beside it that a killed run had written, and that got their names only now."""
+
+
+_RESERVED: dict[str, _Claim] = {}
+_LOCKS: set[int] = set()
+
+
+@contextmanager
+def _claim(out: str) -> Iterator[_Claim]:
+    """The claim on an output; stops where another process has it."""
+    if is_url(out):
+        with tempfile.TemporaryDirectory(prefix="mprm-") as local, writing(tempfile.gettempdir()):
+            yield _Claim(Path(local))
+        return
+    final = Path(out).expanduser()
+    check_folder(str(final.parent))
+    is_new = not final.parent.exists()
+    final.parent.mkdir(parents=True, exist_ok=True)
+    finished = frozenset(_clean_up(final.parent))
+    folder = final.with_name(f".{final.name}{TEMPORARY}")
+    for _ in range(5):  # a process that looks for the remains of killed runs has it for a moment
+        with suppress(FileNotFoundError):
+            folder.mkdir(exist_ok=True)
+            lock = _lock(folder)
+            if lock is not None:
+                break
+        time.sleep(0.01)
+    else:
+        raise ConfigError(f"another process is writing {out}; wait for it, or choose another output")
+    try:
+        yield _Claim(folder, finished)
+    finally:
+        if not (folder / PLAN).exists():  # else the next writer does the rest of it
+            shutil.rmtree(folder, ignore_errors=True)
+        _unlock(lock)
+        if is_new:
+            with suppress(OSError):
+                final.parent.rmdir()  # it is empty where nothing was written
+
+
+def _clean_up(parent: Path) -> list[str]:
+    """Finish what killed runs had all but written to a folder, and remove their other temporary files."""
+    finished: list[str] = []
+    for folder in parent.glob(f".*{TEMPORARY}"):
+        with suppress(OSError), ExitStack() as stack:  # gone in the meantime, or another user's
+            lock = _lock(folder, unknown_is_free=False)
+            if lock is not None:
+                stack.callback(_unlock, lock)
+                finished += _finish(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+    return finished
+
+
+def _lock(folder: Path, *, unknown_is_free: bool = True) -> int | None:
+    """Lock a temporary folder until this process ends, killed or not; None where another process has locked it."""
+    import fcntl
+
+    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_ours = os.path.samestat(os.fstat(handle), (folder / LOCK).stat())  # not removed in the meantime
+    except OSError as error:
+        is_ours = unknown_is_free and error.errno not in (errno.EWOULDBLOCK, errno.ENOENT)  # a disk without locks
+    if is_ours:
+        _LOCKS.add(handle)
+        return handle
+    os.close(handle)
+    return None
+
+
+def _unlock(lock: int) -> None:
+    _LOCKS.discard(lock)
+    os.close(lock)
+
+
+def _leave_locks() -> None:
+    _RESERVED.clear()
+    while _LOCKS:
+        os.close(_LOCKS.pop())
+
+
+os.register_at_fork(after_in_child=_leave_locks)  # or a worker would hold them for longer than its killed parent
+
+
+def _finish(folder: Path) -> list[str]:
+    """Do what a temporary folder's plan says, or the rest of it; returns the final files, none without a plan."""
+    try:
+        plan = msgspec.json.decode((folder / PLAN).read_bytes(), type=_Plan)
+    except FileNotFoundError:
+        return []
+    finals = [folder.parent / name for name in plan.rename]
+    pending = [(folder / str(n), final) for n, final in enumerate(finals) if (folder / str(n)).exists()]
+    if pending:
+        # a manifest never lies beside other files than its own
+        old = [final for _, final in pending if final.name.endswith(MANIFEST_SUFFIX)]
+        for final in [*old, *(folder.parent / name for name in plan.remove)]:
+            final.unlink(missing_ok=True)
+    for temporary, final in pending:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.replace(final)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            with atomic_write(str(final)) as near:  # a folder on another disk
+                shutil.copyfile(temporary, near)
+            temporary.unlink()
+    for parent in {final.parent for final in finals}:
+        _sync(parent)
+    (folder / PLAN).unlink()
+    return list(map(str, finals))
+
+
+class Outputs:
+    """Files that are written together: all get their names when the block ends well, and none when it does not.
+
+    Parameters
+    ----------
+    outs
+        What has a manifest: the output itself, or a folder of outputs.
+    force
+        Replace files that exist.
+    """
+
+    def __init__(self, *outs: str, force: bool = False) -> None:
+        self._outs, self._force = outs, force
+        self._files: list[str] = []
+        self._manifests: dict[str, dict[str, Any]] = {}
+        self._claims: dict[str, _Claim] = {}
+        self._replaceable: set[str] = set()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._stack as stack:
+            for out in self._outs:
+                name = _identity(out)
+                self._claims[name] = _RESERVED.pop(name) if name in _RESERVED else stack.enter_context(_claim(out))
+                self._replaceable.update(map(_identity, self._claims[name].finished))
+            for out in self._outs:
+                self._check_manifest(out)
+            self._stack = stack.pop_all()
+        return self
+
+    def _check_manifest(self, out: str) -> None:
+        """Stop at an output that is there, or at a manifest that is not of mprm; one whose output is gone may go."""
+        if not is_url(out) and not Path(out).expanduser().is_dir():
+            self.check(out)
+        manifest = out + MANIFEST_SUFFIX
+        files = [str(Path(manifest).expanduser().parent / name) for name in files_of_manifest(manifest)]
+        if files and not os.path.exists(files[0]):  # noqa: PTH110
+            self._replaceable.update(map(_identity, [manifest, *files]))
+        self.check(manifest)
+
+    def _folder(self) -> Path:
+        return next(iter(self._claims.values())).folder
+
+    def check(self, path: str) -> None:
+        """Stop when the file exists and may not be replaced."""
+        _check_replaceable(path, force=self._force or _identity(path) in self._replaceable)
+
+    def add(self, path: str) -> Path:
+        """A temporary file that becomes ``path``."""
+        self.check(path)
+        self._files.append(path)
+        temporary = self._folder() / str(len(self._files) - 1)
+        temporary.touch()
+        return temporary
+
+    def add_manifest(
+        self,
+        out: str,
+        *,
+        command: str,
+        config: Mapping[str, Any],
+        inputs: list[dict[str, Any]],
+        sources: Mapping[str, Any],
+        output: Mapping[str, Any],
+        files: Iterable[str] | None = None,
+        **more: Any,
+    ) -> str:
+        """Write a manifest beside ``out``, of these files or of all that were added; returns its path.
+
+        It holds no time and no machine, so that the same run gives the same bytes.
+        """
+        folder = Path(out).parent
+        self._manifests[out + MANIFEST_SUFFIX] = {
+            "mprm": __version__,
+            "command": command,
+            "config": config,
+            "inputs": inputs,
+            "sources": sources,
+            "output": output,
+            **more,
+            "files": [os.path.relpath(path, folder) for path in files or self._files],
+        }
+        return out + MANIFEST_SUFFIX
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        with self._stack:
+            try:
+                if error is None and self._files:
+                    self._commit()
+                elif isinstance(error, OSError) and self._files:
+                    raise error
+            except OSError as failure:  # a full disk does not say what was being written, or names the temporary file
+                if failure.errno is not None and failure.filename is None:
+                    failure.filename = tempfile.gettempdir() if is_url(self._outs[0]) else self._files[-1]
+                elif Path(str(failure.filename)).parent == self._folder() and str(failure.filename)[-1].isdigit():
+                    failure.filename = self._files[int(Path(str(failure.filename)).name)]
+                raise
+
+    def _commit(self) -> None:
+        for path, content in self._manifests.items():
+            data = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+            self.add(path).write_bytes(data)
+        temporaries = [self._folder() / str(n) for n in range(len(self._files))]
+        if is_url(self._outs[0]):
+            for temporary, path in zip(temporaries, self._files, strict=True):
+                _upload(temporary, path)
+            return
+        for temporary in temporaries:
+            _sync(temporary)
+        plan = _Plan(
+            [os.path.relpath(Path(path).expanduser(), self._folder().parent) for path in self._files],
+            [os.path.relpath(path, self._folder().parent) for path in self._stale()],
+        )
+        with atomic_write(str(self._folder() / PLAN)) as temporary:
+            temporary.write_bytes(msgspec.json.encode(plan))
+        _sync(self._folder())
+        _finish(self._folder())
+
+    def _stale(self) -> Iterator[Path]:
+        """Files of the manifests that are replaced which no manifest names any more."""
+        written = set(map(_identity, self._files))
+        for path in self._manifests:
+            folder = Path(path).expanduser().parent
+            others = [str(other) for other in folder.glob(f"*{MANIFEST_SUFFIX}") if _identity(other) not in written]
+            for name in files_of_manifest(path):
+                is_inside = not os.path.isabs(name) and ".." not in Path(name).parts  # noqa: PTH117
+                is_named = _identity(folder / name) in written or any(name in files_of_manifest(o) for o in others)
+                if is_inside and not is_named:
+                    yield folder / name
+
+
+@contextmanager
+def reserved(outs: Sequence[str], *, force: bool) -> Iterator[None]:
+    """Check and claim outputs before the work for them begins; `Outputs` of the same names take the claims over."""
+    if not outs:
+        yield
+        return
+    with Outputs(*outs, force=force) as outputs:
+        _RESERVED.update(outputs._claims)
+        try:
+            yield
+        finally:
+            for out in outputs._claims:
+                _RESERVED.pop(out, None)
+
+
+def files_of_manifest(path: str) -> list[str]:
+    """The files that a manifest is of, as seen from beside it, the output first; none where it is no manifest."""
+    try:
+        manifest = msgspec.json.decode(Path(path).expanduser().read_bytes(), type=dict[str, Any])
+        names = manifest.get("files") or [Path(manifest["output"]["path"]).name]  # of earlier versions
+        return [str(name) for name in names] if "mprm" in manifest else []
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, msgspec.MsgspecError):
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +488,11 @@ class Dropped:
             return {**fields, "record_base64": base64.b64encode(self.record).decode()}
 
 
+def _close(file: IO[bytes]) -> None:
+    with suppress(OSError):  # what a full disk left in the buffer was reported when it was written
+        file.close()
+
+
 class DroppedRecords:
     """Collects dropped records on disk until it is known where they go."""
 
@@ -164,12 +500,13 @@ class DroppedRecords:
         self.counts: dict[str, dict[str, int]] = {}
         """How many were dropped, by source and kind."""
         self._file = tempfile.TemporaryFile(prefix="mprm-")  # noqa: SIM115 - closed, and so gone, with its owner
-        weakref.finalize(self, self._file.close)
+        weakref.finalize(self, _close, self._file)
 
     def __call__(self, dropped: Dropped) -> None:
         kinds = self.counts.setdefault(dropped.source, {})
         kinds[dropped.kind] = kinds.get(dropped.kind, 0) + 1
-        self._file.write(msgspec.json.encode(dropped.as_dict()) + b"\n")
+        with writing(tempfile.gettempdir()):
+            self._file.write(msgspec.json.encode(dropped.as_dict()) + b"\n")
 
     def __len__(self) -> int:
         return sum(sum(kinds.values()) for kinds in self.counts.values())
@@ -187,17 +524,21 @@ class DroppedRecords:
         }
 
     def write(self, path: str) -> None:
-        self._file.seek(0)
-        with atomic_write(path) as temporary, temporary.open("wb") as out:
+        with atomic_write(path) as temporary:
+            self.copy_to(temporary)
+
+    def copy_to(self, path: Path) -> None:
+        with writing(tempfile.gettempdir()):
+            self._file.seek(0)
+        with path.open("wb") as out:
             shutil.copyfileobj(self._file, out)
 
-    def write_beside(self, out: str, *, force: bool) -> str | None:
+    def write_beside(self, out: str, outputs: Outputs) -> str | None:
         """Write them beside the output that they were dropped from; returns where, None where there are none."""
         if not len(self):
             return None
         path = dropped_path(out)
-        check_overwrite(path, force=force)
-        self.write(path)
+        self.copy_to(outputs.add(path))
         return path
 
 
@@ -215,11 +556,15 @@ def dropped_path(out: str) -> str:
 
 def hash_file(path: str) -> str:
     """XXH3-128 of a local file, as ``xxhsum -H2`` prints it."""
-    with open(path, "rb") as handle:  # noqa: PTH123 - kept next to mmap
-        if os.fstat(handle.fileno()).st_size == 0:
-            return xxhash.xxh3_128_hexdigest(b"")  # an empty file cannot be mapped
-        with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return xxhash.xxh3_128_hexdigest(data)  # mapped: not copied before it is hashed
+    digest = xxhash.xxh3_128()
+    with open(path, "rb", buffering=0) as handle:  # noqa: PTH123 - kept next to mmap
+        if engine.is_worker and os.fstat(handle.fileno()).st_size:  # it may die of a file that is cut short
+            with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return xxhash.xxh3_128_hexdigest(data)  # mapped: not copied before it is hashed
+        buffer = memoryview(bytearray(1 << 18))
+        while n_bytes := handle.readinto(buffer):
+            digest.update(buffer[:n_bytes])
+    return digest.hexdigest()
 
 
 def hash_files(paths: list[str]) -> dict[str, str]:
@@ -233,10 +578,10 @@ class InputHashes:
     BATCHES = 4
     """Few, so that an engine with workers takes all of them at once."""
 
-    def __init__(self, files: Iterable[DataFile], engine: Engine) -> None:
+    def __init__(self, files: Iterable[DataFile], workers: Engine) -> None:
         local = [file.path for file in files if not file.is_remote]
         batches = [local[number :: self.BATCHES] for number in range(self.BATCHES)]
-        self._hashing: Iterator[dict[str, str]] = engine.map(hash_files, batches)
+        self._hashing: Iterator[dict[str, str]] = workers.map(hash_files, batches)
         self._hashes: dict[str, str] | None = None
 
     def of(self, file: DataFile) -> str | None:
@@ -244,35 +589,6 @@ class InputHashes:
         if self._hashes is None:
             self._hashes = {path: digest for batch in self._hashing for path, digest in batch.items()}
         return self._hashes.get(file.path)
-
-
-def write_manifest(
-    out: str,
-    *,
-    command: str,
-    config: Mapping[str, Any],
-    inputs: list[dict[str, Any]],
-    sources: Mapping[str, Any],
-    output: Mapping[str, Any],
-    **more: Any,
-) -> str:
-    """Write the manifest of ``out`` beside it; returns its path.
-
-    It holds no time and no machine, so that the same run gives the same bytes.
-    """
-    manifest = {
-        "mprm": __version__,
-        "command": command,
-        "config": config,
-        "inputs": inputs,
-        "sources": sources,
-        "output": output,
-        **more,
-    }
-    beside = out + MANIFEST_SUFFIX
-    with atomic_write(beside) as temporary:
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-    return beside
 
 
 def output_entry(out: str, temporary: Path, n_rollouts: int) -> dict[str, Any]:
@@ -285,12 +601,21 @@ def output_entry(out: str, temporary: Path, n_rollouts: int) -> dict[str, Any]:
     }
 
 
-def write_with_manifest(path: str, data: bytes, *, output: Mapping[str, Any] | None = None, **manifest: Any) -> None:
-    """Write a file and the manifest beside it, which is there before the file gets its name."""
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(data)
+def write_with_manifest(
+    path: str,
+    data: bytes,
+    *,
+    output: Mapping[str, Any] | None = None,
+    others: Mapping[str, bytes] | None = None,
+    **manifest: Any,
+) -> None:
+    """Write a file, other files that belong to it, and its manifest, replacing what is there."""
+    with Outputs(path, force=True) as outputs:
+        for name, content in {path: data, **(others or {})}.items():
+            with writing(name):
+                outputs.add(name).write_bytes(content)
         entry = {"path": path, "n_bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
-        write_manifest(path, output={**entry, **(output or {})}, **manifest)
+        outputs.add_manifest(path, output={**entry, **(output or {})}, **manifest)
 
 
 # Tables

@@ -34,6 +34,6 @@ def quickstart(folder: str | Path = ".", *, force: bool = False) -> list[Path]:
         for name in contents:
             check_overwrite(str(root / name), force=force)
         for name in sorted(contents, reverse=True):  # images first: records are the sign that all is there
-            with atomic_write(str(root / name)) as temporary:
+            with atomic_write(str(root / name), sync=False) as temporary:
                 temporary.write_bytes(contents[name].read())  # type: ignore[union-attr]
     return [root / name for name in sorted(contents) if name.endswith(".jsonl")]

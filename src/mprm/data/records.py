@@ -13,6 +13,7 @@ import glob
 import io
 import json
 import mmap
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from mprm.data import engine
 from mprm.data.types import BadRecord, Issues
 from mprm.errors import DataError, InputNotFoundError, MissingDependencyError, shown
 
@@ -39,6 +41,11 @@ MAX_LINE_BYTES = 64 << 20
 """Of a compressed file, where a few kilobytes can be a line of gigabytes."""
 MAX_UNPACKED_RATIO = 200
 """Of a compressed file, once it is longer than two lines may be; that of JSON is seldom over 30."""
+READ_AHEAD = 1 << 16
+"""Bytes read at a time in search of the end of a chunk's last line."""
+MAX_DEPTH = 500
+"""Lists and objects within each other that a record may have; decoders and encoders give up near 1,000, each of them
+elsewhere."""
 
 Paths = str | Path | Sequence[str | Path]
 """Files, globs, folders or URLs."""
@@ -219,7 +226,7 @@ def lines_of(chunk: Chunk) -> Iterator[bytes]:
             yield from _parquet_lines(chunk)
         elif chunk.is_array:
             yield from _array_lines(chunk)
-        elif chunk.is_range:
+        elif chunk.is_range and engine.is_worker:
             with mapped(chunk) as data:
                 start = range_start(data, chunk.start)
                 while start < chunk.stop:
@@ -232,15 +239,37 @@ def lines_of(chunk: Chunk) -> Iterator[bytes]:
 
 @contextmanager
 def mapped(chunk: Chunk) -> Iterator[bytes | mmap.mmap]:
-    """The bytes of the chunk's whole file, in memory only as far as they are read."""
-    with _reading(chunk.path), open(chunk.path, "rb") as handle:  # noqa: PTH123 - kept next to mmap
+    """The chunk's lines at their positions in the file; what lies before and after them may be missing."""
+    with _reading(chunk.path), open(chunk.path, "rb", buffering=0) as handle:  # noqa: PTH123 - kept next to mmap
         if chunk.stop == 0:
             yield b""  # an empty file cannot be mapped
             return
-        with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            if len(data) < chunk.stop:
-                raise DataError(f"{chunk.path}: the file became shorter while it was read")
-            yield data
+        size = os.fstat(handle.fileno()).st_size
+        if size < chunk.stop:
+            raise DataError(f"{chunk.path}: {CUT_SHORT}")
+        # a process dies when it touches a mapped page of a file that was cut short: only a worker may
+        if engine.is_worker:
+            with mmap.mmap(handle.fileno(), size, access=mmap.ACCESS_READ) as data:
+                yield data
+        else:
+            with mmap.mmap(-1, size, access=mmap.ACCESS_COPY) as data:  # takes memory only where it is written to
+                _read_lines(handle, chunk, data)
+                yield data
+
+
+CUT_SHORT = "the file became shorter while it was read; run again when it is complete"
+
+
+def _read_lines(handle: io.FileIO, chunk: Chunk, data: mmap.mmap) -> None:
+    """Read the chunk into ``data``, and on to the end of its last line."""
+    position = handle.seek(max(chunk.start - 1, 0))
+    with memoryview(data) as view:
+        while position < chunk.stop or (position < len(data) and data.find(b"\n", chunk.stop - 1, position) < 0):
+            end = max(chunk.stop, min(position + READ_AHEAD, len(data)))
+            n_bytes = handle.readinto(view[position:end])
+            if not n_bytes:
+                raise DataError(f"{chunk.path}: {CUT_SHORT}")
+            position += n_bytes
 
 
 def range_start(data: bytes | mmap.mmap, start: int) -> int:
@@ -382,6 +411,8 @@ def _reading(path: str) -> Iterator[None]:
     except DataError:
         raise
     except (OSError, EOFError, ValueError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.filename not in (None, path):
+            raise  # of the output
         raise DataError(f"{path}: cannot be read: {error}") from error
     except Exception as error:
         # zstandard, pyarrow and fsspec back ends each raise their own base classes
@@ -404,6 +435,26 @@ def is_utf8(line: bytes) -> bool:
     return True
 
 
+_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+_SIGNS = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
+
+
+def is_deep(line: bytes) -> bool:
+    """Whether lists and objects lie more than `MAX_DEPTH` deep within each other."""
+    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
+        return False
+    return any(depth > MAX_DEPTH for depth, _ in _depths(line, 0))
+
+
+def _depths(line: bytes, start: int) -> Iterator[tuple[int, int]]:
+    """(depth after it, end) of each bracket from ``start`` on that is in no string."""
+    depth = 0
+    for sign in _SIGNS.finditer(line, start):
+        if sign[0] in b"[]{}":
+            depth += 1 if sign[0] in b"[{" else -1
+            yield depth, sign.end()
+
+
 def decode_record(line: bytes, issues: Issues) -> dict[str, Any] | None:
     """The line's JSON object; None, and an issue, when it is not one."""
     data = _decoded(line)
@@ -414,6 +465,8 @@ def decode_record(line: bytes, issues: Issues) -> dict[str, Any] | None:
 
 
 def _decoded(line: bytes) -> dict[str, Any] | BadRecord:
+    if is_deep(line):
+        return BadRecord(f"the value is nested more than {MAX_DEPTH} deep", "not_json")
     try:
         data = msgspec.json.decode(line)
     except (ValueError, RecursionError, msgspec.MsgspecError):
@@ -533,7 +586,12 @@ def _items(text: str) -> Iterator[tuple[int, str | None, str | BadRecord]]:
             if closing == "}":
                 key, position = decode(text, position)
                 position = after(":", position)
-            end = decode(text, position)[1]
+            try:
+                end = decode(text, position)[1]
+            except RecursionError:  # a bad record, whose end is found nevertheless
+                rest = text[position:].encode("utf-8", "surrogatepass")
+                closed = next((end for depth, end in _depths(rest, 0) if depth == 0), len(rest))
+                end = position + len(rest[:closed].decode("utf-8", "surrogatepass"))
             item, position = text[position:end], skip_space(end)
             if not text.startswith(closing, position):
                 position = after(",", position)
@@ -543,10 +601,14 @@ def _items(text: str) -> Iterator[tuple[int, str | None, str | BadRecord]]:
         end = skip_space(position + 1)
         if end < len(text):
             raise json.JSONDecodeError("Expecting nothing after the last record", text, end)
-    except RecursionError:
-        yield line, None, BadRecord("the value is nested too deeply")
     except json.JSONDecodeError as error:
         yield error.lineno, None, BadRecord(f"not JSON: {error}")
+
+
+def _csv_list(cell: str) -> Any:
+    if is_deep(cell.encode("utf-8", "surrogatepass")):
+        raise ValueError(f"the list is nested more than {MAX_DEPTH} deep")
+    return json.loads(cell)
 
 
 def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
@@ -556,16 +618,18 @@ def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
     while True:
         try:
             row = next(reader)
-            data = {
-                name: json.loads(value) if value.startswith("[") and value.endswith("]") else value
+            data: dict[str, Any] | BadRecord = {
+                name: _csv_list(value) if value.startswith("[") and value.endswith("]") else value
                 for name, value in row.items()
                 if name is not None and value
             }
             extra = row.get(None)
         except StopIteration:
             return
-        except (csv.Error, ValueError, RecursionError) as error:
+        except csv.Error as error:
             yield line, BadRecord(f"not CSV: {error}")
             return
+        except ValueError as error:
+            data, extra = BadRecord(f"not CSV: {error}"), None
         yield line, BadRecord(f"the row has {len(extra)} cell(s) too many") if extra else data
         line = reader.line_num + 1

@@ -19,7 +19,7 @@ import xxhash
 
 from mprm.annotation.journal import SUFFIX, Journal
 from mprm.config import Force, ModelOptions, Option, Seed
-from mprm.data.output import MANIFEST_SUFFIX, atomic_write, check_not_inputs, check_outputs, write_with_manifest
+from mprm.data.output import MANIFEST_SUFFIX, check_not_inputs, check_outputs, write_with_manifest
 from mprm.data.records import is_url
 from mprm.data.types import Chain, Solution, StepScorer, first_error_of
 from mprm.errors import DataError, InputNotFoundError
@@ -75,10 +75,10 @@ class ScoringConfig(ModelOptions):
         check_outputs(map(self.path, written), inputs=inputs, force=force)
 
     def write_results(self, metrics: Mapping[str, Any], text: str, **manifest: Any) -> None:
-        with atomic_write(self.path("metrics.md")) as temporary:
-            temporary.write_text(text, encoding="utf-8")
         data = msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n"
-        write_with_manifest(self.path("metrics.json"), data, **manifest)
+        write_with_manifest(
+            self.path("metrics.json"), data, others={self.path("metrics.md"): text.encode()}, **manifest
+        )
 
 
 class ScoredSolution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -293,7 +293,7 @@ def _decoded(text: bytes, where: str) -> list[ScoredSolution]:
         if b'"candidates_xxh3"' not in text:
             return [msgspec.json.decode(text, type=ScoredSolution)]
         old = msgspec.json.decode(text, type=_ScoredQuestion)
-    except (ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise DataError(
             f"{where}: is no line of a scores file: {error}. Expected the fields"
             f" {', '.join(ScoredSolution.__struct_fields__)}; make the file with mprm evaluate or mprm rerank."
@@ -321,7 +321,7 @@ def _check_labels(line: ScoredSolution, where: str) -> None:
 def _model_of_manifest(path: str | Path) -> str | None:
     try:
         return str(msgspec.json.decode(Path(f"{path}{MANIFEST_SUFFIX}").expanduser().read_bytes())["config"]["model"])
-    except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, msgspec.MsgspecError):
         return None
 
 

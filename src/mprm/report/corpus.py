@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mprm.config import StrategyName
 from mprm.data.corpus import Corpus, open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
-from mprm.data.output import MANIFEST_SUFFIX, DroppedRecords, InputHashes, check_not_inputs, check_unchanged
+from mprm.data.output import MANIFEST_SUFFIX, DroppedRecords, InputHashes, check_not_inputs, unchanged
 from mprm.data.records import Chunk, lines_of
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, RolloutFormat
 from mprm.data.types import Issues, Rollout
@@ -354,10 +354,8 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
     """Count, rank and choose; the corpus is read twice."""
     corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
     check_not_inputs([file.path for file in corpus.files], [config.page, config.page + MANIFEST_SUFFIX])
-    try:
+    with unchanged(corpus.files):
         return _view(corpus, config, progress)
-    finally:  # whatever went wrong: it is because a file changed between the two times
-        check_unchanged(corpus.files)
 
 
 def _view(corpus: Corpus, config: ReportConfig, progress: Progress) -> CorpusView:

@@ -21,7 +21,8 @@ from mprm import __version__
 from mprm.data.charts import line_figure, save_figure
 from mprm.data.corpus import is_frame
 from mprm.data.images import image_folder, open_image
-from mprm.data.output import Table, atomic_write, check_overwrite, printable
+from mprm.data.output import Outputs, Table, atomic_write, printable
+from mprm.data.records import is_url
 from mprm.errors import DataError, MissingDependencyError
 from mprm.report.corpus import HIGH_MC, LOW_MC, TITLES, CorpusView, Histogram, bins_of, packed_counts
 from mprm.report.report import ReportConfig
@@ -241,18 +242,23 @@ def _thumbnails(root: Path | None) -> Callable[[str], dict[str, Any]]:
     return thumbnail
 
 
-def write_figures(corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig) -> tuple[str, ...]:
-    """Write every figure as SVG, PNG and PDF; returns the files."""
+def write_figures(
+    corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig, outputs: Outputs
+) -> tuple[str, ...]:
+    """Write every figure as SVG, PNG and PDF, together with the page where both are local; returns the files."""
     figures = {
         f"{(config.figures or '').rstrip('/')}/{name}.{suffix}": (chart, suffix)
         for name, chart in _figures(corpus, runs, config)
         for suffix in SUFFIXES
     }
     for path in figures:
-        check_overwrite(path, force=config.force)
+        outputs.check(path)
     for path, (chart, suffix) in figures.items():
-        with atomic_write(path) as temporary:
-            save_figure(chart, temporary, suffix)
+        if is_url(path) or is_url(config.page):
+            with atomic_write(path) as temporary:
+                save_figure(chart, temporary, suffix)
+        else:
+            save_figure(chart, outputs.add(path), suffix)
     return tuple(figures)
 
 

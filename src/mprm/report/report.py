@@ -86,20 +86,19 @@ def report(
     if config.figures is not None:
         charts.need_altair()
         output.check_folder(config.figures)
-    for path in (config.page, config.page + output.MANIFEST_SUFFIX):
-        output.check_overwrite(path, force=config.force)
-    runs = None
-    if config.runs:
-        from mprm.report.runs import read_runs, view_runs
+    with output.Outputs(config.page, force=config.force) as outputs:
+        runs = None
+        if config.runs:
+            from mprm.report.runs import read_runs, view_runs
 
-        runs = view_runs(read_runs(config.runs))
-    corpus = view_corpus(paths, config, progress=progress) if has_corpus else None
-    figures = () if config.figures is None else write_figures(corpus, runs, config)
-    n_rollouts = {} if corpus is None else {name: entry.n_rollouts for name, entry in corpus.statistics.items()}
-    with output.atomic_write(config.page) as temporary:
+            runs = view_runs(read_runs(config.runs))
+        corpus = view_corpus(paths, config, progress=progress) if has_corpus else None
+        n_rollouts = {} if corpus is None else {name: entry.n_rollouts for name, entry in corpus.statistics.items()}
+        temporary = outputs.add(config.page)
         temporary.write_text(page_markup(paths, corpus, runs, config), encoding="utf-8")
+        figures = () if config.figures is None else write_figures(corpus, runs, config, outputs)
         n_bytes, digest = temporary.stat().st_size, output.hash_file(str(temporary))
-        output.write_manifest(
+        outputs.add_manifest(
             config.page,
             command="report",
             config={name: value for name, value in config.as_dict().items() if name not in NOT_STORED},

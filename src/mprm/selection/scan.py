@@ -19,7 +19,7 @@ import msgspec
 
 from mprm.data.corpus import Corpus, parse_line
 from mprm.data.engine import Engine
-from mprm.data.records import Chunk, decode_record, is_blank, lines_of, mapped, range_start
+from mprm.data.records import Chunk, decode_record, is_blank, is_deep, lines_of, mapped, range_start
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.types import Count, Issues, ValidationOptions
 from mprm.errors import ConfigError
@@ -138,6 +138,8 @@ def count_rows_python(
 
 
 def _row(line: bytes, decode: Any, needs_image: bool, tau: float, sources: dict[str, int] | None) -> bytes | None:
+    if is_deep(line):
+        return None
     try:
         line.decode()
         record = decode(line)

@@ -105,6 +105,12 @@ class SelectConfig(CorpusOptions, EngineOptions):
             rhos[source] = rho
         return rhos
 
+    def outputs(self, folder: str, *, by_source: bool) -> list[str]:
+        """What each subset is written to under a folder: a file, or a folder with a file a source."""
+        suffix = "" if by_source else ".parquet" if self.to == "parquet" else ".jsonl"
+        sizes = self.rho if self.keep is None else (self.keep,)
+        return [f"{folder.rstrip('/')}/{strategy}-{size}{suffix}" for strategy in self.strategy for size in sizes]
+
     def n_keep(self, rho: float | None, source: str | None, n_rollouts: int) -> int:
         """How many of a source's rollouts to keep: ``max(1, int(n * rho))``, and none of none."""
         if n_rollouts == 0:

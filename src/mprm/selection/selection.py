@@ -30,16 +30,15 @@ from mprm.data.convert import (
 from mprm.data.corpus import Corpus, Tabular, arrow_table, bytes_by_source, parse_lines
 from mprm.data.engine import Engine
 from mprm.data.output import (
+    MANIFEST_SUFFIX,
     DroppedRecords,
     InputHashes,
-    atomic_write,
+    Outputs,
     check_not_inputs,
     check_output_name,
-    check_overwrite,
-    check_unchanged,
     dropped_path,
     output_entry,
-    write_manifest,
+    unchanged,
 )
 from mprm.data.records import Container, container_of, is_url, lines_of
 from mprm.data.types import Rollout
@@ -199,41 +198,51 @@ class Selection(Tabular):
         """
         if len(self.subsets) != 1:
             raise ConfigError(f"there are {len(self.subsets)} subsets; write them to a folder with write_all")
-        out = str(out)
-        check_output_name(out)
-        self._check_outputs([out], dropped_path(out), container_of(out), force=force)
-        with progress("writing", self.corpus.n_bytes, "bytes") as advance:
-            written = self._write_file(self.subsets[0], out, advance)
-        self._write_dropped(dropped_path(out))
+        check_output_name(str(out))
+        [written] = self._write([str(out)], None, dropped_path(str(out)), force=force, progress=progress)
         return written
 
     def write_all(
         self, folder: str, *, by_source: bool = False, force: bool = False, progress: Progress = silent
     ) -> list[Written]:
         """Write every subset to ``folder``, one file each, or one folder each with a file a source."""
-        folder, suffix = str(folder).rstrip("/"), ".parquet" if self.config.to == "parquet" else ".jsonl"
-        outs = [f"{folder}/{subset.name}" + ("" if by_source else suffix) for subset in self.subsets]
-        files = [f"{out}/{_file_name(s)}{suffix}" for out in outs for s in self.counts.sources] if by_source else outs
-        self._check_outputs(files, f"{folder}/dropped.jsonl", container_of(suffix), force=force)
+        folder = str(folder).rstrip("/")
+        outs = self.config.outputs(folder, by_source=by_source)
+        suffix = (".parquet" if self.config.to == "parquet" else ".jsonl") if by_source else None
+        return self._write(outs, suffix, f"{folder}/dropped.jsonl", force=force, progress=progress)
+
+    def _write(
+        self, outs: list[str], suffix: str | None, dropped_to: str, *, force: bool, progress: Progress
+    ) -> list[Written]:
+        """Write each subset to its file, or to a folder with a file of that suffix for each source."""
+        paths = [_paths(subset, out, suffix) for subset, out in zip(self.subsets, outs, strict=True)]
+        files = [path for entries in paths for _, path in entries]
+        self._check_outputs(files, [*(out + MANIFEST_SUFFIX for out in outs), dropped_to], container_of(files[0]))
         written = []
-        with progress("writing", self.corpus.n_bytes * len(outs), "bytes") as advance:
-            for subset, out in zip(self.subsets, outs, strict=True):
-                if by_source:
-                    written.append(self._write_sources(subset, out, suffix, advance))
-                else:
-                    written.append(self._write_file(subset, out, advance))
-        self._write_dropped(f"{folder}/dropped.jsonl")
+        with (
+            Outputs(*outs, force=force) as outputs,
+            progress("writing", self.corpus.n_bytes * len(outs), "bytes") as advance,
+        ):
+            for path in [*files, *([dropped_to] if len(self.dropped) else [])]:
+                outputs.check(path)
+            if len(self.dropped):
+                self.dropped.copy_to(outputs.add(dropped_to))
+                self.dropped_to = dropped_to
+            for subset, out, of_subset in zip(self.subsets, outs, paths, strict=True):
+                entries = [self._write_pieces(subset, source, outputs, path, advance) for source, path in of_subset]
+                entry = entries[0] if suffix is None else {"path": out, "files": entries}
+                names = [*(path for _, path in of_subset), *([dropped_to] if len(self.dropped) else [])]
+                manifest = self._add_manifest(outputs, subset, out, entry, names)
+                written.append(Written(subset, tuple(path for _, path in of_subset), manifest))
         return written
 
-    def _check_outputs(self, outs: list[str], dropped_to: str, container: Container, *, force: bool) -> None:
+    def _check_outputs(self, outs: list[str], beside: list[str], container: Container) -> None:
         """Stop at what cannot be written, before anything is."""
         target = target_for(self.config.to, container, self.config.tau)
-        check_not_inputs([file.path for file in self.corpus.files], [*outs, dropped_to])
+        check_not_inputs([file.path for file in self.corpus.files], [*outs, *beside])
         check_labels_fit(self.corpus.formats.items(), target)
         if target.needs_mc:
             self._check_soft_labels(target)
-        for out in [*outs, *([dropped_to] if len(self.dropped) else [])]:
-            check_overwrite(out, force=force)
 
     def _check_soft_labels(self, target: Target) -> None:
         """Stop when MC scores are asked for and a file turned out to hold only 0 and 1."""
@@ -248,47 +257,25 @@ class Selection(Tabular):
             if not is_soft:
                 raise no_mc_scores(path, self.corpus.formats[path], target)
 
-    def _write_dropped(self, path: str) -> None:
-        """Write the bad records; where there are none, remove those of a run whose output was replaced."""
-        if len(self.dropped):
-            self.dropped.write(path)
-            self.dropped_to = path
-        elif not is_url(path):
-            Path(path).expanduser().unlink(missing_ok=True)
-
-    def _write_file(self, subset: Subset, out: str, advance: Advance) -> Written:
-        with atomic_write(out) as temporary:
-            entry = self._write_pieces(subset, None, temporary, out, advance)
-            # before the file gets its name: where the file exists, its manifest does
-            manifest = self._write_manifest(subset, out, entry)
-        return Written(subset, (out,), manifest)
-
-    def _write_sources(self, subset: Subset, folder: str, suffix: str, advance: Advance) -> Written:
-        entries = []
-        for number, (source, statistics) in enumerate(subset.statistics.items()):
-            if statistics.n_rollouts:
-                out = f"{folder}/{_file_name(source)}{suffix}"
-                with atomic_write(out) as temporary:
-                    entries.append(self._write_pieces(subset, number, temporary, out, advance))
-        manifest = self._write_manifest(subset, folder, {"path": folder, "files": entries})
-        return Written(subset, tuple(entry["path"] for entry in entries), manifest)
-
     def _write_pieces(
-        self, subset: Subset, source: int | None, temporary: Path, out: str, advance: Advance
+        self, subset: Subset, source: int | None, outputs: Outputs, out: str, advance: Advance
     ) -> dict[str, Any]:
         """Write what is kept, of one source or of all; returns the file's entry in the manifest."""
+        temporary = outputs.add(out)
         target = target_for(self.config.to, container_of(out), self.config.tau)
         pieces = Pieces(self.counts, subset.kept, source)
         in_place = self.config.engine == "local" and not is_url(out)
-        sizes = write_pieces(pieces, temporary, target, self._engine, advance, in_place=in_place)
-        check_unchanged(self.corpus.files)
+        with unchanged(self.corpus.files):
+            sizes = write_pieces(pieces, temporary, target, self._engine, advance, in_place=in_place)
         entry = output_entry(out, temporary, sum(piece.n_kept for piece in pieces))
         if target.container == "plain":
             sources = (piece.source for piece in pieces)
             entry["source_bytes"] = bytes_by_source(zip(sources, sizes, strict=True))
         return entry
 
-    def _write_manifest(self, subset: Subset, out: str, output: dict[str, Any]) -> str:
+    def _add_manifest(
+        self, outputs: Outputs, subset: Subset, out: str, output: dict[str, Any], files: list[str]
+    ) -> str:
         config = {
             **{name: getattr(self.config, name) for name in STORED_OPTIONS},
             "strategy": subset.strategy,
@@ -297,7 +284,7 @@ class Selection(Tabular):
             "to": self.config.to or "same",
             "text_only": self.corpus.options.text_only,
         }
-        return write_manifest(
+        return outputs.add_manifest(
             out,
             command="select",
             config=config,
@@ -305,7 +292,16 @@ class Selection(Tabular):
             sources=self.by_source(subset),
             output=output,
             warnings=subset.warnings,
+            files=files,
         )
+
+
+def _paths(subset: Subset, out: str, suffix: str | None) -> list[tuple[int | None, str]]:
+    """The number of each source of which something is kept, and its file; without a suffix, one file for all."""
+    if suffix is None:
+        return [(None, out)]
+    sources = enumerate(subset.statistics.items())
+    return [(number, f"{out}/{_file_name(name)}{suffix}") for number, (name, kept) in sources if kept.n_rollouts]
 
 
 def _file_name(source: str) -> str:

@@ -16,15 +16,15 @@ from mprm.config import Alpha, CorpusOptions, EngineOptions, Force, Tau, takes
 from mprm.data.corpus import Corpus, Tabular, drop_or_raise, open_corpus
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import (
+    MANIFEST_SUFFIX,
     Dropped,
     DroppedRecords,
     InputHashes,
-    atomic_write,
+    Outputs,
     check_not_inputs,
-    check_overwrite,
     dropped_path,
     output_entry,
-    write_manifest,
+    unchanged,
 )
 from mprm.data.records import Chunk
 from mprm.errors import ConfigError, location
@@ -123,7 +123,7 @@ def gather_counts(
     buffer, parts = bytearray(), []
     numbers: dict[str, int] = {}
     path, line = "", 1
-    with progress("reading", corpus.n_bytes, "bytes") as advance:
+    with unchanged(corpus.files), progress("reading", corpus.n_bytes, "bytes") as advance:
         for chunk, counted in zip(corpus.chunks, counting, strict=True):
             if chunk.path != path:
                 path, line = chunk.path, 1
@@ -562,37 +562,35 @@ def score(
     [0.3]
     """
     config = ScoreConfig.of(config, options)
-    if out is not None:
-        out = str(out)
-        if Path(out).suffix not in SUFFIXES:
-            raise ConfigError(f"{out}: scores go to a {', '.join(SUFFIXES)} file")
-        check_overwrite(out, force=config.force)
-    corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
-    check_not_inputs([file.path for file in corpus.files], [] if out is None else [out, dropped_path(out)])
-    engine = make_engine(config, n_bytes=corpus.n_bytes)
-    dropped = DroppedRecords()
-    on_bad = dropped if config.skip_bad else None
-    counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
-    n_rollouts = sum(counts.n_rollouts.values())
-    if out is None:
-        return ScoreSummary(n_rollouts, len(dropped), None, counts, config.alpha)
-    hashes = InputHashes(corpus.files, engine)
-    with atomic_write(out) as temporary:
-        with _open_table(temporary, Path(out).suffix) as write_batch:
-            for batch in score_batches(counts, alpha=config.alpha):
-                write_batch(batch)
-        dropped_to = dropped.write_beside(out, force=config.force)
-        write_manifest(
-            out,
-            command="score",
-            config={
-                "alpha": config.alpha,
-                "tau": config.tau,
-                "skip_bad": config.skip_bad,
-                "text_only": corpus.options.text_only,
-            },
-            inputs=corpus.manifest_entries(hashes),
-            sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
-            output=output_entry(out, temporary, n_rollouts),
-        )
+    outs = [] if out is None else [str(out)]
+    if outs and Path(outs[0]).suffix not in SUFFIXES:
+        raise ConfigError(f"{out}: scores go to a {', '.join(SUFFIXES)} file")
+    with Outputs(*outs, force=config.force) as outputs:
+        corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
+        beside = [path for name in outs for path in (name, name + MANIFEST_SUFFIX, dropped_path(name))]
+        check_not_inputs([file.path for file in corpus.files], beside)
+        engine = make_engine(config, n_bytes=corpus.n_bytes)
+        dropped = DroppedRecords()
+        on_bad = dropped if config.skip_bad else None
+        counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+        n_rollouts, dropped_to = sum(counts.n_rollouts.values()), None
+        for name in outs:
+            hashes, temporary = InputHashes(corpus.files, engine), outputs.add(name)
+            with _open_table(temporary, Path(name).suffix) as write_batch:
+                for batch in score_batches(counts, alpha=config.alpha):
+                    write_batch(batch)
+            dropped_to = dropped.write_beside(name, outputs)
+            outputs.add_manifest(
+                name,
+                command="score",
+                config={
+                    "alpha": config.alpha,
+                    "tau": config.tau,
+                    "skip_bad": config.skip_bad,
+                    "text_only": corpus.options.text_only,
+                },
+                inputs=corpus.manifest_entries(hashes),
+                sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
+                output=output_entry(name, temporary, n_rollouts),
+            )
     return ScoreSummary(n_rollouts, len(dropped), dropped_to, counts, config.alpha)

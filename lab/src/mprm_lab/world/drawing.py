@@ -114,7 +114,7 @@ def write_images(problems: Iterable[Problem | str], root: str | Path) -> list[Pa
 
 
 def _draw_file(name: tuple[str, int], path: Path) -> None:
-    with atomic_write(str(path)) as temporary:
+    with atomic_write(str(path), sync=False) as temporary:
         draw(problem(*name)).save(temporary, "PNG", compress_level=1)
 
 
