@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mprm.annotation.annotate import AnnotateConfig, annotate, estimate_cost
-from mprm.annotation.run import check_output
 from mprm.annotation.sample import SampleConfig, sample
 from mprm.annotation.samplers.load import SamplerOptions
 from mprm.cli.arguments import as_json, parsed
@@ -74,12 +73,10 @@ def run_annotate(arguments: list[str]) -> int:
     config = options.narrowed(AnnotateConfig)
     questions = options.questions or None
     if options.dry_run:
-        cost = estimate_cost(questions, options.engine_sampler(), config, progress=progress_bar)
+        cost = estimate_cost(questions, options.engine_sampler, config, progress=progress_bar)
         print(as_json(asdict(cost)) if options.json else _cost_text(cost))
         return 0
-    out = str(options.out)
-    check_output(out, questions or options.rollouts_from, force=options.force)  # before a policy is loaded
-    summary = annotate(questions, options.engine_sampler(), out, config, progress=progress_bar)
+    summary = annotate(questions, options.engine_sampler, str(options.out), config, progress=progress_bar)
     print(as_json(asdict(summary)) if options.json else "\n".join(_summary_lines(summary, config)))
     return 0
 
@@ -134,7 +131,9 @@ def _summary_lines(summary: RunSummary, config: AnnotateConfig) -> list[str]:
 
 def run_remarks(summary: RunSummary) -> list[str]:
     """What else is to be known of a run."""
-    lines = []
+    from mprm.data.questions import extracted_golds
+
+    lines = extracted_golds(summary.n_extracted, summary.n_questions)
     if summary.n_resumed:
         lines.append(f"{summary.n_resumed:,} of the questions were done by an earlier run.")
     if summary.renamed_images:
@@ -166,9 +165,8 @@ def run_sample(arguments: list[str]) -> int:
     example = "mprm sample questions.jsonl --policy Qwen2.5-VL-7B-Instruct --out candidates.jsonl"
     options = parsed(SampleCommand, arguments, command="sample", example=example)
     options.check_sampler(options.out)
-    check_output(options.out, options.questions, force=options.force)  # before a policy is loaded
     config = options.narrowed(SampleConfig)
-    summary = sample(options.questions, options.sampler(), options.out, config, progress=progress_bar)
+    summary = sample(options.questions, options.sampler, options.out, config, progress=progress_bar)
     if options.json:
         print(as_json(asdict(summary)))
         return 0

@@ -95,6 +95,8 @@ class Question:
     source: str = ""
     options: tuple[str, ...] = ()
     """The texts of options A, B, C, …; empty for open answers."""
+    is_extracted: bool = False
+    """Whether the answer was read out of a longer one, such as a rationale that ends in ``#### 18``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from mprm.data.candidates import read_candidates
 from mprm.data.charts import Chart, can_draw, line_figure, save_figure
 from mprm.data.images import image_files
 from mprm.data.output import Table, atomic_write, check_not_inputs, hash_file, printable
+from mprm.data.questions import extracted_golds
 from mprm.data.records import find_files, is_url
 from mprm.data.types import Candidate, CandidateSet, StepScorer
 from mprm.errors import ConfigError, DataError, OutputExistsError
@@ -117,6 +118,7 @@ class Reranking:
     config: RerankConfig
     ns: tuple[int, ...]
     n_candidates: int
+    n_extracted_golds: int
     n_failed: int
     failed_share: float
     n_answerless: int
@@ -166,6 +168,7 @@ class Reranking:
             f"In brackets: 95% bootstrap interval over questions ({config.draws:,} draws, seed {config.seed}).",
             f"At each N: {over[config.subsets]}.",
         ]
+        notes += extracted_golds(self.n_extracted_golds, len(self.chosen))
         if "majority_vote" not in accuracy:
             notes.append("No votes: no candidate states an answer.")
         if self.n_failed:
@@ -240,6 +243,7 @@ def rerank(
         config=config,
         ns=ns,
         n_candidates=len(every),
+        n_extracted_golds=sum(entry.question.is_extracted for entry in sets),
         n_failed=n_failed,
         failed_share=n_failed / len(every),
         n_answerless=sum(verdict.answer is None for verdict in every),
@@ -466,7 +470,12 @@ def _write(reranking: Reranking, sets: Sequence[CandidateSet], inputs: list[dict
         reranking.to_json(),
         f"# Best of N\n\n{notes}\n{picture}" + "\n".join(table.markdown() for table in reranking.tables()),
         command="rerank",
-        config={"model": reranking.model, **config.recorded(), "n": reranking.ns},
+        config={
+            "model": reranking.model,
+            **config.recorded(),
+            "n": reranking.ns,
+            "n_extracted_golds": reranking.n_extracted_golds,
+        },
         inputs=inputs if scores is None else [*inputs, _input(scores)],
         sources={
             name: {
