@@ -124,8 +124,6 @@ def _summary_lines(summary: RunSummary, config: AnnotateConfig) -> list[str]:
             f" ({n_disagreed / n_audited:.2%}) and their scores differ by {stats['audit_shift'] / n_audited:+.3f} on"
             f" average; they have those of all {config.continuations}."
         )
-    if not summary.has_images:
-        lines.append("The questions have no images: the commands that read the rollouts need --text-only.")
     return lines + run_remarks(summary)
 
 

@@ -36,7 +36,7 @@ def run(arguments: list[str]) -> int:
     words = arguments[arguments[0] == "fit" :]
     example = "mprm theory fit annotations/*.jsonl --rho 0.10"
     options = parsed(FitCommand, words, command="theory fit", example=example)
-    corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
+    corpus = open_corpus(options.paths, format=options.format, map=options.map, text_only=options.text_only)
     if options.out is not None:
         check_not_inputs([file.path for file in corpus.files], [options.out])
         check_overwrite(options.out, force=options.force)

@@ -344,7 +344,9 @@ def parse_vlrmbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
 
 
 BENCHMARK_FORMATS: dict[str, BenchmarkFormat] = by_name(
-    BenchmarkFormat("visualprocessbench", _is_visualprocessbench, parse_visualprocessbench, needs_image=True),
+    BenchmarkFormat(
+        "visualprocessbench", has("response", when=_is_visualprocessbench), parse_visualprocessbench, needs_image=True
+    ),
     BenchmarkFormat("processbench", has("problem", "steps", "label"), parse_processbench),
     BenchmarkFormat(
         "prmbench",

@@ -271,10 +271,6 @@ def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
     return _question(data, _text(data, "source", default=""), text, answer, options, images=images)
 
 
-def _is_dynamath(data: Data) -> bool:
-    return {"question", "answer", "image", "answer_type", "subject", "level"} <= data.keys() and "pid" not in data
-
-
 def parse_dynamath(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """DynaMath: one JSON object with a question under each number; options stand in the question's text."""
     text, answer = _text(data, "question"), _text(data, "answer")
@@ -331,8 +327,8 @@ def parse_mathvista(data: Data, _issues: Issues) -> tuple[Question, ...]:
 
 
 def _is_mm_k12(data: Data) -> bool:
-    is_seed = {"id", "question", "correct_answer", "image_path"} <= data.keys()
-    is_hub = {"id", "question", "answer", "subject", "image"} <= data.keys() and "options" not in data
+    is_seed = {"correct_answer", "image_path"} <= data.keys()
+    is_hub = {"answer", "subject", "image"} <= data.keys() and "options" not in data
     return is_seed or is_hub
 
 
@@ -366,10 +362,14 @@ QUESTION_FORMATS: dict[str, Format[Question]] = by_name(
     Format("mathverse", has("sample_index", "problem_version", "question_type", "answer"), parse_mathverse),
     Format("mathvista", has("pid", "question", "choices", "question_type"), parse_mathvista),
     Format("olympiadbench", has("id", "question", "final_answer", "answer_type"), parse_olympiadbench),
-    Format("dynamath", _is_dynamath, parse_dynamath),
+    Format(
+        "dynamath",
+        has("question", "answer", "image", "answer_type", "subject", "level", when=lambda data: "pid" not in data),
+        parse_dynamath,
+    ),
     Format("mathvision", has("id", "question", "options", "answer", "image", "level", "subject"), parse_mathvision),
-    Format("mm-k12", _is_mm_k12, parse_mm_k12),
-    Format("math500", lambda data: "problem" in data and not data.keys().isdisjoint(MATH_GOLDS), parse_math500),
-    Format("gsm8k", _is_gsm8k, parse_gsm8k),
+    Format("mm-k12", has("id", "question", when=_is_mm_k12), parse_mm_k12),
+    Format("math500", has("problem", when=lambda data: not data.keys().isdisjoint(MATH_GOLDS)), parse_math500),
+    Format("gsm8k", has("question", "answer", when=_is_gsm8k), parse_gsm8k),
     Format("plain", has("question", "answer"), parse_plain),  # last: most others have its fields too
 )

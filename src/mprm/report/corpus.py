@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import StrategyName
-from mprm.data.corpus import open_corpus, parse_line
+from mprm.data.corpus import flattened, open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import MANIFEST_SUFFIX, DroppedRecords, InputHashes, check_not_inputs, check_unchanged
 from mprm.data.records import Chunk, lines_of
@@ -283,11 +283,12 @@ class CorpusView:
 
 def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> CorpusView:
     """Count, rank and choose; the corpus is read twice."""
-    corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
+    corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
     check_not_inputs([file.path for file in corpus.files], [config.page, config.page + MANIFEST_SUFFIX])
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     dropped = DroppedRecords()
     on_bad = dropped if config.skip_bad else None
+    corpus = flattened(corpus, on_bad)
     counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
     statistics = statistics_by_source(counts, alpha=config.alpha)
     present = [number for number, name in enumerate(counts.sources) if statistics[name].n_rollouts]
@@ -310,6 +311,6 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
         unique=unique,
         histograms=tuple(histograms(unique, kept, alpha=config.alpha)),
         step_scores=step_scores[present],
-        cases=read_cases,
+        cases=tuple(replace(case, **corpus.origin(case.file, case.line)) for case in read_cases),
         n_dropped=len(dropped),
     )

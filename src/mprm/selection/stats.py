@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import Alpha, CorpusOptions, EngineOptions, Force, Tau, takes
-from mprm.data.corpus import Corpus, drop_or_raise, open_corpus
+from mprm.data.corpus import Corpus, drop_or_raise, flattened, open_corpus
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import (
     Dropped,
@@ -298,10 +298,11 @@ def stats(
     0.5
     """
     config = StatsConfig.of(config, options)
-    corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
+    corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     dropped = DroppedRecords()
     on_bad = dropped if config.skip_bad else None
+    corpus = flattened(corpus, on_bad)
     counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
     by_source = statistics_by_source(counts, alpha=config.alpha)
     return CorpusStatistics(by_source, total(by_source), len(dropped))
@@ -343,7 +344,7 @@ def score_schema() -> Any:
     return pa.schema([("source", pa.string()), ("file", pa.string()), *whole, *floats])
 
 
-def score_batches(counts: LabelCounts, *, alpha: float) -> Iterator[Any]:
+def score_batches(corpus: Corpus, counts: LabelCounts, *, alpha: float) -> Iterator[Any]:
     """Arrow record batches with the scores of every rollout, in canonical order."""
     import pyarrow as pa
 
@@ -354,7 +355,10 @@ def score_batches(counts: LabelCounts, *, alpha: float) -> Iterator[Any]:
         rows = rows[indices]
         p_pos = p_pos_of(rows)
         sources = names.take(pa.array(rows["source"]))
-        columns = [sources, [part.chunk.path] * len(rows), indices + part.first_line, rows["n_steps"], rows["n_pos"]]
+        path, lines = corpus.origins.get(part.chunk.path, (part.chunk.path, None))
+        line_numbers = indices + part.first_line
+        line_numbers = line_numbers if lines is None else np.asarray(lines)[line_numbers - 1]
+        columns = [sources, [path] * len(rows), line_numbers, rows["n_steps"], rows["n_pos"]]
         columns += [p_pos, p_pos * (1 - p_pos), R_of(rows), mean_mc_of(rows), bis_of(rows, alpha)]
         yield pa.record_batch(columns, schema=score_schema())
 
@@ -421,17 +425,18 @@ def score(
     if Path(out).suffix not in SUFFIXES:
         raise ConfigError(f"{out}: scores go to a {', '.join(SUFFIXES)} file")
     check_overwrite(out, force=config.force)
-    corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
+    corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
     check_not_inputs([file.path for file in corpus.files], [out, dropped_path(out)])
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     dropped = DroppedRecords()
     on_bad = dropped if config.skip_bad else None
+    corpus = flattened(corpus, on_bad)
     counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
     hashes = InputHashes(corpus.files, engine)
     n_rollouts = 0
     with atomic_write(out) as temporary:
         with _open_table(temporary, Path(out).suffix) as write_batch:
-            for batch in score_batches(counts, alpha=config.alpha):
+            for batch in score_batches(corpus, counts, alpha=config.alpha):
                 write_batch(batch)
                 n_rollouts += batch.num_rows
         dropped_to = dropped.write_beside(out, force=config.force)
@@ -442,6 +447,7 @@ def score(
                 "alpha": config.alpha,
                 "tau": config.tau,
                 "skip_bad": config.skip_bad,
+                "map": config.map,
                 "text_only": corpus.options.text_only,
             },
             inputs=corpus.manifest_entries(hashes),
