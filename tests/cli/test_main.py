@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mprm.cli.main import COMMANDS, run
-from tests.conftest import script
+from tests.conftest import raw_record, script, write_jsonl
 
 
 def cpu_time(arguments: list[str]) -> float:
@@ -103,3 +103,15 @@ def test_a_renamed_or_mistyped_flag_is_named(words: str, hint: str, capsys) -> N
 def test_the_labs_old_command_names_the_new_one(capsys) -> None:
     assert run(["lab", "demo"]) == 2
     assert "mprm-lab" in capsys.readouterr().err
+
+
+def test_one_rollout_is_not_in_the_plural(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [raw_record([1.0, 0.0])])
+    for command in ("check", f"select --out {tmp_path}/o.jsonl", f"score --out {tmp_path}/s.csv"):
+        name, *options = command.split()
+        assert run([name, str(path), *options]) == 0
+    text = capsys.readouterr().out
+    assert "1 record in 1 file: 0 errors in 0 records, 0 warnings." in text
+    assert "1 record read, 0 dropped." in text
+    assert "1 rollout in " in text
+    assert "1 rollout scored in " in text

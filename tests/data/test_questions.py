@@ -128,8 +128,9 @@ def test_mathvista_is_read(tmp_path: Path) -> None:
     free = {**MATHVISTA, "pid": "8", "question": "How long?", "choices": None, "unit": "cm", "precision": 1.0}
     free |= {"answer": "1.2", "question_type": "free_form", "answer_type": "float"}
     path = tmp_path / "testmini.json"
-    path.write_text(json.dumps({"7": MATHVISTA, "8": free}))
-    choice, number = read_questions(path)
+    path.write_text(json.dumps({"7": MATHVISTA, "8": free, "9": {**free, "pid": "9", "precision": 10**4000}}))
+    choice, number, no_precision = read_questions(path)
+    assert no_precision.question == "How long? (Unit: cm)"
     assert (choice.id, choice.answer, choice.options) == ("7", "B", ("the tree", "the house"))
     assert choice.question == "Which is taller?\nA. the tree\nB. the house"
     assert number.question == "How long? (Unit: cm)\nGive the answer with 1 digit(s) after the point."

@@ -260,7 +260,7 @@ def test_verdicts_that_failed_are_reported_with_their_bound(
     best = reranking.best_of_n.total.accuracy["prm"][4]
     assert (best.value, best.if_failed_correct) == (0.5, 1.0)
     text = (tmp_path / "a" / "metrics.md").read_text()
-    assert "could not decide on 1 candidates (12.50%)" in text
+    assert "could not decide on 1 candidate (12.50%)" in text
     assert "highest PRM score 100.0" in text
     assert json.loads((tmp_path / "a" / "metrics.json").read_text())["failed_share"] == 1 / 8
 

@@ -10,7 +10,7 @@ from mprm.annotation.sample import SampleConfig, sample
 from mprm.annotation.samplers.load import SamplerOptions
 from mprm.cli.arguments import as_json, parsed
 from mprm.config import Json, Option
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, counted
 from mprm.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _cost_text(cost: CostEstimate) -> str:
     time = f"{hours:,.1f} hours" if hours >= 1 else f"{cost.seconds / 60:,.1f} minutes"
     tokens = f" of {stats['n_tokens']:,.0f} tokens" if stats["n_tokens"] else ""
     return (
-        f"{cost.n_questions:,} questions would make about {stats['n_rollouts']:,.0f} rollouts with"
+        f"{counted(cost.n_questions, 'question')} would make about {stats['n_rollouts']:,.0f} rollouts with"
         f" {stats['n_steps']:,.0f} steps and take {stats['n_continuations']:,.0f} continuations{tokens}:"
         f" {time} at the speed of the {cost.n_tried} that were tried"
         f" ({stats['n_correct'] / max(1, stats['n_continuations']):.0%} of their continuations correct)."
@@ -100,8 +100,8 @@ def _summary_lines(summary: RunSummary, config: AnnotateConfig) -> list[str]:
     new = "new " if config.rollouts_from else ""
     limit = f"{config.max_new_tokens:,} tokens"
     lines = [
-        f"{stats['n_rollouts']:,} rollouts of {summary.n_done:,} questions, {stats['n_steps']:,} steps,"
-        f" in {summary.out}.",
+        f"{counted(stats['n_rollouts'], 'rollout')} of {counted(summary.n_done, 'question')},"
+        f" {counted(stats['n_steps'], 'step')}, in {summary.out}.",
         f"{stats['n_continuations']:,} {new}continuations, {stats['n_correct'] / n_known:.1%} of them correct."
         if n_known
         else "No continuation was missing.",
@@ -141,9 +141,9 @@ def run_remarks(summary: RunSummary) -> list[str]:
             " are they the right ones?"
         )
     if summary.n_dropped:
-        lines.append(f"{summary.n_dropped:,} records could not be used, reasons in {summary.dropped_to}.")
+        lines.append(f"{counted(summary.n_dropped, 'record')} could not be used, reasons in {summary.dropped_to}.")
     if summary.n_failed:
-        lines.append(f"{summary.n_failed:,} questions failed, each with its reason in {summary.failed_to}.")
+        lines.append(f"{counted(summary.n_failed, 'question')} failed, each with its reason in {summary.failed_to}.")
     return lines
 
 
@@ -168,7 +168,7 @@ def run_sample(arguments: list[str]) -> int:
     if options.json:
         print(as_json(asdict(summary)))
         return 0
-    print(f"{summary.n_done:,} questions with {options.n} candidates each in {summary.out}.")
+    print(f"{counted(summary.n_done, 'question')} with {counted(options.n, 'candidate')} each in {summary.out}.")
     n_truncated, n_candidates = summary.stats["n_truncated"], summary.stats["n_candidates"]
     if n_truncated:
         limit = f"{options.max_new_tokens:,} tokens"

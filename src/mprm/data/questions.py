@@ -321,7 +321,11 @@ def parse_mathvista(data: Data, _issues: Issues) -> tuple[Question, ...]:
         if unit := _text(data, "unit", default=""):
             text += f" (Unit: {unit})"
         precision = data.get("precision")
-        if _text(data, "answer_type", default="") == "float" and isinstance(precision, int | float):
+        if (
+            _text(data, "answer_type", default="") == "float"
+            and isinstance(precision, int | float)
+            and abs(precision) < 100
+        ):
             text += f"\nGive the answer with {precision:.0f} digit(s) after the point."
     return _question(data, "mathvista", text, answer, options, id_key="pid")
 
