@@ -184,6 +184,8 @@ def test_a_bad_tree_is_named_by_its_own_line_and_dropped_once(tmp_path: Path) ->
         mprm.select(path)
     selection = mprm.select(path, skip_bad=True, rho=1.0)
     assert (len(selection), len(selection.dropped)) == (2, 1)
+    assert [(located.file, located.line) for located in selection.corpus.located()] == [(str(path), 1)] * 2
+    assert mprm.stats(selection.corpus).total.n_rollouts == 2
 
 
 def test_text_only_data_are_recognised_and_a_decision_is_remembered(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ class Corpus:
     """Holds the file behind a corpus that was made from a frame."""
     _flat: TemporaryFolder | None = None
     """Holds the files that `flattened` made."""
-    origins: Mapping[str, tuple[str, Sequence[int]]] = field(default_factory=dict)
+    origins: Mapping[str, tuple[str, Sequence[int] | None]] = field(default_factory=dict)
     """Of each file that `flattened` made: the file of the corpus, and the line of each rollout in it."""
 
     @property
@@ -191,13 +191,13 @@ class Corpus:
                 elif on_issues is not None:
                     on_issues(f"{path}:{line}", issues)
                 for rollout in rollouts:
-                    yield LocatedRollout(path, line, rollout.source or chunk.source, rollout, raw)
+                    yield LocatedRollout(*self.origin(path, line), rollout.source or chunk.source, rollout, raw)
             first_line += lines.n_lines
 
-    def origin(self, path: str, line: int) -> dict[str, Any]:
-        """``file`` and ``line`` that a rollout was read from, from those of its chunk."""
-        path, lines = self.origins.get(path, (path, range(1, line + 1)))
-        return {"file": path, "line": lines[line - 1]}
+    def origin(self, path: str, line: int) -> tuple[str, int]:
+        """File and line that a rollout was read from, from those of its chunk."""
+        path, lines = self.origins.get(path, (path, None))
+        return path, line if lines is None else lines[line - 1]
 
     def manifest_entries(self, hashes: InputHashes) -> list[dict[str, Any]]:
         """Path, size, hash and format of every input file; no hash for files behind URLs."""
@@ -232,9 +232,9 @@ def flattened(corpus: Corpus, on_bad: Callable[[Dropped], Any] | None) -> Corpus
     Files that keep several rollouts in one record, or one in several, are written anew to a temporary folder: in
     v1.1-Raw form where they have MC scores, else in TRL's.
     """
-    if not any(fmt.many for fmt in corpus.formats.values()):
+    if corpus.origins or not any(fmt.many for fmt in corpus.formats.values()):
         return corpus
-    folder, chunks, origins = TemporaryFolder(), list[Chunk](), dict[str, tuple[str, Sequence[int]]]()
+    folder, chunks, origins = TemporaryFolder(), list[Chunk](), dict[str, tuple[str, Sequence[int] | None]]()
     for file in corpus.files:
         fmt, own = corpus.formats[file.path], tuple(chunk for chunk in corpus.chunks if chunk.path == file.path)
         if not fmt.many:
@@ -361,7 +361,8 @@ def _is_text_only(
         if needs_image or (fmt := formats[file.path]).has_images or (fmt.many and fmt.labels == "mc")
     ]
     return bool(some) and all(
-        _is_known_text_only(file) or not any(_names_image(chunk) for chunk in chunks if chunk.path == file.path)
+        ((manifest := _manifest_of(file)) is not None and manifest.config.text_only)
+        or not any(_names_image(chunk) for chunk in chunks if chunk.path == file.path)
         for file in some
     )
 
@@ -429,12 +430,7 @@ class _ManifestConfig(msgspec.Struct):
 
 class _Manifest(msgspec.Struct):
     output: _Output
-    config: _ManifestConfig
-
-
-def _is_known_text_only(file: DataFile) -> bool:
-    manifest = _manifest_of(file)
-    return manifest is not None and manifest.config.text_only
+    config: _ManifestConfig = msgspec.field(default_factory=_ManifestConfig)
 
 
 def _split_by_source(file: DataFile, chunk: Chunk) -> Iterator[Chunk]:

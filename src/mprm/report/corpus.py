@@ -311,6 +311,10 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
         unique=unique,
         histograms=tuple(histograms(unique, kept, alpha=config.alpha)),
         step_scores=step_scores[present],
-        cases=tuple(replace(case, **corpus.origin(case.file, case.line)) for case in read_cases),
+        cases=tuple(
+            replace(case, file=file, line=line)
+            for case in read_cases
+            for file, line in [corpus.origin(case.file, case.line)]
+        ),
         n_dropped=len(dropped),
     )
