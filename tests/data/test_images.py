@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from mprm.data.images import find_image, find_images
+from mprm.data.images import find_image, find_images, image_files
 from mprm.data.questions import read_questions
+from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError
 from tests.conftest import write_jsonl
 
@@ -66,3 +67,9 @@ def test_images_under_another_name_are_reported(tmp_path: Path) -> None:
     renamed: dict[str, str] = {}
     read_questions(write_jsonl(tmp_path / "q.jsonl", records), image_root=tmp_path, on_renamed=renamed.update)
     assert renamed == {"images/4.jpg": "4.png"}
+
+
+def test_a_name_too_long_for_a_file_is_a_missing_image(tmp_path: Path) -> None:
+    question = Question(id="1", question="?", answer="1", images=("9" * 5000 + ".png",))
+    with pytest.raises(DataError, match="does not exist; say with --image-root"):
+        image_files(question, tmp_path)
