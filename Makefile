@@ -2,13 +2,14 @@
 # make test    lint, types and tests
 # make slow    the tests that take longer
 # make lint    ruff and mypy alone
+# make fuzz    mutated records of every format through readers and commands, for ten minutes at most
 # make bench   time select against plain json on a corpus of the paper's size
 
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: demo test slow lint bench clean
+.PHONY: demo test slow lint fuzz bench clean
 
 .venv/installed: pyproject.toml setup.py constraints.txt $(wildcard src/mprm/*/_*.c src/mprm/*/_*.h) lab/pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -37,6 +38,9 @@ test: lint
 
 slow: .venv/installed-dev
 	$(BIN)/pytest -n $(JOBS) -m slow tests
+
+fuzz: .venv/installed-dev
+	$(BIN)/python -m tests.fuzz --records 100000 --seconds 600
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/selection.py

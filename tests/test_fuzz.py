@@ -13,6 +13,7 @@ from mprm.cli.main import run
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.errors import MprmError
 from tests.conftest import raw_record
+from tests.fuzz import fuzz
 
 quiet = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -71,6 +72,11 @@ lines = st.one_of(
         ]
     ),
 )
+
+
+def test_mutated_records_of_every_format_end_in_results_or_errors() -> None:
+    counts = fuzz(n_records=10**9, seconds=2.5, seed=20)  # make fuzz reads more of them
+    assert min(counts.values()) > 0
 
 
 def n_records(content: bytes) -> int:

@@ -127,7 +127,9 @@ C = TypeVar("C", bound=Config)
 
 
 def _plain(value: Any, entry: Declared) -> Any:
-    """Paths as text, one value for many as a tuple of one."""
+    """Paths as text, one value for many as a tuple of one, a mapping as NAME=VALUE."""
+    if isinstance(value, Mapping):
+        return tuple(f"{name}={single}" for name, single in value.items())
     if entry.is_many and value is not None:
         values = (value,) if isinstance(value, str | Path) or not isinstance(value, Iterable) else value
         return tuple(str(single) if isinstance(single, Path) else single for single in values)
@@ -238,7 +240,11 @@ InputFormat = Annotated[
     str | None, Option("Input format, where the first record must not decide.", "NAME", group="input")
 ]
 ImageRoot = Annotated[str | None, Option("Folder that image paths are relative to.", "DIR", group="input")]
-TextOnly = Annotated[bool, Option("Accept records without an image.", group="input")]
+TextOnly = Annotated[bool, Option("Accept records without an image beside others with one.", group="input")]
+KeyMap = Annotated[
+    tuple[str, ...],
+    Option("Fields that the records call otherwise, such as steps=chain,scores=mc.", "FIELD=KEY", group="input"),
+]
 SkipBad = Annotated[
     bool, Option("Drop bad records, each with its reason, instead of stopping at the first.", group="input")
 ]
@@ -272,6 +278,7 @@ class CorpusOptions(Config):
     """How rollouts are read."""
 
     format: InputFormat = None
+    map: KeyMap = ()
     text_only: TextOnly = False
     skip_bad: SkipBad = False
 

@@ -50,6 +50,11 @@ def location(path: str, line: int | None = None) -> str:
     return path if line is None else f"{path}:{line}"
 
 
+def counted(n: int, noun: str) -> str:
+    """The number and its noun, in the plural where there are several: ``1 rollout``, ``1,204 rollouts``."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
 def shown(value: Any, limit: int = 60) -> str:
     """The value as a short piece of text for a message."""
     text = repr(value)

@@ -288,6 +288,16 @@ def test_a_trial_gives_the_cost_and_keeps_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_trial_of_a_slow_policy_ends_in_time() -> None:
+    # 1 + 4 * 4 requests of 0.02 s a question: 0.34 s
+    policy = Scripted(sleep_s=0.02)
+    cost = estimate_cost(questions(8), policy, rollouts=4, trial_s=1.0)
+    assert (cost.n_questions, cost.n_tried) == (8, 2)
+    assert len(policy.requests) == 2 * 17
+    assert 8 * 0.34 < cost.seconds < 8 * 1.0
+    assert cost.stats["n_rollouts"] == 32
+
+
 def test_settings_that_make_no_sense_are_refused() -> None:
     for settings in ({"rollouts": 0}, {"continuations": 0}, {"max_steps": 0}, {"audit": 1.5}, {"delta": 0.5}):
         with pytest.raises(ConfigError):

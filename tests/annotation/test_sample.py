@@ -15,12 +15,13 @@ import pytest
 
 from mprm.annotation.sample import SampleConfig, sample
 from mprm.annotation.samplers.sampler import Answered, Completion, Request, numbered
-from mprm.cli.annotate import run_sample as run
+from mprm.cli.annotate import run_remarks, run_sample as run
+from mprm.cli.main import run as main
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError, OutputExistsError
 from tests.annotation.full_disk import files_of_at_most
 from tests.annotation.samplers.chat_server import chat_server
-from tests.conftest import write_jsonl
+from tests.conftest import EXCERPTS, write_jsonl
 
 
 class Echo:
@@ -240,6 +241,26 @@ def test_a_sampler_that_leaves_requests_unanswered_is_caught(tmp_path: Path) -> 
 def test_ids_that_come_twice_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="two questions of source 's' have the id '0'"):
         sample([*QUESTIONS, QUESTIONS[0]], Echo(), str(tmp_path / "c.jsonl"), config=CONFIG)
+
+
+def test_raw_files_are_sampled_and_the_share_of_extracted_golds_is_in_the_manifest(tmp_path: Path) -> None:
+    summary = sample(
+        [EXCERPTS / "gsm8k/test.jsonl", EXCERPTS / "math500/test500.jsonl"], Echo(), tmp_path / "c.jsonl"
+    )
+    assert (summary.n_done, summary.n_extracted) == (220, 100)
+    assert json.loads((tmp_path / "c.jsonl.manifest.json").read_text())["config"]["n_extracted_golds"] == 100
+    assert run_remarks(summary)[0].startswith("The gold answers of 100 of 220 questions (45.5%) were read out of")
+
+
+@pytest.mark.parametrize("command", ["sample", "annotate", "annotate --dry-run"])
+def test_bad_questions_are_reported_before_a_policy_is_loaded(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_jsonl(tmp_path / "q.jsonl", [{"question": "?", "answer": "One.\nTwo."}])
+    # a folder without a policy: an error on it would say that loading came first
+    policy = ["--policy", str(tmp_path), "--out", str(tmp_path / "out" / "c.jsonl")]
+    assert main([*command.split(), str(path), *policy]) == 1
+    assert "q.jsonl:1: the gold answer 'One." in capsys.readouterr().err
 
 
 def test_images_are_looked_up_under_the_root_and_must_be_there(tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -47,6 +49,16 @@ def test_the_last_closed_box_wins(response: str, answer: str | None) -> None:
 )
 def test_a_stated_answer_is_found(response: str, answer: str | None) -> None:
     assert stated_answer(response) == answer
+
+
+def test_unclosed_tags_and_runs_of_stars_take_linear_time() -> None:
+    started = time.process_time()
+    assert stated_answer("<answer>" * 20_000) is None
+    assert stated_answer("<answer>5</answer>" + "<answer>" * 20_000) == "5"
+    assert stated_answer("answer is x" + "*" * 20_000 + "x")
+    assert (
+        time.process_time() - started < 1
+    )  # many times that, when each tag looks for its end to the end of the text
 
 
 def test_a_short_response_is_itself_the_answer_and_a_long_one_is_not() -> None:

@@ -24,15 +24,10 @@ from tests.conftest import EXCERPTS, WHOLE
 pytest.importorskip("math_verify")
 
 
-def math500(path: Path) -> list[Question]:
-    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [Question(id=r["unique_id"], question=r["problem"], answer=r["answer"]) for r in records]
-
-
 FILES = {
     "mathvision/test.jsonl": (read_questions, 3040, 145),
     "dynamath/dataset.json": (read_questions, 501, 120),
-    "math500/test500.jsonl": (math500, 500, 120),
+    "math500/test500.jsonl": (read_questions, 500, 120),
 }
 """How each is read, and the number of questions of the whole file and of the excerpt."""
 
@@ -140,5 +135,20 @@ def test_grades_of_real_responses_are_those_that_were_published(checker: AnswerC
 def test_the_written_solutions_of_math500_are_right(checker: AnswerChecker) -> None:
     path = public("math500/test500.jsonl")
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    grades = checker.check_many([(r["solution"], q) for r, q in zip(records, math500(path), strict=True)])
+    grades = checker.check_many([(r["solution"], q) for r, q in zip(records, read_questions(path), strict=True)])
     assert [(r["answer"], g) for r, g in zip(records, grades, strict=True) if g.grade != "correct"] == []
+
+
+def test_a_boxed_answer_is_right_against_a_gold_answer_that_is_a_rationale(checker: AnswerChecker) -> None:
+    path = public("gsm8k/test.jsonl")
+    pairs = []
+    for line in path.read_text(encoding="utf-8").splitlines()[:200]:
+        record = json.loads(line)
+        answer = record["answer"].rsplit("#### ", 1)[1]
+        pairs.append((f"So it is \\boxed{{{answer}}}.", Question(id="1", question="?", answer=record["answer"])))
+    for record in map(json.loads, public("math500/test500.jsonl").read_text(encoding="utf-8").splitlines()[:200]):
+        question = Question(id="1", question="?", answer=record["solution"])
+        pairs.append((f"So it is \\boxed{{{record['answer']}}}.", question))
+    assert len(pairs) >= 220
+    grades = checker.check_many(pairs)
+    assert [(p, g) for p, g in zip(pairs, grades, strict=True) if g.grade != "correct"] == []

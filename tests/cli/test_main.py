@@ -13,7 +13,7 @@ import pytest
 
 import mprm
 from mprm.cli.main import COMMANDS, Program, run
-from tests.conftest import script
+from tests.conftest import raw_record, script, write_jsonl
 
 
 def cpu_time(arguments: list[str]) -> float:
@@ -205,3 +205,15 @@ OF_THE_COMMAND_LINE = {
 }
 OF_THE_COMMAND_LINE |= {"select": {"out", "out_dir", "by_source", "dry_run", "force"}}  # `Selection.write` takes them
 """Options that have no keyword: how to print, and where `mprm.select` and `mprm.theory.fit` write nothing."""
+
+
+def test_one_rollout_is_not_in_the_plural(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [raw_record([1.0, 0.0])])
+    for command in ("check", f"select --out {tmp_path}/o.jsonl", f"score --out {tmp_path}/s.csv"):
+        name, *options = command.split()
+        assert run([name, str(path), *options]) == 0
+    text = capsys.readouterr().out
+    assert "1 record in 1 file: 0 errors in 0 records, 0 warnings." in text
+    assert "1 record read, 0 dropped." in text
+    assert "1 rollout in " in text
+    assert "1 rollout scored in " in text

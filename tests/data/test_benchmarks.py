@@ -95,9 +95,9 @@ def test_prmbench_error_steps_beyond_the_end_are_told(tmp_path: Path) -> None:
     benchmark = read_benchmark(write_jsonl(tmp_path / "x.jsonl", records))
     assert [s.labels for s in benchmark.solutions] == [(1, 1), (1, -1, 1), (1, 1)]
     assert benchmark.notes == (
-        f"1 records: {PAST_THE_END} (the first {tmp_path}/x.jsonl:1)",
-        f"1 records: {NONE_LEFT} (the first {tmp_path}/x.jsonl:2)",
-        f"1 records: {OCCURS_TWICE} (the first {tmp_path}/x.jsonl:2)",  # the original solution
+        f"1 record: {PAST_THE_END} (the first {tmp_path}/x.jsonl:1)",
+        f"1 record: {NONE_LEFT} (the first {tmp_path}/x.jsonl:2)",
+        f"1 record: {OCCURS_TWICE} (the first {tmp_path}/x.jsonl:2)",  # the original solution
     )
 
 
@@ -357,7 +357,7 @@ def test_prmbench_as_published_is_read(size: str) -> None:
     assert len({s.problem for s in benchmark.solutions}) == expected[3]
     # the last: the original solutions of ids that a file has twice (1 and 5), and both solutions of records that two
     # files have (1 and 2)
-    assert [note.split(" records")[0] for note in benchmark.notes] == expected[4]
+    assert [note.split(" record")[0] for note in benchmark.notes] == expected[4]
 
 
 @pytest.mark.parametrize("size", PUBLIC)

@@ -143,3 +143,9 @@ def test_a_link_that_leaves_the_root_is_refused(tmp_path: Path) -> None:
     assert open_image("inside/in.png", tmp_path / "same").size == (3, 2)
     with pytest.raises(DataError, match=r"loop\.png cannot be read"):
         open_image("loop.png", root)
+
+
+def test_a_name_too_long_for_a_file_is_a_missing_image(tmp_path: Path) -> None:
+    question = Question(id="1", question="?", answer="1", images=("9" * 5000 + ".png",))
+    with pytest.raises(DataError, match="does not exist; say with --image-root"):
+        image_files(question, tmp_path)

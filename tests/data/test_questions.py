@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from mprm.answers.compare import read_answer
 from mprm.data.questions import QUESTION_FORMATS, read_questions
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, InputNotFoundError
@@ -127,8 +128,9 @@ def test_mathvista_is_read(tmp_path: Path) -> None:
     free = {**MATHVISTA, "pid": "8", "question": "How long?", "choices": None, "unit": "cm", "precision": 1.0}
     free |= {"answer": "1.2", "question_type": "free_form", "answer_type": "float"}
     path = tmp_path / "testmini.json"
-    path.write_text(json.dumps({"7": MATHVISTA, "8": free}))
-    choice, number = read_questions(path)
+    path.write_text(json.dumps({"7": MATHVISTA, "8": free, "9": {**free, "pid": "9", "precision": 10**4000}}))
+    choice, number, no_precision = read_questions(path)
+    assert no_precision.question == "How long? (Unit: cm)"
     assert (choice.id, choice.answer, choice.options) == ("7", "B", ("the tree", "the house"))
     assert choice.question == "Which is taller?\nA. the tree\nB. the house"
     assert number.question == "How long? (Unit: cm)\nGive the answer with 1 digit(s) after the point."
@@ -189,12 +191,66 @@ def test_dynamath_as_published_is_read(size: str) -> None:
     assert questions["29"].options == ("even", "odd")  # "choice: (A) even …"
 
 
+def test_a_missing_id_is_made_from_file_and_line(tmp_path: Path) -> None:
+    record = {"question": "?", "answer": "1"}
+    assert [q.id for q in read(tmp_path, PLAIN, record, record)] == ["1", "questions.jsonl:2", "questions.jsonl:3"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "gold", "is_extracted"),
+    [
+        ("9 * 2 = 18.\n#### 18", [], "18", True),
+        (r"So $x = \boxed{\frac{1}{2}}$ of it.", [], r"\frac{1}{2}", True),
+        ("She has 9. The answer is 18.", [], "18", True),
+        ("Of the two, the second.\nThe answer is (B)", ["x", "y"], "B", True),
+        ("The answer is y", ["The answer is x", "The answer is y"], "B", True),
+        ("Mr. Smith", [], "Mr. Smith", False),
+        ("\\begin{pmatrix} 1 \\\\\n 2 \\end{pmatrix}", [], "\\begin{pmatrix} 1 \\\\\n 2 \\end{pmatrix}", False),
+    ],
+)
+def test_the_gold_answer_is_read_out_of_a_rationale(
+    tmp_path: Path, answer: str, options: list[str], gold: str, is_extracted: bool
+) -> None:
+    [question] = read(tmp_path, {**PLAIN, "answer": answer, "options": options})
+    assert (question.answer, question.is_extracted) == (gold, is_extracted)
+
+
+@pytest.mark.parametrize("size", PUBLIC)
+def test_gsm8k_as_published_is_read(size: str) -> None:
+    folder = PUBLIC[size] / "gsm8k"
+    records = [json.loads(line) for line in (folder / "example_model_solutions.jsonl").read_text().splitlines()]
+    known = {record["question"]: record["ground_truth"].split("\nA: ")[-1] for record in records}
+    questions = read_questions(folder / "test.jsonl")
+    assert len(questions) == len(known) == {"excerpt": 100, "whole": 1319}[size]
+    assert [(q.question, q.answer) for q in questions if q.answer != known[q.question]] == []
+    assert all(q.is_extracted and q.source == "gsm8k" for q in questions)
+    assert questions[2].id == "test.jsonl:3"
+
+
+@pytest.mark.parametrize("size", PUBLIC)
+def test_math500_as_published_is_read_from_answers_and_from_solutions(size: str, tmp_path: Path) -> None:
+    path = PUBLIC[size] / "math500" / "test500.jsonl"
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    questions = read_questions(path)
+    expected = [(record["unique_id"], record["problem"].strip(), record["answer"]) for record in records]
+    assert [(q.id, q.question, q.answer) for q in questions] == expected
+    assert len(questions) == {"excerpt": 120, "whole": 500}[size]
+    assert not any(q.is_extracted for q in questions)
+    # MATH itself gives the solution alone: its last box holds the answer, in one or another way of writing
+    solved = [{key: record[key] for key in ("problem", "solution", "unique_id")} for record in records]
+    by_solution = read(tmp_path, *solved)
+    assert all(q.is_extracted for q in by_solution)
+    known = [read_answer(record["answer"]).key for record in records]
+    assert [read_answer(q.answer).key for q in by_solution] == known
+
+
 BAD = [
     (b"{", "not JSON"),
     (b"[1, 2]", "found 1"),  # the file is one list then
     (b'"text"', "expected a JSON object"),
     ({"id": "2", "question": "?"}, '"answer" is missing'),
-    ({"question": "?", "answer": "1"}, '"id" is missing'),
+    ({"id": "2", "question": "?", "answer": "She sells 9.\nThat makes 18."}, "states no final answer"),
+    ({"id": "2", "question": "?", "answer": "She sells 9 eggs. That makes 18."}, "states no final answer"),
     ({"id": "2", "question": " ", "answer": "1"}, '"question" is empty'),
     ({"id": "2", "question": ["?"], "answer": "1"}, "expected text"),
     ({"id": "2", "question": "?", "answer": True}, "holds True"),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import mprm
+from mprm.data.questions import read_questions
 from mprm.data.records import MAX_DEPTH, find_files, is_deep, source_name
 from mprm.errors import DataError, InputNotFoundError
 from tests.conftest import raw_record, write_jsonl
@@ -84,6 +85,26 @@ def test_hidden_folders_are_left_out(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0])])
     write_jsonl(tmp_path / ".ipynb_checkpoints" / "a-checkpoint.jsonl", [raw_record([1.0])])
     assert [file.source for file in find_files(tmp_path)] == ["a"]
+
+
+def test_every_reader_takes_a_number_of_5000_digits_and_calls_it_infinite(tmp_path: Path) -> None:
+    huge = b"9" * 5000
+    raw = json.dumps(raw_record([1.0, 0.5])).encode()
+    extra, score = raw[:-1] + b', "extra": ' + huge + b"}", raw.replace(b'"score": 0.5', b'"score": ' + huge)
+    trl = b'{"prompt": "q", "completions": ["a"], "labels": [true], "extra": ' + huge + b"}"
+    question = b'{"id": "1", "question": "q", "answer": "2", "extra": ' + huge + b"}"
+    for name, content in {"raw.jsonl": extra, "trl.jsonl": trl, "a.json": b"[" + extra + b"]"}.items():
+        (tmp_path / name).write_bytes(content + b"\n")
+        assert mprm.check(tmp_path / name).n_errors == 0, name
+        assert mprm.stats(tmp_path / name).total.n_rollouts == 1, name
+    for name, content in {"q.jsonl": question, "q.json": b"[" + question + b"]"}.items():
+        (tmp_path / name).write_bytes(content)
+        assert read_questions(tmp_path / name)[0].answer == "2"
+    path = tmp_path / "score.jsonl"
+    path.write_bytes(score + b"\n")
+    assert mprm.check(path).counts == {"score_out_of_range": 1}
+    with pytest.raises(DataError, match="step 1 has score inf; expected 0 to 1"):
+        mprm.stats(path)
 
 
 # Nesting

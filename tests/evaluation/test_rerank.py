@@ -218,6 +218,34 @@ def test_checked_answers_of_real_models_agree_with_the_labels_they_were_publishe
     assert accuracy(given, 4)["majority_vote"] > accuracy(given, 4)["random"] + 0.05
 
 
+def test_golds_that_are_rationales_are_read_and_their_share_is_reported(tmp_path: Path) -> None:
+    golds = [json.loads(line) for line in (SOLUTIONS.parent / "test.jsonl").read_text().splitlines()]
+    records = [
+        {
+            "question": gold["question"],
+            "answer": gold["answer"],
+            "candidates": [{"text": "So \\boxed{" + answer + "}."}],
+        }
+        for gold in golds
+        for answer in [gold["answer"].rsplit("#### ", 1)[1]]
+    ]
+    records.append(question(7, [{"text": r"\boxed{7}"}], source="gsm8k"))
+    reranking = rerank(write_jsonl(tmp_path / "c.jsonl", records), Scorer(), out=tmp_path / "out")
+    assert accuracy(reranking, 1)["prm"] == 1.0  # of 100 raw golds all were wrong before
+    assert reranking.n_extracted_golds == 100
+    assert any("of 100 of 101 questions (99.0%) were read out of longer text" in note for note in reranking.notes())
+    manifest = json.loads((tmp_path / "out" / "metrics.json.manifest.json").read_text())
+    assert manifest["config"]["n_extracted_golds"] == 100
+
+
+def test_a_gold_that_cannot_be_read_is_refused_unless_labels_decide(tmp_path: Path) -> None:
+    record = question(7, [{"text": r"\boxed{7}"}], answer="Three and four.\nThey make seven.")
+    with pytest.raises(DataError, match=r"c.jsonl:1: the gold answer 'Three and four.*states no final answer"):
+        rerank(write_jsonl(tmp_path / "c.jsonl", [record]), Scorer())
+    labelled = {"prompt": "?", "answer": record["answer"], "answers": ["7"], "labels": [1]}
+    assert accuracy(rerank(write_jsonl(tmp_path / "l.jsonl", [labelled]), Scorer()), 1)["prm"] == 1.0
+
+
 def test_verdicts_that_failed_are_reported_with_their_bound(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +260,7 @@ def test_verdicts_that_failed_are_reported_with_their_bound(
     best = reranking.best_of_n.total.accuracy["prm"][4]
     assert (best.value, best.if_failed_correct) == (0.5, 1.0)
     text = (tmp_path / "a" / "metrics.md").read_text()
-    assert "could not decide on 1 candidates (12.50%)" in text
+    assert "could not decide on 1 candidate (12.50%)" in text
     assert "highest PRM score 100.0" in text
     assert json.loads((tmp_path / "a" / "metrics.json").read_text())["failed_share"] == 1 / 8
 
@@ -345,7 +373,7 @@ def test_control_characters_of_the_data_reach_neither_terminal_nor_tables(
 ) -> None:
     evil = "\x1b[2J\x9b3J\nmore"
     records = [json.loads(line) for line in files.read_text().splitlines()]
-    records[0] |= {"source": evil, "id": evil, "answer": evil}
+    records[0] |= {"source": evil, "id": evil, "answer": evil.replace("\n", " ")}
     path = write_jsonl(tmp_path / "evil.jsonl", records)
     scorer = Scorer()
     scorer.name = evil

@@ -63,7 +63,7 @@ def test_left_out_records_are_said(small: Path, capsys) -> None:
     assert run(["stats", str(small)]) == 1
     capsys.readouterr()
     assert run(["stats", str(small), "--skip-bad"]) == 0
-    assert "1 bad records were left out" in capsys.readouterr().err
+    assert "left out 1 bad record;" in capsys.readouterr().err
 
 
 def test_a_source_named_all_keeps_its_row(tmp_path: Path) -> None:

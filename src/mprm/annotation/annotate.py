@@ -13,6 +13,8 @@ from mprm.errors import ConfigError, MprmError
 from mprm.progress import Progress, silent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mprm.annotation.samplers.sampler import Sampler
 
 Decision = Literal["positive-reliable", "positive-unreliable", "negative", "undecided"]
@@ -131,7 +133,7 @@ class AnnotateConfig(AdaptiveRule, RunConfig):
 @takes(AnnotateConfig)
 def annotate(
     questions: Any,
-    sampler: Sampler,
+    sampler: Sampler | Callable[[], Sampler],
     out: str | Path,
     config: AnnotateConfig | None = None,
     *,
@@ -140,10 +142,11 @@ def annotate(
 ) -> RunSummary:
     """Write rollouts with a Monte-Carlo score for each step to ``out``, in v1.1-Raw form.
 
-    ``questions`` are files, globs or folders, or a list of `Question`; None with ``rollouts_from``. Each answer of
-    the policy is saved in ``OUT.partial`` as soon as it is graded; the same call continues there after whatever
-    stopped it. A question of which an answer could not be had fails: it is listed with its reasons in ``OUT.failed``,
-    and tried again by the next call. docs/annotation.md explains the summary's stats.
+    ``questions`` are files, globs or folders, or a list of `Question`; None with ``rollouts_from``. ``sampler`` may
+    be a function that loads one, called when the questions are read. Each answer of the policy is saved in
+    ``OUT.partial`` as soon as it is graded; the same call continues there after whatever stopped it. A question of
+    which an answer could not be had fails: it is listed with its reasons in ``OUT.failed``, and tried again by the
+    next call. docs/annotation.md explains the summary's stats.
     """
     # here and not above: these would slow the command line's help
     from mprm.annotation.journal import run_resumable
@@ -189,14 +192,18 @@ class CostEstimate:
 @takes(AnnotateConfig)
 def estimate_cost(
     questions: Any,
-    sampler: Sampler,
+    sampler: Sampler | Callable[[], Sampler],
     config: AnnotateConfig | None = None,
     *,
     n_tried: int = 8,
+    trial_s: float = 20.0,
     progress: Progress = silent,
     **options: Any,
 ) -> CostEstimate:
-    """Annotate some questions from all over the input, keep nothing, and scale up what it took."""
+    """Annotate some questions from all over the input, keep nothing, and scale up what it took.
+
+    The first is tried alone; of the others as many, up to ``n_tried`` in all, as fit into ``trial_s`` at its speed.
+    """
     import tempfile
     from collections import Counter
     from time import monotonic
@@ -211,10 +218,19 @@ def estimate_cost(
     tasks, _ = annotation_tasks(questions, config, {}, DroppedRecords())
     n_tried = min(n_tried, len(tasks))
     trial = [tasks[number * len(tasks) // n_tried] for number in range(n_tried)]
-    started, stats = monotonic(), Counter[str]()
+    sampler = sampler() if callable(sampler) else sampler
+    stats = Counter[str]()
     with tempfile.TemporaryDirectory() as folder, Journal(f"{folder}/trial.jsonl", run={}) as journal:
         with progress("trying", n_tried) as advance:
-            failures = Scheduler(journal, sampler, advance).run(trial, AnnotationTask.work, config.check_timeout_s)
+            started, scheduler = monotonic(), Scheduler(journal, sampler, advance)
+            failures = scheduler.run(trial[:1], AnnotationTask.work, config.check_timeout_s)
+            seconds = monotonic() - started
+            n_tried = max(1, min(n_tried, int(trial_s / max(seconds, 1e-3))))
+            trial = trial[:n_tried]
+            if n_tried > 1 and not failures:
+                started = monotonic()
+                failures = scheduler.run(trial[1:], AnnotationTask.work, config.check_timeout_s)
+                seconds = (monotonic() - started) / (n_tried - 1)  # the first one's time has the start in it
         if failures:
             first = next(iter(failures.values()))[0]
             raise MprmError(f"{len(failures)} of {n_tried} questions failed in the trial, the first with: {first}")
@@ -224,6 +240,6 @@ def estimate_cost(
     return CostEstimate(
         n_questions=len(tasks),
         n_tried=n_tried,
-        seconds=scale * (monotonic() - started),
+        seconds=len(tasks) * seconds,
         stats={name: scale * stats[name] for name in STATS},
     )

@@ -226,7 +226,7 @@ def run_resumable(
     out: str,
     tasks: Sequence[T],
     work: Callable[[T], Work],
-    sampler: Sampler,
+    sampler: Sampler | Callable[[], Sampler],
     config: RunConfig,
     *,
     inputs: list[dict[str, Any]],
@@ -236,10 +236,11 @@ def run_resumable(
 ) -> RunSummary:
     """Do the work of tasks that no earlier run has done, then write the records of all to ``out``, in their order.
 
-    ``inputs`` are the manifest's entries of the files that the tasks come from; ``check_timeout_s`` is the time limit
-    of the answer checker, None where no continuations are sampled.
+    ``sampler`` may be a function that loads one; ``inputs`` are the manifest's entries of the files that the tasks
+    come from; ``check_timeout_s`` is the time limit of the answer checker, None where no continuations are sampled.
     """
-    started = monotonic()
+    started, n_extracted = monotonic(), sum(task.question.is_extracted for task in tasks)
+    sampler = sampler() if callable(sampler) else sampler
     run = {
         # the policy's weights must be the same for a run to go on; its name, where they are not known
         **({} if sampler.settings.get("weights") else {"policy": sampler.name}),
@@ -285,7 +286,7 @@ def run_resumable(
             manifest = outputs.add_manifest(
                 out,
                 command=command,
-                config={"policy": sampler.name, **run, **stats},
+                config={"policy": sampler.name, **run, "n_extracted_golds": n_extracted, **stats},
                 inputs=inputs,
                 sources=sources,
                 output={"path": out, "n_bytes": temporary.stat().st_size, "xxh3_128": hash_file(str(temporary))},
@@ -303,6 +304,7 @@ def run_resumable(
         seconds=monotonic() - started,
         renamed_images=renamed_images,
         has_images=any(task.images for task in tasks),
+        n_extracted=n_extracted,
     )
 
 

@@ -17,13 +17,14 @@ import xxhash
 
 from mprm.annotation.journal import COUNTS, Key, QuestionFailedError, Task, Work
 from mprm.annotation.samplers.sampler import Request
-from mprm.answers.options import LETTERS
+from mprm.answers.extract import stated_gold
+from mprm.answers.options import LETTERS, letter_of
 from mprm.data.candidates import CANDIDATE_FORMATS, read_candidates
 from mprm.data.corpus import LocatedRollout, open_corpus
 from mprm.data.output import DroppedRecords
-from mprm.data.questions import given_questions, input_entries
+from mprm.data.questions import given_questions, input_entries, read_gold
 from mprm.data.records import chunks_of, find_files, is_blank, lines_of
-from mprm.data.types import STEP_SEPARATOR, Question, split_steps
+from mprm.data.types import STEP_SEPARATOR, BadRecord, Question, split_steps
 from mprm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -295,13 +296,18 @@ def _corpus_task(located: LocatedRollout, extra: _Extra, row: int, config: Annot
             f'{located.file}:{located.line}: the rollout has no gold answer; expected one as text in "answer",'
             " to tell which continuations are right. Take it out, or annotate from questions"
         )
+    try:
+        gold = letter_of(rollout.answer, extra.options) or read_gold(rollout.answer)
+    except BadRecord as bad:
+        raise DataError(f"{located.file}:{located.line}: {bad}") from bad
     question = Question(
         id=f"#{row}" if extra.id is None else extra.id,
         question=rollout.question,
-        answer=rollout.answer,
+        answer=gold,
         images=rollout.images,
         source=located.source,
         options=extra.options,
+        is_extracted=stated_gold(rollout.answer) is not None,
     )
     task = AnnotationTask.of(question, config, rollout.prompt)
     letter = question.answer.strip()

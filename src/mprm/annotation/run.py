@@ -51,12 +51,14 @@ class RunSummary:
     renamed_images: dict[str, str]
     """Images that lie under the image root by another name than the question's: that name, by the question's."""
     has_images: bool
+    n_extracted: int
+    """Questions whose gold answer was read out of a longer one, such as a rationale that ends in ``#### 18``."""
     n_dropped: int = 0
     dropped_to: str | None = None
 
 
 def check_output(out: str, inputs: Any, *, force: bool) -> None:
-    """Stop when nothing can be written to ``out``: to be called before a policy is loaded, too."""
+    """Stop when nothing can be written to ``out``."""
     # here and not above: these would slow the command line's help
     from mprm.annotation.journal import SUFFIX
     from mprm.data.output import MANIFEST_SUFFIX, check_not_inputs, check_overwrite

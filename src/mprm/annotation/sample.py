@@ -12,6 +12,8 @@ from mprm.errors import ConfigError
 from mprm.progress import Progress, silent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mprm.annotation.journal import Task, Work
     from mprm.annotation.samplers.sampler import Sampler
 
@@ -34,7 +36,7 @@ class SampleConfig(RunConfig):
 @takes(SampleConfig)
 def sample(
     questions: Any,
-    sampler: Sampler,
+    sampler: Sampler | Callable[[], Sampler],
     out: str | Path,
     config: SampleConfig | None = None,
     *,
@@ -43,7 +45,8 @@ def sample(
 ) -> RunSummary:
     """Write each question with its candidates to ``out``, in the questions' order.
 
-    ``questions`` are files, globs or folders, or a list of `Question`. Each is saved in ``OUT.partial`` as soon as it
+    ``questions`` are files, globs or folders, or a list of `Question`; ``sampler`` may be a function that loads one,
+    called when the questions are read. Each is saved in ``OUT.partial`` as soon as it
     is done; the same call continues there after whatever stopped it. A question of which a candidate could not be had
     fails: it is listed with its reasons in ``OUT.failed``, and tried again by the next call. The summary's stats are
     ``n_candidates`` and ``n_truncated``, those of them that the token limit cut off.

@@ -3,6 +3,7 @@ r"""The final answer of a response, and LaTeX without decoration, written in one
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _SIGNS = str.maketrans(
     {
@@ -88,8 +89,8 @@ _STATED = re.compile(
     r"[*_:\s]*(?P<rest>[^\n]+)",
     re.IGNORECASE | re.MULTILINE,
 )
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
-_SENTENCE_END = re.compile(r"(?<=[^\s.])\.(?=\s|$)|[*_]{2,}\s*$")
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"(?<=[^\s.])\.(?=\s|$)|(?<![*_])[*_]{2,}\s*$")
 _LEADING_LETTER = re.compile(
     r"\W*(?:(?i:option|choice|answer)\W+)?(?:\(([A-Z])\)|([A-Z])(?=\s*(?:$|[).:,;*}$]|because\b|since\b|as\b)))"
 )
@@ -98,6 +99,9 @@ _SPACE = " \t\r\n"
 """White space around an answer; a form feed is the rest of a \\f."""
 _SHORT = 60
 """A response of one line and at most this length is itself the answer."""
+_LAST_HASHES = re.compile(r"^####[ \t]*(\S[^\n]*)\Z", re.MULTILINE)
+_SENTENCES = re.compile(r"[a-z0-9)}$%]{2}[.!?]\s+[A-Z]")
+"""The end of a sentence and the start of the next; ``Mr. Smith`` is none."""
 
 
 def last_box(response: str) -> str | None:
@@ -121,10 +125,20 @@ def last_box(response: str) -> str | None:
     return content
 
 
+def _last_tagged(response: str) -> str | None:
+    """The content of the last ``<answer>`` tag that is closed."""
+    start, content = None, None
+    for tag in _TAG.finditer(response):
+        if tag[1] and start is not None:
+            content = response[start : tag.start()]
+        start = None if tag[1] else tag.end()
+    return content
+
+
 def stated_answer(response: str) -> str | None:
     """The text after the last ``answer is``, ``Answer:`` or ``####``, or in the last ``<answer>`` tag."""
-    if tagged := _TAGGED.findall(response):
-        return str(tagged[-1]).strip() or None
+    if (tagged := _last_tagged(response)) is not None:
+        return tagged.strip() or None
     for statement in reversed(list(_STATED.finditer(response))):
         rest = _SENTENCE_END.split(statement["rest"].strip(), maxsplit=1)[0].strip(" *_:")
         if rest:
@@ -142,6 +156,34 @@ def final_answer(response: str) -> str | None:
     if answer is None and len(whole) <= _SHORT and "\n" not in whole and r"\boxed" not in whole:
         answer = whole
     return answer.strip(_SPACE) or None if answer is not None else None
+
+
+@lru_cache(maxsize=1 << 14)
+def stated_gold(text: str) -> str | None:
+    r"""The answer in a longer gold answer, such as a rationale.
+
+    It is a last line ``#### 18``, else the last ``\boxed{18}``, else the last ``<answer>`` tag, else what follows
+    "The answer is" in the last line.
+    """
+    gold = text.strip(_SPACE)
+    hashes = _LAST_HASHES.search(gold)
+    last_line = gold[gold.rfind("\n") + 1 :]
+    answer = hashes[1] if hashes else last_box(gold) or _last_tagged(gold) or stated_answer(last_line) or ""
+    return answer.strip(_SPACE) or None
+
+
+def gold_answer(text: str) -> str | None:
+    r"""The gold answer alone: as it is stated, else all of it; None where it is several lines or sentences.
+
+    Examples
+    --------
+    >>> gold_answer("9 * 2 = 18 dollars.\n#### 18"), gold_answer(r"So $x = \boxed{18}$."), gold_answer("18 dollars")
+    ('18', '18', '18 dollars')
+    >>> gold_answer("She sells 9 eggs.\nThat makes 18 dollars.")
+    """
+    gold = text.strip(_SPACE)
+    has_lines = "\n" in gold and r"\begin{" not in gold
+    return stated_gold(text) or (None if has_lines or _SENTENCES.search(gold) else gold)
 
 
 def leading_letter(answer: str) -> str | None:

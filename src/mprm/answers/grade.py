@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from mprm.answers.compare import number_in, read_answer, same_answer
-from mprm.answers.extract import final_answer
+from mprm.answers.extract import final_answer, gold_answer
 from mprm.answers.options import LETTERS, choice_in, chosen_letter, letter_of, undecided_letters
 
 Grade = Literal["correct", "incorrect", "failed"]
@@ -71,6 +71,7 @@ def grade(response: str, gold: str, options: Sequence[str] = ()) -> GradedAnswer
             return GradedAnswer("incorrect", answer.key)
         candidates = {letter: options[LETTERS.index(letter)] for letter in (gold_letter, *undecided)}
     else:
+        gold = gold_answer(gold) or gold
         if (is_same := same_answer(answer, read_answer(gold))) is not None:
             return GradedAnswer("correct" if is_same else "incorrect", answer.key)
         # the key stays the response's own: the gold answer must not decide what votes together

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 
 from mprm.answers.compare import ParsedAnswer, read_answer, same_answer
-from mprm.answers.extract import cleaned, final_answer, last_box, leading_letter, stated_answer, trailing_letter
+from mprm.answers.extract import (
+    cleaned,
+    final_answer,
+    last_box,
+    leading_letter,
+    stated_answer,
+    stated_gold,
+    trailing_letter,
+)
 
 LETTERS = ascii_uppercase
 """Names of the options, in order."""
@@ -57,8 +65,8 @@ def with_options(text: str, options: Sequence[str]) -> str:
 def letter_of(answer: str | int, options: Sequence[str], *, text_first: bool = False) -> str | None:
     """The letter of the option that a gold answer names; None when it names none, or several.
 
-    The answer is a letter (``B``, ``(B)``, ``B.``), the text of an option, or its number from 0; with ``text_first``
-    one that could be a letter and an option's text is the text.
+    The answer is a letter (``B``, ``(B)``, ``B.``), the text of an option, its number from 0, or a rationale that
+    ends in one of these; with ``text_first`` one that could be a letter and an option's text is the text.
     """
     if isinstance(answer, int):
         # a number among numbers is the option's text
@@ -68,6 +76,8 @@ def letter_of(answer: str | int, options: Sequence[str], *, text_first: bool = F
     name = cleaned(answer).strip("().: ")
     letter = name if len(name) == 1 and name in LETTERS[: len(options)] else None
     by_text = _letter_by_text(read_answer(answer), options)
+    if letter is None and by_text is None and (gold := stated_gold(answer)) is not None and gold != answer:
+        return letter_of(gold, options, text_first=text_first)
     return by_text or letter if text_first else letter or by_text
 
 

@@ -6,12 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mprm.annotation.annotate import AnnotateConfig, annotate, estimate_cost
-from mprm.annotation.run import check_output
 from mprm.annotation.sample import SampleConfig, sample
 from mprm.annotation.samplers.load import SamplerOptions
 from mprm.cli.arguments import as_json, parsed
 from mprm.config import Json, Option
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, counted
 from mprm.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -74,12 +73,10 @@ def run_annotate(arguments: list[str]) -> int:
     config = options.narrowed(AnnotateConfig)
     questions = options.questions or None
     if options.dry_run:
-        cost = estimate_cost(questions, options.engine_sampler(), config, progress=progress_bar)
+        cost = estimate_cost(questions, options.engine_sampler, config, progress=progress_bar)
         print(as_json(asdict(cost)) if options.json else _cost_text(cost))
         return 0
-    out = str(options.out)
-    check_output(out, questions or options.rollouts_from, force=options.force)  # before a policy is loaded
-    summary = annotate(questions, options.engine_sampler(), out, config, progress=progress_bar)
+    summary = annotate(questions, options.engine_sampler, str(options.out), config, progress=progress_bar)
     print(as_json(asdict(summary)) if options.json else "\n".join(_summary_lines(summary, config)))
     return 0
 
@@ -89,7 +86,7 @@ def _cost_text(cost: CostEstimate) -> str:
     time = f"{hours:,.1f} hours" if hours >= 1 else f"{cost.seconds / 60:,.1f} minutes"
     tokens = f" of {stats['n_tokens']:,.0f} tokens" if stats["n_tokens"] else ""
     return (
-        f"{cost.n_questions:,} questions would make about {stats['n_rollouts']:,.0f} rollouts with"
+        f"{counted(cost.n_questions, 'question')} would make about {stats['n_rollouts']:,.0f} rollouts with"
         f" {stats['n_steps']:,.0f} steps and take {stats['n_continuations']:,.0f} continuations{tokens}:"
         f" {time} at the speed of the {cost.n_tried} that were tried"
         f" ({stats['n_correct'] / max(1, stats['n_continuations']):.0%} of their continuations correct)."
@@ -103,8 +100,8 @@ def _summary_lines(summary: RunSummary, config: AnnotateConfig) -> list[str]:
     new = "new " if config.rollouts_from else ""
     limit = f"{config.max_new_tokens:,} tokens"
     lines = [
-        f"{stats['n_rollouts']:,} rollouts of {summary.n_done:,} questions, {stats['n_steps']:,} steps,"
-        f" in {summary.out}.",
+        f"{counted(stats['n_rollouts'], 'rollout')} of {counted(summary.n_done, 'question')},"
+        f" {counted(stats['n_steps'], 'step')}, in {summary.out}.",
         f"{stats['n_continuations']:,} {new}continuations, {stats['n_correct'] / n_known:.1%} of them correct."
         if n_known
         else "No continuation was missing.",
@@ -127,14 +124,14 @@ def _summary_lines(summary: RunSummary, config: AnnotateConfig) -> list[str]:
             f" ({n_disagreed / n_audited:.2%}) and their scores differ by {stats['audit_shift'] / n_audited:+.3f} on"
             f" average; they have those of all {config.continuations}."
         )
-    if not summary.has_images:
-        lines.append("The questions have no images: the commands that read the rollouts need --text-only.")
     return lines + run_remarks(summary)
 
 
 def run_remarks(summary: RunSummary) -> list[str]:
     """What else is to be known of a run."""
-    lines = []
+    from mprm.data.questions import extracted_golds
+
+    lines = extracted_golds(summary.n_extracted, summary.n_questions)
     if summary.n_resumed:
         lines.append(f"{summary.n_resumed:,} of the questions were done by an earlier run.")
     if summary.renamed_images:
@@ -144,9 +141,9 @@ def run_remarks(summary: RunSummary) -> list[str]:
             " are they the right ones?"
         )
     if summary.n_dropped:
-        lines.append(f"{summary.n_dropped:,} records could not be used, reasons in {summary.dropped_to}.")
+        lines.append(f"{counted(summary.n_dropped, 'record')} could not be used, reasons in {summary.dropped_to}.")
     if summary.n_failed:
-        lines.append(f"{summary.n_failed:,} questions failed, each with its reason in {summary.failed_to}.")
+        lines.append(f"{counted(summary.n_failed, 'question')} failed, each with its reason in {summary.failed_to}.")
     return lines
 
 
@@ -166,13 +163,12 @@ def run_sample(arguments: list[str]) -> int:
     example = "mprm sample questions.jsonl --policy Qwen2.5-VL-7B-Instruct --out candidates.jsonl"
     options = parsed(SampleCommand, arguments, command="sample", example=example)
     options.check_sampler(options.out)
-    check_output(options.out, options.questions, force=options.force)  # before a policy is loaded
     config = options.narrowed(SampleConfig)
-    summary = sample(options.questions, options.sampler(), options.out, config, progress=progress_bar)
+    summary = sample(options.questions, options.sampler, options.out, config, progress=progress_bar)
     if options.json:
         print(as_json(asdict(summary)))
         return 0
-    print(f"{summary.n_done:,} questions with {options.n} candidates each in {summary.out}.")
+    print(f"{counted(summary.n_done, 'question')} with {counted(options.n, 'candidate')} each in {summary.out}.")
     n_truncated, n_candidates = summary.stats["n_truncated"], summary.stats["n_candidates"]
     if n_truncated:
         limit = f"{options.max_new_tokens:,} tokens"

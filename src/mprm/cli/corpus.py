@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from mprm.cli.arguments import as_json, parsed, show_warnings
 from mprm.config import Json, Option, Paths
+from mprm.errors import counted
 from mprm.progress import progress_bar
 from mprm.selection.stats import STATISTICS, ScoreConfig, StatsConfig, score, stats
 
@@ -24,9 +25,9 @@ def run_score(arguments: list[str]) -> int:
     example = "mprm score annotations/*.jsonl --out scores.parquet"
     options = parsed(ScoreCommand, arguments, command="score", example=example)
     summary = score(options.paths, options.out, options.narrowed(ScoreConfig), progress=progress_bar)
-    print(f"{summary.n_rollouts:,} rollouts scored in {options.out}.")
+    print(f"{counted(summary.n_rollouts, 'rollout')} scored in {options.out}.")
     if summary.n_dropped:
-        print(f"{summary.n_dropped:,} bad records dropped, each with its reason in {summary.dropped_to}.")
+        print(f"{counted(summary.n_dropped, 'bad record')} dropped, each with its reason in {summary.dropped_to}.")
     return 0
 
 
@@ -47,7 +48,9 @@ def run_stats(arguments: list[str]) -> int:
     options = parsed(StatsCommand, arguments, command="stats", example=example)
     corpus = stats(options.paths, options.narrowed(StatsConfig), progress=progress_bar)
     if corpus.n_dropped:
-        print(f"mprm stats: {corpus.n_dropped:,} bad records were left out; mprm check lists them", file=sys.stderr)
+        print(
+            f"mprm stats: left out {counted(corpus.n_dropped, 'bad record')}; mprm check lists them", file=sys.stderr
+        )
     sources = corpus.sources if options.by == "source" else {}
     if options.json:
         by_source = {name: entry.as_dict() for name, entry in sources.items()}

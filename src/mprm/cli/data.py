@@ -12,6 +12,7 @@ from mprm.data.check import CheckConfig, CheckReport, check
 from mprm.data.convert import ConvertConfig, convert
 from mprm.data.quickstart import quickstart
 from mprm.data.types import ERRORS, WARNINGS
+from mprm.errors import counted
 from mprm.progress import progress_bar
 
 EXAMPLES = 5
@@ -66,8 +67,9 @@ def _print_check(report: CheckReport, *, list_all: bool) -> None:
         if n > EXAMPLES and not list_all:
             print(f"… and {n - EXAMPLES:,} more of {kind}; --all lists them.")
     print(
-        f"{report.n_records:,} records in {report.n_files:,} files: {report.n_errors:,} errors in"
-        f" {report.n_bad_records:,} records, {report.n_warnings:,} warnings."
+        f"{counted(report.n_records, 'record')} in {counted(report.n_files, 'file')}:"
+        f" {counted(report.n_errors, 'error')} in {counted(report.n_bad_records, 'record')},"
+        f" {counted(report.n_warnings, 'warning')}."
     )
 
 
@@ -87,11 +89,11 @@ def run_convert(arguments: list[str]) -> int:
     if options.json:
         print(as_json(asdict(summary)))
         return 0
-    print(f"{summary.n_records:,} records read, {summary.n_rollouts:,} rollouts in {summary.out}.")
+    print(f"{counted(summary.n_records, 'record')} read, {counted(summary.n_rollouts, 'rollout')} in {summary.out}.")
     if summary.n_dropped:
-        print(f"{summary.n_dropped:,} bad records dropped, each with its reason in {summary.dropped_to}.")
+        print(f"{counted(summary.n_dropped, 'bad record')} dropped, each with its reason in {summary.dropped_to}.")
     for kind, n in summary.warnings.items():
-        print(f"{n:,} warnings of {kind}: see mprm check.")
+        print(f"{counted(n, 'warning')} of {kind}: see mprm check.")
     return 0
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from mprm.cli.arguments import as_json, parsed
 from mprm.config import Json, Option
+from mprm.errors import counted
 from mprm.progress import progress_bar
 from mprm.report.report import ReportConfig, report
 
@@ -30,7 +31,7 @@ def run(arguments: list[str]) -> int:
         print(as_json(asdict(result)))
         return 0
     if result.n_rollouts or result.n_dropped:
-        print(f"{result.n_rollouts:,} rollouts, {result.n_dropped:,} bad records left out.")
+        print(f"{counted(result.n_rollouts, 'rollout')}, {counted(result.n_dropped, 'bad record')} left out.")
     print(f"The page is {result.page} ({result.n_bytes / 1e6:.2f} MB); it opens without a network.")
     if result.figures:
         print(f"{len(result.figures)} figures are in {options.figures}.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from mprm.cli.arguments import as_json, parsed, show_warnings
 from mprm.config import DryRun, Force, Json, Option, Paths
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, counted
 from mprm.progress import progress_bar
 from mprm.selection.select import SelectConfig, select
 
@@ -109,11 +109,11 @@ def _print(selection: Selection, written: list[Written]) -> None:
     dropped = f"{len(selection.dropped):,} dropped"
     if selection.dropped_to:
         dropped += f", each with its reason in {selection.dropped_to}"
-    lines = [f"{selection.n_read:,} records read, {dropped}."]
+    lines = [f"{counted(selection.n_read, 'record')} read, {dropped}."]
     for entry in written:
         n_kept = sum(s.n_rollouts for s in entry.subset.statistics.values())
         where = entry.paths[0] if len(entry.paths) == 1 else f"{len(entry.paths)} files"
-        lines.append(f"{n_kept:,} rollouts in {where}, manifest {entry.manifest}.")
+        lines.append(f"{counted(n_kept, 'rollout')} in {where}, manifest {entry.manifest}.")
     if not written:
         lines.append("Dry run: nothing was written.")
     if not IS_COMPILED:

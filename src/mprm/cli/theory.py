@@ -11,7 +11,7 @@ from mprm.cli.tables import show_summary, show_table
 from mprm.config import Force, Json, Option, Paths
 from mprm.data.corpus import open_corpus
 from mprm.data.output import atomic_write, check_not_inputs, check_overwrite, printable
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, counted
 from mprm.progress import progress_bar
 from mprm.theory.fit import CorpusFit, FitConfig, SourceFit, fit_corpus
 
@@ -36,7 +36,7 @@ def run(arguments: list[str]) -> int:
     words = arguments[arguments[0] == "fit" :]
     example = "mprm theory fit annotations/*.jsonl --rho 0.10"
     options = parsed(FitCommand, words, command="theory fit", example=example)
-    corpus = open_corpus(options.paths, format=options.format, text_only=options.text_only)
+    corpus = open_corpus(options.paths, format=options.format, map=options.map, text_only=options.text_only)
     if options.out is not None:
         check_not_inputs([file.path for file in corpus.files], [options.out])
         check_overwrite(options.out, force=options.force)
@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> int:
         with atomic_write(options.out) as temporary:
             temporary.write_text(as_json(fit.as_dict()) + "\n", encoding="utf-8")
     if fit.n_dropped:
-        print(f"mprm theory: {fit.n_dropped:,} bad records were left out; mprm check lists them", file=sys.stderr)
+        print(f"mprm theory: left out {counted(fit.n_dropped, 'bad record')}; mprm check lists them", file=sys.stderr)
     if options.json:
         print(as_json(fit.as_dict()))
     else:

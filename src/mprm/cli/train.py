@@ -7,6 +7,7 @@ from typing import Annotated
 
 from mprm.cli.arguments import as_json, parsed
 from mprm.config import Force, Json, Option, Paths
+from mprm.errors import counted
 from mprm.training.config import TrainConfig
 
 
@@ -42,7 +43,10 @@ def run(arguments: list[str]) -> int:
         return 0
     data = trained.data
     n_dropped = sum(sum(kinds.values()) for kinds in data["dropped"].values())
-    print(f"{data['rollouts']:,} rollouts with {data['steps']:,} steps, {data['positive_steps']:,} of them positive.")
+    print(
+        f"{counted(data['rollouts'], 'rollout')} with {counted(data['steps'], 'step')},"
+        f" {data['positive_steps']:,} of them positive."
+    )
     if data["steps_lost_to_truncation"]:
         print(
             f"{data['steps_lost_to_truncation']:,} steps of {data['rollouts_truncated']:,} rollouts were truncated"

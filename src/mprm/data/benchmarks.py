@@ -31,7 +31,7 @@ from mprm.data.output import Dropped, hash_file
 from mprm.data.records import DataFile, Paths, find_files, read_records
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.types import CORRECT, IGNORED, INCORRECT, WARNINGS, BadRecord, Chain, Issues, Solution, problem_key
-from mprm.errors import DataError, shown
+from mprm.errors import DataError, counted, shown
 
 Notes = dict[str, list[str]]
 """What is odd about some records, and where they are."""
@@ -133,7 +133,7 @@ def read_benchmark(
         if content in seen:
             notes.setdefault(OCCURS_TWICE, []).append(solution.location)
         seen.add(content)
-    lines = [f"{len(where):,} records: {text} (the first {where[0]})" for text, where in notes.items()]
+    lines = [f"{counted(len(where), 'record')}: {text} (the first {where[0]})" for text, where in notes.items()]
     return Benchmark(solutions=tuple(solutions), files=tuple(files), notes=tuple(lines))
 
 
@@ -345,7 +345,9 @@ def parse_vlrmbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
 
 
 BENCHMARK_FORMATS: dict[str, BenchmarkFormat] = by_name(
-    BenchmarkFormat("visualprocessbench", _is_visualprocessbench, parse_visualprocessbench, needs_image=True),
+    BenchmarkFormat(
+        "visualprocessbench", has("response", when=_is_visualprocessbench), parse_visualprocessbench, needs_image=True
+    ),
     BenchmarkFormat("processbench", has("problem", "steps", "label"), parse_processbench),
     BenchmarkFormat(
         "prmbench",

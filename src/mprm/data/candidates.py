@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from mprm.answers.extract import stated_gold
+from mprm.answers.options import letter_of
 from mprm.data.format import (
     Data,
     Format,
@@ -20,6 +22,7 @@ from mprm.data.format import (
     read_items,
     text_field,
 )
+from mprm.data.questions import read_gold
 from mprm.data.rollout_formats import STEP_END
 from mprm.data.types import STEP_SEPARATOR, BadRecord, Candidate, CandidateSet, Issues, Question, split_steps
 from mprm.errors import shown
@@ -77,6 +80,10 @@ def _parser(
         entry = CandidateSet(question=question, candidates=candidates, location="")
         if not entry.is_labelled and not question.answer:
             raise BadRecord('neither "answer" nor "labels" is given; expected one, to tell who is right')
+        if not entry.is_labelled:
+            gold = letter_of(question.answer, question.options) or read_gold(question.answer)
+            is_extracted = stated_gold(question.answer) is not None
+            entry = replace(entry, question=replace(question, answer=gold, is_extracted=is_extracted))
         return (entry,)
 
     return parse

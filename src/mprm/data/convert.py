@@ -91,6 +91,11 @@ def output_forbids(to: str | None) -> str | None:
     return ROLLOUT_FORMATS[to].forbids if to in ROLLOUT_FORMATS else None
 
 
+def output_needs_image(to: str | None) -> bool:
+    """Whether every rollout must have an image, because the output format is one of images."""
+    return to == "parquet" or (to is not None and ROLLOUT_FORMATS[to].has_images)
+
+
 def check_labels_fit(formats: Iterable[tuple[str, RolloutFormat]], target: Target) -> None:
     """Stop when the target needs MC scores that a file does not have."""
     for path, fmt in formats if target.needs_mc else ():
@@ -364,7 +369,12 @@ def convert(
         raise ConfigError("name the output format with --to")
     with Outputs(out, force=config.force) as outputs:
         corpus = open_corpus(
-            paths, format=config.format, text_only=config.text_only, forbids=output_forbids(target.format)
+            paths,
+            format=config.format,
+            map=config.map,
+            text_only=config.text_only,
+            forbids=output_forbids(target.format),
+            needs_image=output_needs_image(target.format),
         )
         check_labels_fit(corpus.formats.items(), target)
         check_not_inputs([file.path for file in corpus.files], [out, out + MANIFEST_SUFFIX, dropped_path(out)])
@@ -396,6 +406,7 @@ def convert(
                 "to": target.format,
                 "tau": config.tau,
                 "skip_bad": config.skip_bad,
+                "map": config.map,
                 "text_only": corpus.options.text_only,
             },
             inputs=corpus.manifest_entries(hashes),

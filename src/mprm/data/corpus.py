@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
 from pathlib import Path
@@ -26,8 +28,9 @@ from mprm.data.records import (
     is_deep,
     is_utf8,
     lines_of,
+    mapped,
 )
-from mprm.data.rollout_formats import ROLLOUT_FORMATS, RolloutFormat, write_raw
+from mprm.data.rollout_formats import ROLLOUT_FORMATS, RolloutFormat, write_raw, write_trl
 from mprm.data.types import BadRecord, Issues, Rollout, ValidationOptions, validate
 from mprm.errors import IN_MEMORY, ConfigError, DataError, MissingDependencyError, location
 
@@ -169,6 +172,10 @@ class Corpus(Tabular):
     options: ValidationOptions = field(default_factory=ValidationOptions)
     _frame: TemporaryFolder | None = None
     """Holds the file behind a corpus that was made from a frame."""
+    _flat: TemporaryFolder | None = None
+    """Holds the files that `flattened` made."""
+    origins: Mapping[str, tuple[str, Sequence[int] | None]] = field(default_factory=dict)
+    """Of each file that `flattened` made: the file of the corpus, and the line of each rollout in it."""
 
     @property
     def n_bytes(self) -> int:
@@ -205,9 +212,14 @@ class Corpus(Tabular):
                 elif on_issues is not None:
                     on_issues(location(path, line), issues)
                 for rollout in rollouts:
-                    yield LocatedRollout(path, line, rollout.source or chunk.source, rollout, raw)
+                    yield LocatedRollout(*self.origin(path, line), rollout.source or chunk.source, rollout, raw)
             first_line += lines.n_lines
         check_unchanged(self.files)
+
+    def origin(self, path: str, line: int) -> tuple[str, int]:
+        """File and line that a rollout was read from, from those of its chunk."""
+        path, lines = self.origins.get(path, (path, None))
+        return path, line if lines is None else lines[line - 1]
 
     def manifest_entries(self, hashes: InputHashes) -> list[dict[str, Any]]:
         """Path, size, hash and format of every input file, as it was read; no hash for files behind URLs."""
@@ -229,6 +241,34 @@ class Corpus(Tabular):
         return arrow_table((located.rollout, located.source) for located in self.located())
 
 
+def flattened(corpus: Corpus, on_bad: Callable[[Dropped], Any] | None) -> Corpus:
+    """The corpus with one rollout a line, and nothing else.
+
+    Files that keep several rollouts in one record, or one in several, are written anew to a temporary folder: in
+    v1.1-Raw form where they have MC scores, else in TRL's.
+    """
+    if corpus.origins or not any(fmt.many for fmt in corpus.formats.values()):
+        return corpus
+    folder, chunks, origins = TemporaryFolder(), list[Chunk](), dict[str, tuple[str, Sequence[int] | None]]()
+    for file in corpus.files:
+        fmt, own = corpus.formats[file.path], tuple(chunk for chunk in corpus.chunks if chunk.path == file.path)
+        if not fmt.many:
+            chunks += own
+            continue
+        has_mc = fmt.labels == "mc"
+        options = replace(corpus.options, needs_image=corpus.options.needs_image or has_mc)
+        path, lines, name = folder.path / f"{len(origins)}.jsonl", array("q"), "visualprm-raw" if has_mc else "trl"
+        with writing(tempfile.gettempdir()), path.open("wb") as out:
+            for located in replace(corpus, files=(file,), chunks=own, options=options).located(on_bad):
+                record = write_raw(located.rollout, 0.0) if has_mc else write_trl(located.rollout, 0.5)
+                out.write(msgspec.json.encode(record) + b"\n")
+                lines.append(located.line)
+        origins[str(path)] = file.path, lines
+        flat = replace(file, path=str(path), container="plain", n_bytes=path.stat().st_size)
+        chunks += [replace(chunk, format=name) for chunk in chunks_of(flat)]
+    return replace(corpus, chunks=tuple(chunks), _flat=folder, origins=origins)
+
+
 def drop_or_raise(dropped: Dropped, on_bad: Callable[[Dropped], Any] | None) -> None:
     """Hand a bad record to ``on_bad``, or stop with a `DataError` where there is none."""
     if on_bad is not None:
@@ -246,9 +286,11 @@ def open_corpus(
     paths: Paths | Any,
     *,
     format: str | None = None,
+    map: Mapping[str, str] | Sequence[str] = (),
     text_only: bool = False,
     image_root: str | Path | None = None,
     forbids: str | None = None,
+    needs_image: bool = False,
 ) -> Corpus:
     """Find the files and recognise their formats; only each file's first record is read yet.
 
@@ -259,12 +301,17 @@ def open_corpus(
         table, or a list of dicts; or a corpus, to be validated by more than it was.
     format
         Name of the format, where the first record must not decide.
+    map
+        The records' own key of each field that they call otherwise: ``{"scores": "mc"}`` or ``["scores=mc"]``.
     text_only
-        Accept records without an image.
+        Accept records without an image. It is so without a word where no record has one, and where the manifest of a
+        file says that it was so when mprm wrote it.
     image_root
         Folder that must hold every image.
     forbids
         Text that no step or question may hold.
+    needs_image
+        Whether records of formats without images need one, too, as they are written to a format with images.
 
     Examples
     --------
@@ -279,29 +326,68 @@ def open_corpus(
             text_only=text_only or paths.options.text_only,
             image_root=None if image_root is None else image_folder(image_root) or paths.options.image_root,
             forbids=forbids or paths.options.forbids,
+            needs_image=needs_image or paths.options.needs_image,
         )
         return replace(paths, options=options)
     folder = None
     if is_frame(paths):
         folder = TemporaryFolder()
         paths = write_frame(paths, folder.path / IN_MEMORY / "frame.jsonl")
-    options = ValidationOptions(
-        text_only=text_only, image_root=None if image_root is None else image_folder(image_root), forbids=forbids
-    )
-    files = tuple(find_files(paths))
+    files, key_map = tuple(find_files(paths)), _key_map(map)
     formats: dict[str, RolloutFormat] = {}
     chunks: list[Chunk] = []
     for file in files:
-        pieces = chunks_of(file)
+        pieces = [replace(piece, key_map=key_map) for piece in chunks_of(file)]
         fmt, is_array = _format_of_file(file, format, pieces)
         formats[file.path] = fmt
         if pieces and (is_array or fmt.regroup is not None):
-            pieces = [
-                Chunk(file.path, file.container, file.source, pieces[0].start, pieces[-1].stop, is_array=is_array)
-            ]
+            pieces = [replace(pieces[0], stop=pieces[-1].stop, is_array=is_array)]
         for piece in pieces:
             chunks += _split_by_source(file, replace(piece, format=fmt.name))
+    options = ValidationOptions(
+        text_only=text_only or _is_text_only(files, formats, chunks, needs_image=needs_image),
+        needs_image=needs_image,
+        image_root=None if image_root is None else image_folder(image_root),
+        forbids=forbids,
+    )
     return Corpus(files, formats, tuple(chunks), options, folder)
+
+
+def _key_map(entries: Mapping[str, str] | Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """(field, key) of each entry of ``FIELD=KEY``, several of which may be joined with commas."""
+    if isinstance(entries, Mapping):
+        return tuple(entries.items())
+    pairs = [part.partition("=") for entry in entries for part in entry.split(",")]
+    for name, sign, key in pairs:
+        if not name or not sign or not key:
+            raise ConfigError(f"map takes FIELD=KEY, such as steps=solution_steps; got {name + sign + key!r}")
+    return tuple((name, key) for name, _, key in pairs)
+
+
+NAMES_IMAGE = re.compile(rb'"image"\s*+:\s*+(?!null|""|\[\s*+\])')
+
+
+def _is_text_only(
+    files: Iterable[DataFile], formats: Mapping[str, RolloutFormat], chunks: list[Chunk], *, needs_image: bool
+) -> bool:
+    """Whether records would need an image, and none has one, or a file's manifest says that some have none."""
+    some = [
+        file
+        for file in files
+        if needs_image or (fmt := formats[file.path]).has_images or (fmt.many and fmt.labels == "mc")
+    ]
+    return bool(some) and all(
+        ((manifest := _manifest_of(file)) is not None and manifest.config.text_only)
+        or not any(_names_image(chunk) for chunk in chunks if chunk.path == file.path)
+        for file in some
+    )
+
+
+def _names_image(chunk: Chunk) -> bool:
+    if not chunk.is_range:
+        return any(NAMES_IMAGE.search(line) for line in lines_of(chunk))
+    with mapped(chunk) as data:
+        return chunk.start == 0 and NAMES_IMAGE.search(data) is not None
 
 
 def _format_of_file(file: DataFile, name: str | None, chunks: list[Chunk]) -> tuple[RolloutFormat, bool]:
@@ -354,8 +440,13 @@ class _Output(msgspec.Struct):
     source_bytes: dict[str, int] | None = None
 
 
+class _ManifestConfig(msgspec.Struct):
+    text_only: bool = False
+
+
 class _Manifest(msgspec.Struct):
     output: _Output
+    config: _ManifestConfig = msgspec.field(default_factory=_ManifestConfig)
 
 
 def _split_by_source(file: DataFile, chunk: Chunk) -> Iterator[Chunk]:
@@ -372,17 +463,23 @@ def _split_by_source(file: DataFile, chunk: Chunk) -> Iterator[Chunk]:
             start = stop
 
 
-def _source_ends(file: DataFile) -> list[tuple[str, int]]:
-    """(source, end of its bytes) in order; empty where no manifest fits the file."""
+def _manifest_of(file: DataFile) -> _Manifest | None:
+    """The manifest that mprm wrote with the file; None where there is none, or the file was changed since."""
     path = Path(file.path + MANIFEST_SUFFIX)
     try:
         if Path(file.path).stat().st_mtime_ns > path.stat().st_mtime_ns:
-            return []  # written to after its manifest
-        output = msgspec.json.decode(path.read_bytes(), type=_Manifest).output
+            return None  # written to after its manifest
+        manifest = msgspec.json.decode(path.read_bytes(), type=_Manifest)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
+        return None
+    return manifest if manifest.output.n_bytes == file.n_bytes else None
+
+
+def _source_ends(file: DataFile) -> list[tuple[str, int]]:
+    """(source, end of its bytes) in order; empty where no manifest fits the file."""
+    output = manifest.output if (manifest := _manifest_of(file)) is not None else None
+    if output is None or not output.source_bytes or sum(output.source_bytes.values()) != file.n_bytes:
         return []
-    if not output.source_bytes or not output.n_bytes == sum(output.source_bytes.values()) == file.n_bytes:
-        return []  # the file was changed after mprm wrote it
     return list(zip(output.source_bytes, accumulate(output.source_bytes.values()), strict=True))
 
 

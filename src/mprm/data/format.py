@@ -25,13 +25,23 @@ SHOWN = 20
 """How many bad records or missing files an error lists."""
 
 
+class has:  # noqa: N801 - reads as a function
+    """``matches`` of a format whose records have all of these fields, and pass ``when``."""
+
+    def __init__(self, *keys: str, when: Callable[[Data], bool] | None = None) -> None:
+        self.keys, self.when = keys, when
+
+    def __call__(self, data: Data) -> bool:
+        return all(key in data for key in self.keys) and (self.when is None or self.when(data))
+
+
 @dataclass(frozen=True, slots=True)
 class Format(Generic[T]):
     """One way in which people store rollouts, questions, benchmarks or candidates."""
 
     name: str
     """As users type it after ``--format`` and ``--to``."""
-    matches: Callable[[Data], bool]
+    matches: has
     """Whether a file with this first record is in the format."""
     parse: Callable[[Data, Issues], tuple[T, ...]]
     """The record's items; what is wrong is added to the issues, or ends the parse with a `BadRecord`."""
@@ -43,11 +53,6 @@ FormatT = TypeVar("FormatT", bound=Format[Any])
 def by_name(*formats: FormatT) -> dict[str, FormatT]:
     """A registry: the first format whose ``matches`` holds for a file's first record is taken."""
     return {fmt.name: fmt for fmt in formats}
-
-
-def has(*keys: str) -> Callable[[Data], bool]:
-    """``matches`` of a format whose records have all of these fields."""
-    return lambda data: all(key in data for key in keys)
 
 
 def format_named(name: str, formats: Mapping[str, FormatT], kind: str) -> FormatT:
@@ -63,9 +68,28 @@ def format_of(data: Data, formats: Mapping[str, FormatT], kind: str) -> FormatT:
         if fmt.matches(data):
             return fmt
     keys = ", ".join(sorted(map(str, data))[:12]) or "none"
+
+    def missing(fmt: FormatT) -> dict[str, str]:
+        """The format's fields that the record lacks, each with a key that its name is part of, or KEY."""
+        absent = [key for key in fmt.matches.keys if key not in data]
+        return {
+            key: next((own for own in map(str, data) if key in own or (len(own) > 2 and own in key)), "KEY")
+            for key in absent
+        }
+
+    def distance(fmt: FormatT) -> float:
+        return sum(1.0 if key == "KEY" else 0.5 for key in missing(fmt).values()) / len(fmt.matches.keys)
+
+    near = min(reversed(list(formats.values())), key=distance)  # the last of them has the plainest fields
+    absent = missing(near)
+    why = f"it misses {', '.join(absent)}" if absent else f"its {' and '.join(near.matches.keys)} hold something else"
+    remedy = f"name one with --format: {', '.join(formats)}"
+    if kind == "rollout" and absent:
+        words = ",".join(f"{name}={key}" for name, key in absent.items())
+        remedy = f"say which fields these are, as --map {words}, or {remedy}"
     raise BadRecord(
-        f"the record has the fields {keys}, which fit no known {kind} format;"
-        f" name one with --format: {', '.join(formats)}"
+        f"the record has the fields {keys}, which fit no known {kind} format; nearest is {near.name}: {why}."
+        f" {remedy[0].upper()}{remedy[1:]}"
     )
 
 

@@ -133,7 +133,7 @@ def check_images_exist(benchmark: Benchmark, root: str | Path | None) -> None:
         raise DataError(
             f"{locations[outside]}: image path {outside!r} leaves the image root; expected a path below it"
         )
-    missing = [f"{image} ({where})" for image, where in locations.items() if not (folder / image).is_file()]
+    missing = [f"{image} ({where})" for image, where in locations.items() if not is_file(folder / image)]
     if missing:
         raise InputNotFoundError(
             f"{len(missing):,} of {len(locations):,} images are not under {folder}; put them there or name another"
@@ -316,7 +316,7 @@ def image_files(question: Question, root: str | Path | None) -> tuple[Path, ...]
         if root is not None and leaves_root(image, Path(root).expanduser()):
             raise DataError(f"{owner}: image path {image!r} leaves the image root; expected a path below it")
         path = Path(root or ".").expanduser() / image
-        if not path.is_file():
+        if not is_file(path):
             raise DataError(f"{owner}: image {path} does not exist; say with --image-root where the images are")
         paths.append(path)
     return tuple(paths)

@@ -12,13 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mprm.answers.extract import gold_answer, stated_gold
 from mprm.answers.options import LETTERS, letter_of, options_in, with_options
 from mprm.data.format import Data, Format, by_name, check_no_bad, has, read_items
 from mprm.data.images import IMAGE_MARK, find_images
 from mprm.data.output import hash_file
 from mprm.data.records import find_files
 from mprm.data.types import BadRecord, Issues, Question
-from mprm.errors import DataError, shown
+from mprm.errors import DataError, counted, shown
 
 REMEDY = "Fix or remove these records; docs/questions.md shows what each format needs."
 
@@ -52,10 +53,9 @@ def read_questions(
     bad: list[str] = []
     locations: dict[str, str] = {}
     for record, (item,), _ in read_items(paths, QUESTION_FORMATS, "question", format, bad):
-        question = replace(item, id=item.id or record.key or "", source=item.source or record.file.source)
-        if not question.id:
-            bad.append(f'{record.location}: the field "id" is missing; expected text')
-        elif question.id in locations:
+        made_id = f"{Path(record.file.path).name}:{record.line}"
+        question = replace(item, id=item.id or record.key or made_id, source=item.source or record.file.source)
+        if question.id in locations:
             other = locations[question.id]
             bad.append(f'{record.location}: the id "{question.id}" is taken by {other}; expected another one')
         else:
@@ -183,6 +183,23 @@ def _options(data: Data, key: str) -> tuple[str, ...]:
     return options
 
 
+def read_gold(text: str) -> str:
+    """The gold answer alone; raises `BadRecord` for a rationale that does not state it."""
+    gold = gold_answer(text)
+    if gold is None:
+        raise BadRecord(
+            f"the gold answer {shown(text)} is several lines or sentences and states no final answer; expected the"
+            r' answer alone, or at the end "#### 18", "\boxed{18}" or "The answer is 18"'
+        )
+    return gold
+
+
+def extracted_golds(n: int, n_questions: int) -> list[str]:
+    """A line on the gold answers that were read out of longer ones; none where there are none."""
+    share = f"{n:,} of {counted(n_questions, 'question')} ({n / max(1, n_questions):.1%})"
+    return [f'The gold answers of {share} were read out of longer text, such as "#### 18".'] if n else []
+
+
 def _gold_letter(answer: str | int, options: Sequence[str], *, text_first: bool = False) -> str:
     """The letter of the right option."""
     letter = letter_of(answer, options, text_first=text_first)
@@ -210,16 +227,37 @@ def _question(
     id_key: str = "id",
     images: tuple[str, ...] | None = None,
 ) -> tuple[Question, ...]:
-    """The record's one question; a missing id is filled in by the reader where the file gives records a key."""
+    """The record's one question; a missing id is filled in by the reader."""
+    raw = data.get("answer") if options else answer
     question = Question(
         id=_text(data, id_key, default=""),
         question=_question_text(text, options),
-        answer=answer,
+        answer=answer if options else read_gold(answer),
         images=_images(data, "image") if images is None else images,
         source=source,
         options=tuple(options),
+        is_extracted=isinstance(raw, str) and stated_gold(raw) is not None,
     )
     return (question,)
+
+
+def _is_gsm8k(data: Data) -> bool:
+    answer = data.get("answer")
+    return data.keys() == {"question", "answer"} and isinstance(answer, str) and "\n#### " in answer
+
+
+def parse_gsm8k(data: Data, _issues: Issues) -> tuple[Question, ...]:
+    """GSM8K: the gold answer is a rationale whose last line is ``#### 18``."""
+    return _question(data, "gsm8k", _text(data, "question"), _text(data, "answer"), images=())
+
+
+MATH_GOLDS = ("answer", "final_answer", "solution")
+
+
+def parse_math500(data: Data, _issues: Issues) -> tuple[Question, ...]:
+    """MATH and MATH-500: the gold answer, else the solution, whose last box holds it."""
+    source, id_key = ("math500", "unique_id") if "unique_id" in data else ("math", "id")
+    return _question(data, source, _text(data, "problem"), _text(data, *MATH_GOLDS), id_key=id_key, images=())
 
 
 def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
@@ -231,10 +269,6 @@ def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
         answer = _gold_letter(value if isinstance(value, int) else answer, options)
     images = _images(data, "image", needed=False)
     return _question(data, _text(data, "source", default=""), text, answer, options, images=images)
-
-
-def _is_dynamath(data: Data) -> bool:
-    return {"question", "answer", "image", "answer_type", "subject", "level"} <= data.keys() and "pid" not in data
 
 
 def parse_dynamath(data: Data, _issues: Issues) -> tuple[Question, ...]:
@@ -287,14 +321,18 @@ def parse_mathvista(data: Data, _issues: Issues) -> tuple[Question, ...]:
         if unit := _text(data, "unit", default=""):
             text += f" (Unit: {unit})"
         precision = data.get("precision")
-        if _text(data, "answer_type", default="") == "float" and isinstance(precision, int | float):
+        if (
+            _text(data, "answer_type", default="") == "float"
+            and isinstance(precision, int | float)
+            and abs(precision) < 100
+        ):
             text += f"\nGive the answer with {precision:.0f} digit(s) after the point."
     return _question(data, "mathvista", text, answer, options, id_key="pid")
 
 
 def _is_mm_k12(data: Data) -> bool:
-    is_seed = {"id", "question", "correct_answer", "image_path"} <= data.keys()
-    is_hub = {"id", "question", "answer", "subject", "image"} <= data.keys() and "options" not in data
+    is_seed = {"correct_answer", "image_path"} <= data.keys()
+    is_hub = {"answer", "subject", "image"} <= data.keys() and "options" not in data
     return is_seed or is_hub
 
 
@@ -328,8 +366,14 @@ QUESTION_FORMATS: dict[str, Format[Question]] = by_name(
     Format("mathverse", has("sample_index", "problem_version", "question_type", "answer"), parse_mathverse),
     Format("mathvista", has("pid", "question", "choices", "question_type"), parse_mathvista),
     Format("olympiadbench", has("id", "question", "final_answer", "answer_type"), parse_olympiadbench),
-    Format("dynamath", _is_dynamath, parse_dynamath),
+    Format(
+        "dynamath",
+        has("question", "answer", "image", "answer_type", "subject", "level", when=lambda data: "pid" not in data),
+        parse_dynamath,
+    ),
     Format("mathvision", has("id", "question", "options", "answer", "image", "level", "subject"), parse_mathvision),
-    Format("mm-k12", _is_mm_k12, parse_mm_k12),
+    Format("mm-k12", has("id", "question", when=_is_mm_k12), parse_mm_k12),
+    Format("math500", has("problem", when=lambda data: not data.keys().isdisjoint(MATH_GOLDS)), parse_math500),
+    Format("gsm8k", has("question", "answer", when=_is_gsm8k), parse_gsm8k),
     Format("plain", has("question", "answer"), parse_plain),  # last: most others have its fields too
 )

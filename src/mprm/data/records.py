@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, cast
 from urllib.parse import unquote
@@ -34,7 +34,7 @@ DATA_FILE = re.compile(r"\.(?:jsonl|ndjson|json)(?:\.gz|\.zst)?$|\.parquet$")
 """Endings of files of rollouts."""
 CSV_FILE = re.compile(r"\.csv(?:\.gz|\.zst)?$")
 IN_FOLDER = re.compile(r"\.(?:jsonl|ndjson)(?:\.gz|\.zst)?$|\.parquet$")
-"""Files that are taken from a folder; a .json file must be named itself, as it is seldom a list of records."""
+"""Files that are taken from a folder, and .json files that begin with a list of records."""
 SHARD = re.compile(r"-\d{3,}-of-\d{3,}$")
 CHUNK_BYTES = 16 << 20
 MAX_LINE_BYTES = 64 << 20
@@ -142,10 +142,12 @@ def find_files(paths: Paths) -> list[DataFile]:
 def _local_matches(path: str) -> Iterable[tuple[str, int]]:
     here = Path(path).expanduser()
     if here.is_dir():
-        below = (p for p in sorted(here.rglob("*")) if p.is_file() and _is_data(p.name))
+        below = (p for p in sorted(here.rglob("*")) if p.is_file() and (_is_data(p.name) or _is_json_list(p)))
         inside = [str(p) for p in below if not any(part.startswith(".") for part in p.relative_to(here).parts)]
         if not inside:
-            raise InputNotFoundError(f"{path}: the folder holds no .jsonl, .jsonl.gz, .jsonl.zst or .parquet files")
+            raise InputNotFoundError(
+                f"{path}: the folder holds no .jsonl, .jsonl.gz, .jsonl.zst or .parquet files, and no .json list"
+            )
     else:
         # a name that exists is meant as it stands, even if it holds * or [
         inside = [str(here)] if here.exists() else sorted(glob.glob(str(here), recursive=True))  # noqa: PTH207 - any pattern
@@ -177,6 +179,14 @@ def _is_data(name: str) -> bool:
     return not name.startswith(".") and bool(IN_FOLDER.search(name)) and not is_dropped
 
 
+def _is_json_list(path: Path) -> bool:
+    """Whether the file is a .json file with one list; one of another kind must be named itself."""
+    if path.suffix != ".json":
+        return False
+    with _reading(str(path)), path.open("rb") as handle:
+        return handle.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of one file, small enough to be one task."""
@@ -192,11 +202,13 @@ class Chunk:
     """Name of the file's format."""
     is_array: bool = False
     """Whether the file is one JSON array instead of JSON lines."""
+    key_map: tuple[tuple[str, str], ...] = ()
+    """(field, key) of each field that the records call otherwise."""
 
     @property
     def is_range(self) -> bool:
         """Whether bytes of the file can be copied without reading lines."""
-        return self.container == "plain" and not self.is_array and not is_url(self.path)
+        return self.container == "plain" and not self.is_array and not self.key_map and not is_url(self.path)
 
     @property
     def n_bytes(self) -> int:
@@ -221,6 +233,10 @@ def chunks_of(file: DataFile) -> list[Chunk]:
 
 def lines_of(chunk: Chunk) -> Iterator[bytes]:
     """Each line that begins in the chunk, with its line end; array items and Parquet rows as JSON lines."""
+    if chunk.key_map:
+        fields = {key: field for field, key in chunk.key_map}
+        yield from (_renamed(line, fields) for line in lines_of(replace(chunk, key_map=())))
+        return
     with _reading(chunk.path):
         if chunk.container == "parquet":
             yield from _parquet_lines(chunk)
@@ -235,6 +251,16 @@ def lines_of(chunk: Chunk) -> Iterator[bytes]:
                     start = end
         else:
             yield from _streamed_lines(chunk)
+
+
+def _renamed(line: bytes, fields: Mapping[str, str]) -> bytes:
+    """The record with other names for its fields, and the same values; a line that is no record as it is."""
+    try:
+        data = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        return line
+    kept = {key: value for key, value in data.items() if key not in fields.values() or key in fields}
+    return msgspec.json.encode({fields.get(key, key): value for key, value in kept.items()}) + b"\n"
 
 
 @contextmanager
@@ -486,7 +512,7 @@ def _decode_again(line: bytes) -> Any:
     if text.startswith("\ufeff"):
         return BadRecord("the line begins with a byte-order mark; save the file as UTF-8 without it", "not_json")
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_int=_whole)
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return BadRecord("the text holds half of a surrogate pair (\\ud800 to \\udfff)", "not_utf8")
@@ -495,6 +521,14 @@ def _decode_again(line: bytes) -> Any:
     except ValueError as error:
         return BadRecord(f"not JSON: {error}", "not_json")
     return data
+
+
+def _whole(digits: str) -> int | float:
+    """The whole number; infinite where it has more digits than Python reads (4,300), as for any other reader."""
+    try:
+        return int(digits)
+    except ValueError:
+        return float(digits)
 
 
 class Record(NamedTuple):
@@ -564,7 +598,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 def _items(text: str) -> Iterator[tuple[int, str | None, str | BadRecord]]:
     """(line, key, JSON text) of each value of one array or object; a `BadRecord` last where it breaks off."""
-    decode = json.JSONDecoder().raw_decode
+    decode = json.JSONDecoder(parse_int=_whole).raw_decode
 
     def skip_space(position: int) -> int:
         return cast(re.Match[str], _SPACE.match(text, position)).end()
@@ -608,7 +642,7 @@ def _items(text: str) -> Iterator[tuple[int, str | None, str | BadRecord]]:
 def _csv_list(cell: str) -> Any:
     if is_deep(cell.encode("utf-8", "surrogatepass")):
         raise ValueError(f"the list is nested more than {MAX_DEPTH} deep")
-    return json.loads(cell)
+    return json.loads(cell, parse_int=_whole)
 
 
 def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:

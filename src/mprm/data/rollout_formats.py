@@ -384,6 +384,17 @@ def parse_rated_steps(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     return (Rollout(question=question, steps=steps),)
 
 
+def parse_scored_steps(data: Data, issues: Issues) -> tuple[Rollout, ...]:
+    """The record's one rollout: lists of steps and of scores or booleans; what ``--map`` makes of others' records."""
+    question = text_field(data, "question", issues)
+    texts, scores = list_field(data, "steps", issues), list_field(data, "scores", issues)
+    if question is None or texts is None or scores is None:
+        return ()
+    steps = steps_with_labels(texts, scores, step_key="steps", label_key="scores")
+    answer, source = optional_text(data, "answer", issues), optional_text(data, "source", issues)
+    return (Rollout(question=question, steps=steps, images=image_field(data, issues), answer=answer, source=source),)
+
+
 def _is_prm800k(data: Data) -> bool:
     question, label = data.get("question"), data.get("label")
     return isinstance(question, dict) and "problem" in question and isinstance(label, dict) and "steps" in label
@@ -570,7 +581,7 @@ def _children(node: dict[str, Any], issues: Issues) -> list[Any]:
 ROLLOUT_FORMATS: dict[str, RolloutFormat] = by_name(
     RolloutFormat(
         "visualprm-raw",
-        lambda data: "steps_with_score" in data and "source" not in data,
+        has("steps_with_score", when=lambda data: "source" not in data),
         parse_raw,
         write_raw,
         title="VisualPRM400K-v1.1-Raw",
@@ -586,11 +597,19 @@ ROLLOUT_FORMATS: dict[str, RolloutFormat] = by_name(
         decode=decode_raw,
     ),
     RolloutFormat(
-        "mm-prm", _is_mm_prm, parse_mm_prm, write_mm_prm, title="MM-PRM", labels="either", forbids=PRM_TOKEN
+        "mm-prm",
+        has("conversations", when=_is_mm_prm),
+        parse_mm_prm,
+        write_mm_prm,
+        title="MM-PRM",
+        labels="either",
+        forbids=PRM_TOKEN,
     ),
     RolloutFormat(
         "mm-prm-soft",
-        lambda _data: False,  # one record cannot tell soft from hard: "either" above decides
+        has(
+            "conversations", when=lambda _data: False
+        ),  # one record cannot tell soft from hard: "either" above decides
         parse_mm_prm,
         write_mm_prm_soft,
         title="MM-PRM with soft labels",
@@ -599,7 +618,7 @@ ROLLOUT_FORMATS: dict[str, RolloutFormat] = by_name(
     ),
     RolloutFormat(
         "visualprm",
-        _is_visualprm,
+        has("conversations", when=_is_visualprm),
         parse_visualprm,
         write_visualprm,
         title="VisualPRM400K, conversation form",
@@ -613,8 +632,21 @@ ROLLOUT_FORMATS: dict[str, RolloutFormat] = by_name(
         title="TRL stepwise supervision",
         has_images=False,
     ),
-    RolloutFormat("math-shepherd", _is_math_shepherd, parse_math_shepherd, title="Math-Shepherd", has_images=False),
-    RolloutFormat("prm800k", _is_prm800k, parse_prm800k, title="PRM800K", has_images=False, many=True),
+    RolloutFormat(
+        "math-shepherd",
+        has("input", "label", when=_is_math_shepherd),
+        parse_math_shepherd,
+        title="Math-Shepherd",
+        has_images=False,
+    ),
+    RolloutFormat(
+        "prm800k",
+        has("question", "label", when=_is_prm800k),
+        parse_prm800k,
+        title="PRM800K",
+        has_images=False,
+        many=True,
+    ),
     RolloutFormat(
         "stepwise-critic",
         has("instruction", "responses", "next_response", "rating"),
@@ -639,6 +671,14 @@ ROLLOUT_FORMATS: dict[str, RolloutFormat] = by_name(
         labels="mc",
         has_images=False,
         many=True,
+    ),
+    RolloutFormat(
+        "scored-steps",
+        has("question", "steps", "scores"),
+        parse_scored_steps,
+        title="lists of steps and scores",
+        labels="either",
+        has_images=False,
     ),
 )
 WRITABLE = tuple(name for name, fmt in ROLLOUT_FORMATS.items() if fmt.write is not None)

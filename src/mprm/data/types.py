@@ -95,6 +95,8 @@ class Question:
     source: str = ""
     options: tuple[str, ...] = ()
     """The texts of options A, B, C, …; empty for open answers."""
+    is_extracted: bool = False
+    """Whether the answer was read out of a longer one, such as a rationale that ends in ``#### 18``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +252,7 @@ ERRORS: dict[str, str] = {
     "no_image": "the record names no image",
     "image_outside_root": "an image path is absolute or leaves the image root",
     "image_missing": "an image file is not under the image root",
-    "separator_in_text": "the text holds the mark that ends a step, so the steps could not be separated",
+    "separator_in_text": "the text holds a mark of the output format, so the steps could not be separated",
 }
 """Kinds that make a record unusable, with what each means."""
 
@@ -342,10 +344,16 @@ class ValidationOptions:
 
     text_only: bool = False
     """Records need no image."""
+    needs_image: bool = False
+    """Else they need one, in formats without images too: the output format names them."""
     image_root: Path | None = None
     """Folder that must hold every image."""
     forbids: str | None = None
     """Text that the output format cannot hold inside a step."""
+
+
+BEFORE_FIRST_STEP = {"<prm>": "\nProcess:"}
+"""By the text that ends a step in an output format: what parts question and first step, so not in that."""
 
 
 def validate(rollout: Rollout, issues: Issues, options: ValidationOptions, *, has_images: bool) -> None:
@@ -373,7 +381,11 @@ def validate(rollout: Rollout, issues: Issues, options: ValidationOptions, *, ha
     _validate_text("the question", rollout.question, issues, options.forbids, has_marks=True)
     for index, step in enumerate(rollout.steps):
         _validate_text(f"step {index}", step.text, issues, options.forbids, has_marks=False)
-    if has_images and not options.text_only and not rollout.images:
+    mark = BEFORE_FIRST_STEP.get(options.forbids or "")
+    if mark is not None and rollout.steps and mark in rollout.steps[0].text.strip():
+        text = f"step 0 holds {mark!r}, which parts the question from the steps in the output format"
+        issues.add("separator_in_text", text)
+    if (has_images or options.needs_image) and not options.text_only and not rollout.images:
         issues.add("no_image", "the record names no image; expected a path (text-only data: --text-only)")
     for path in rollout.images:
         if leaves_root(path, options.image_root):

@@ -22,9 +22,10 @@ from mprm.data.candidates import read_candidates
 from mprm.data.charts import Chart, can_draw, line_figure, save_figure
 from mprm.data.images import image_files
 from mprm.data.output import Table, atomic_write, check_not_inputs, hash_file, markdown_text, printable
+from mprm.data.questions import extracted_golds
 from mprm.data.records import find_files, is_url
 from mprm.data.types import Candidate, CandidateSet, StepScorer
-from mprm.errors import ConfigError, DataError, OutputExistsError
+from mprm.errors import ConfigError, DataError, OutputExistsError, counted
 from mprm.evaluation.best_of_n import (
     AGGREGATES,
     BASELINES,
@@ -112,6 +113,7 @@ class Reranking:
     config: RerankConfig
     ns: tuple[int, ...]
     n_candidates: int
+    n_extracted_golds: int
     n_failed: int
     failed_share: float
     n_answerless: int
@@ -132,7 +134,7 @@ class Reranking:
         total, heads = self.best_of_n.total, [f"N = {n}" for n in self.ns]
         leads = {METHODS[name]: total.lead[name] for name in BASELINES if name in total.lead}
         accuracies = {METHODS[name]: row for name, row in total.accuracy.items()}
-        title = f"Accuracy, {total.n_questions:,} questions ({self.config.aggregate} of step scores)"
+        title = f"Accuracy, {counted(total.n_questions, 'question')} ({self.config.aggregate} of step scores)"
         parts = [
             (title, "method", accuracies),
             ("Lead of the highest PRM score, in points", "over", leads),
@@ -157,17 +159,19 @@ class Reranking:
         config, largest, accuracy = self.config, max(self.ns), self.best_of_n.total.accuracy
         over = {"all": "expectation over all subsets of N candidates", "first": "the first N candidates"}
         notes = [
-            f"Model: {printable(self.model)}. {len(self.chosen):,} questions, {self.n_candidates:,} candidates.",
+            f"Model: {printable(self.model)}. {counted(len(self.chosen), 'question')},"
+            f" {counted(self.n_candidates, 'candidate')}.",
             f"In brackets: 95% bootstrap interval over questions ({config.draws:,} draws, seed {config.seed}).",
             f"At each N: {over[config.subsets]}.",
         ]
+        notes += extracted_golds(self.n_extracted_golds, len(self.chosen))
         if "majority_vote" not in accuracy:
             notes.append("No votes: no candidate states an answer.")
         if self.n_failed:
             bounds = (f"{METHODS[name]} {100 * row[largest].if_failed_correct:.1f}" for name, row in accuracy.items())
             notes.append(
-                f"The checker could not decide on {self.n_failed:,} candidates ({self.failed_share:.2%}): they count"
-                f" as not correct. If all of them were correct, at N = {largest}: {', '.join(bounds)}."
+                f"The checker could not decide on {counted(self.n_failed, 'candidate')} ({self.failed_share:.2%}):"
+                f" they count as not correct. If all of them were correct, at N = {largest}: {', '.join(bounds)}."
             )
         if self.n_answerless:
             notes.append(f"{self.n_answerless:,} candidates state no answer: they have no vote.")
@@ -235,6 +239,7 @@ def rerank(
         config=config,
         ns=ns,
         n_candidates=len(every),
+        n_extracted_golds=sum(entry.question.is_extracted for entry in sets),
         n_failed=n_failed,
         failed_share=n_failed / len(every),
         n_answerless=sum(verdict.answer is None for verdict in every),
@@ -436,7 +441,12 @@ def _write(reranking: Reranking, sets: Sequence[CandidateSet], inputs: list[dict
         reranking.to_json(),
         f"# Best of N\n\n{notes}\n{picture}" + "\n".join(table.markdown() for table in reranking.tables()),
         command="rerank",
-        config={"model": reranking.model, **config.recorded(), "n": reranking.ns},
+        config={
+            "model": reranking.model,
+            **config.recorded(),
+            "n": reranking.ns,
+            "n_extracted_golds": reranking.n_extracted_golds,
+        },
         inputs=inputs if scores is None else [*inputs, _input(scores)],
         sources={
             name: {

@@ -22,7 +22,7 @@ from mprm.config import Force, ModelOptions, Option, Seed
 from mprm.data.output import MANIFEST_SUFFIX, check_not_inputs, check_outputs, write_with_manifest
 from mprm.data.records import is_url
 from mprm.data.types import Chain, Solution, StepScorer, first_error_of
-from mprm.errors import DataError, InputNotFoundError
+from mprm.errors import DataError, InputNotFoundError, counted
 from mprm.progress import Advance, Progress, silent
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def read_scores(path: str | Path) -> ScoredSolutions:
     if not solutions:
         raise DataError(f"{path}: the file holds no scores; expected one line a solution")
     text = "the line is the same in every field as an earlier one of its file; both count"
-    notes = (f"{len(doubles):,} records: {text} (the first {doubles[0]})",) if doubles else ()
+    notes = (f"{counted(len(doubles), 'record')}: {text} (the first {doubles[0]})",) if doubles else ()
     model = solutions[0].model or _model_of_manifest(path) or str(path)
     return ScoredSolutions(model=model, solutions=tuple(solutions), notes=notes)
 

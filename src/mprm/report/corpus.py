@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import StrategyName
-from mprm.data.corpus import Corpus, open_corpus, parse_line
+from mprm.data.corpus import Corpus, flattened, open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import MANIFEST_SUFFIX, DroppedRecords, InputHashes, check_not_inputs, unchanged
 from mprm.data.records import Chunk, lines_of
@@ -352,7 +352,7 @@ class CorpusView:
 
 def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> CorpusView:
     """Count, rank and choose; the corpus is read twice."""
-    corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
+    corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
     check_not_inputs([file.path for file in corpus.files], [config.page, config.page + MANIFEST_SUFFIX])
     with unchanged(corpus.files):
         return _view(corpus, config, progress)
@@ -362,6 +362,7 @@ def _view(corpus: Corpus, config: ReportConfig, progress: Progress) -> CorpusVie
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     dropped = DroppedRecords()
     on_bad = dropped if config.skip_bad else None
+    corpus = flattened(corpus, on_bad)
     counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
     statistics = statistics_by_source(counts, alpha=config.alpha)
     present = [number for number, name in enumerate(counts.sources) if statistics[name].n_rollouts]
@@ -394,7 +395,11 @@ def _view(corpus: Corpus, config: ReportConfig, progress: Progress) -> CorpusVie
         histograms=tuple(histograms(unique, kept, alpha=config.alpha)),
         levels={s.source: mc_level(statistics[s.source].mean_mc, is_binary=s.is_binary) for s in unique},
         step_scores=step_scores[present],
-        cases=read_cases,
+        cases=tuple(
+            replace(case, file=file, line=line)
+            for case in read_cases
+            for file, line in [corpus.origin(case.file, case.line)]
+        ),
         n_dropped=len(dropped),
         warnings=warnings,
     )

@@ -11,7 +11,7 @@ import mmap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from struct import Struct
 from typing import Annotated, Any
 
@@ -21,8 +21,7 @@ from mprm.data.corpus import Corpus, parse_line
 from mprm.data.engine import Engine
 from mprm.data.records import Chunk, decode_record, is_blank, is_deep, lines_of, mapped, range_start
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
-from mprm.data.types import Count, Issues, ValidationOptions
-from mprm.errors import ConfigError
+from mprm.data.types import BEFORE_FIRST_STEP, Count, Issues, ValidationOptions
 
 ROW = Struct("=IIIIIIIIddQ")
 """n_steps, n_pos, n_words, n_unsampled, source, kind, n_mc, n_leading, sum_pos, sum_all, n_bytes.
@@ -261,6 +260,11 @@ class _Counter:
         # a line that holds the forbidden text is not plain, nor one whose letters are written as escapes
         mark = b"" if options.forbids is None else options.forbids.strip().encode()
         rows, odd = count_rows(data, start, stop, not options.text_only, self.task.tau, sources, mark)
+        first_mark = BEFORE_FIRST_STEP.get(options.forbids or "", "").replace("\n", "\\n").encode()
+        if first_mark and data.find(first_mark, start) >= 0:
+            ends = accumulate((row[-1] for row in ROW.iter_unpack(rows)), initial=start)
+            spans = ((index, *span) for index, span in enumerate(pairwise(ends)))
+            odd = sorted({*odd, *(span for span in spans if data.find(first_mark, *span[1:]) >= 0)})
         self._look_closer(data, odd, rows)
 
     def _look_closer(self, data: bytes | mmap.mmap, odd: Odd, rows: bytearray) -> None:
@@ -307,12 +311,5 @@ def start_counting(
     stop_at_bad: bool,
     count: Callable[[CountTask], Any] = count_labels,
 ) -> Iterator[Any]:
-    """Set the engine to work on every chunk; what ``count`` makes of each comes in the chunks' order."""
-    for path, fmt in corpus.formats.items():
-        if fmt.many:
-            raise ConfigError(
-                f"{path}: {fmt.title} keeps several rollouts in one record, or one in several; convert it first:"
-                f" mprm convert {path} --to {'visualprm-raw' if fmt.labels == 'mc' else 'trl'} --out FILE.jsonl,"
-                " and read that with --text-only"
-            )
+    """Set the engine to work on the chunks of a `flattened` corpus; what ``count`` makes of each comes in order."""
     return engine.map(count, (CountTask(chunk, tau, corpus.options, stop_at_bad) for chunk in corpus.chunks))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -71,9 +70,6 @@ class SelectConfig(CorpusOptions, EngineOptions):
     ] = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.source_rho, Mapping):
-            entries = tuple(f"{source}={rho}" for source, rho in self.source_rho.items())
-            object.__setattr__(self, "source_rho", entries)
         super().__post_init__()
         if not self.strategy or not self.rho:
             raise ConfigError("name at least one strategy and one rho")
@@ -147,21 +143,29 @@ def select(
     [False, True, False]
     """
     config = SelectConfig.of(config, options)
-    from mprm.data.convert import output_forbids
-    from mprm.data.corpus import open_corpus
+    from mprm.data.convert import output_forbids, output_needs_image
+    from mprm.data.corpus import flattened, open_corpus
     from mprm.data.engine import make_engine
     from mprm.data.output import DroppedRecords
     from mprm.selection.scan import start_counting
 
-    corpus = open_corpus(paths, format=config.format, text_only=config.text_only, forbids=output_forbids(config.to))
+    dropped = DroppedRecords()
+    on_bad = dropped if config.skip_bad else None
+    corpus = open_corpus(
+        paths,
+        format=config.format,
+        map=config.map,
+        text_only=config.text_only,
+        forbids=output_forbids(config.to),
+        needs_image=output_needs_image(config.to),
+    )
+    corpus = flattened(corpus, on_bad)
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     counting = start_counting(corpus, engine, tau=config.tau, stop_at_bad=not config.skip_bad)
     # numpy and what needs it are loaded only now, while the workers read
     from mprm.selection.selection import Selection
     from mprm.selection.stats import gather_counts
 
-    dropped = DroppedRecords()
-    on_bad = dropped if config.skip_bad else None
     counts = gather_counts(corpus, counting, on_bad=on_bad, progress=progress)
     if not any(counts.n_rollouts.values()):
         raise DataError(

@@ -62,6 +62,7 @@ STORED_OPTIONS = (
     "stratify",
     "to",
     "skip_bad",
+    "map",
 )
 """Options that a subset depends on, and its manifest holds."""
 
@@ -248,7 +249,7 @@ class Selection(Tabular):
         """Stop when MC scores are asked for and a file turned out to hold only 0 and 1."""
         soft = {path: fmt.labels != "either" for path, fmt in self.corpus.formats.items()}
         for part in self.counts.parts:
-            if not soft[part.chunk.path]:
+            if not soft.get(part.chunk.path, True):
                 rows = self.counts.rows[part.first_row : part.first_row + part.n_rows]
                 # scores of 1 add up to their number, and nothing below tau adds anything
                 is_soft = (rows["sum_pos"] != rows["n_pos"]) | (rows["sum_all"] != rows["sum_pos"])

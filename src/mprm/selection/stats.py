@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import Alpha, CorpusOptions, EngineOptions, Force, Tau, takes
-from mprm.data.corpus import Corpus, Tabular, drop_or_raise, open_corpus
+from mprm.data.corpus import Corpus, Tabular, drop_or_raise, flattened, open_corpus
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import (
     MANIFEST_SUFFIX,
@@ -418,10 +418,11 @@ def stats(
     0.5
     """
     config = StatsConfig.of(config, options)
-    corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
+    corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     dropped = DroppedRecords()
     on_bad = dropped if config.skip_bad else None
+    corpus = flattened(corpus, on_bad)
     counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
     by_source = statistics_by_source(counts, alpha=config.alpha)
     return CorpusStatistics(by_source, total(by_source), len(dropped), label_warnings(counts, by_source))
@@ -463,7 +464,7 @@ def score_schema() -> Any:
     return pa.schema([("source", pa.string()), ("file", pa.string()), *whole, *floats])
 
 
-def score_batches(counts: LabelCounts, *, alpha: float) -> Iterator[Any]:
+def score_batches(corpus: Corpus, counts: LabelCounts, *, alpha: float) -> Iterator[Any]:
     """Arrow record batches with the scores of every rollout, in canonical order."""
     import pyarrow as pa
 
@@ -474,13 +475,10 @@ def score_batches(counts: LabelCounts, *, alpha: float) -> Iterator[Any]:
         rows = rows[indices]
         p_pos = p_pos_of(rows)
         sources = names.take(pa.array(rows["source"]))
-        columns = [
-            sources,
-            [location(part.chunk.path)] * len(rows),
-            indices + part.first_line,
-            rows["n_steps"],
-            rows["n_pos"],
-        ]
+        path, lines = corpus.origins.get(part.chunk.path, (part.chunk.path, None))
+        line_numbers = indices + part.first_line
+        line_numbers = line_numbers if lines is None else np.asarray(lines)[line_numbers - 1]
+        columns = [sources, [location(path)] * len(rows), line_numbers, rows["n_steps"], rows["n_pos"]]
         columns += [p_pos, p_pos * (1 - p_pos), R_of(rows), mean_mc_of(rows), bis_of(rows, alpha)]
         yield pa.record_batch(columns, schema=score_schema())
 
@@ -523,6 +521,7 @@ class ScoreSummary(Tabular):
     n_rollouts: int
     n_dropped: int
     dropped_to: str | None
+    _corpus: Corpus = field(repr=False)
     _counts: LabelCounts = field(repr=False)
     _alpha: float = field(repr=False)
 
@@ -530,7 +529,9 @@ class ScoreSummary(Tabular):
         """A `pyarrow.Table` of the scores."""
         import pyarrow as pa
 
-        return pa.Table.from_batches(score_batches(self._counts, alpha=self._alpha), schema=score_schema())
+        return pa.Table.from_batches(
+            score_batches(self._corpus, self._counts, alpha=self._alpha), schema=score_schema()
+        )
 
 
 @takes(ScoreConfig)
@@ -566,18 +567,19 @@ def score(
     if outs and Path(outs[0]).suffix not in SUFFIXES:
         raise ConfigError(f"{out}: scores go to a {', '.join(SUFFIXES)} file")
     with Outputs(*outs, force=config.force) as outputs:
-        corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
+        corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
         beside = [path for name in outs for path in (name, name + MANIFEST_SUFFIX, dropped_path(name))]
         check_not_inputs([file.path for file in corpus.files], beside)
         engine = make_engine(config, n_bytes=corpus.n_bytes)
         dropped = DroppedRecords()
         on_bad = dropped if config.skip_bad else None
+        corpus = flattened(corpus, on_bad)
         counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
         n_rollouts, dropped_to = sum(counts.n_rollouts.values()), None
         for name in outs:
             hashes, temporary = InputHashes(corpus.files, engine), outputs.add(name)
             with _open_table(temporary, Path(name).suffix) as write_batch:
-                for batch in score_batches(counts, alpha=config.alpha):
+                for batch in score_batches(corpus, counts, alpha=config.alpha):
                     write_batch(batch)
             dropped_to = dropped.write_beside(name, outputs)
             outputs.add_manifest(
@@ -587,10 +589,11 @@ def score(
                     "alpha": config.alpha,
                     "tau": config.tau,
                     "skip_bad": config.skip_bad,
+                    "map": config.map,
                     "text_only": corpus.options.text_only,
                 },
                 inputs=corpus.manifest_entries(hashes),
                 sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
                 output=output_entry(name, temporary, n_rollouts),
             )
-    return ScoreSummary(n_rollouts, len(dropped), dropped_to, counts, config.alpha)
+    return ScoreSummary(n_rollouts, len(dropped), dropped_to, corpus, counts, config.alpha)

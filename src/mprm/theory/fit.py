@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import Alpha, CorpusOptions, EngineOptions, Option, Seed, StrategyName, Tau, takes
-from mprm.data.corpus import Corpus, open_corpus, parse_line
+from mprm.data.corpus import Corpus, flattened, open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import Dropped, DroppedRecords
 from mprm.data.records import lines_of
@@ -324,7 +324,7 @@ def fit_corpus(
     (1.0, 1.0)
     """
     config = FitConfig.of(config, options)
-    corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
+    corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
     for path, fmt in corpus.formats.items():
         if fmt.labels == "binary":
             raise DataError(
@@ -333,7 +333,7 @@ def fit_corpus(
             )
     engine, dropped = make_engine(config, n_bytes=corpus.n_bytes), DroppedRecords()
     on_bad = dropped if config.skip_bad else None
-    steps = count_corpus_steps(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+    steps = count_corpus_steps(flattened(corpus, on_bad), engine, tau=config.tau, on_bad=on_bad, progress=progress)
     return Fit(steps, config).corpus_fit(len(dropped))
 
 

@@ -92,7 +92,7 @@ def train(
     from mprm.training.trainer import run_trainer, trainer_arguments, untrained_prm
 
     run_dir = RunDir(config)
-    corpus = open_corpus(paths, format=config.format, text_only=config.text_only)
+    corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
     inputs = [config.model, config.image_root, *config.benchmark, config.benchmark_root]
     inputs += [file.path for file in corpus.files]
     if os.environ.get("RANK", "0") == "0":  # another rank may come when the first has prepared the folder
@@ -140,7 +140,8 @@ def _prepare(
         same = {name: value for name in names if (value := getattr(config, name)) is not None}
         selection = select(corpus, seed=config.select_seed, **same)
         subset = selection.write(str(run_dir.data / "selected.jsonl"), force=True)
-        corpus = open_corpus(subset.paths[0], format=config.format, text_only=config.text_only)
+        written_as = None if selection.corpus.origins else config.format
+        corpus = open_corpus(subset.paths[0], format=written_as, text_only=corpus.options.text_only)
         manifest = str(Path(subset.manifest).relative_to(run_dir.path))
         dropped = selection.dropped
         selected = {"strategy": config.strategy, "rho": subset.subset.rho, "manifest": manifest}
