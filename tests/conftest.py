@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several workers with several threads each wait for each other
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it for its workers; tests that need a width say so
 settings.register_profile("mprm", deadline=None)  # a busy machine is no failure
 settings.load_profile("mprm")
 

@@ -124,8 +124,8 @@ def test_the_summary_of_two_models_fits_on_a_screen_and_shows_what_decides(tmp_p
     assert max(len(line.rstrip()) for line in lines) <= 80
     assert len(lines) <= 36
     value = r"0\.\d{4} \(0\.\d{3}–0\.\d{3}\)"
-    assert re.search(rf"ProcessBench\s+\n\s+model\s+F1\s+AUC[\s─]+\n\s+random10-\S+\s+{value}\s+{value}", text)
-    assert re.search(r"bis10-qwen2\.5-vl-7b less random10-qwen2\.5-vl-7b\s+\n\s+\n\s+metric\s+difference\s+p", text)
+    assert re.search(rf"ProcessBench\s*\n\s*model\s+F1\s+AUC[\s─]+\n\s*random10-\S+\s+{value}\s+{value}", text)
+    assert re.search(r"bis10-qwen2\.5-vl-7b less random10-qwen2\.5-vl-7b\s*\n\s*metric\s+difference\s+p", text)
     assert re.search(r"ProcessBench F1\s+\+0\.0000 \(\+0\.000 to \+0\.000\)\s+1\.0000", text)
     assert "ProcessBench F1 by source" in text
     assert run([*options, "--verbose"]) == 0

@@ -560,7 +560,7 @@ def test_the_command_prints_tables_or_json(files: Path, tmp_path: Path, capsys: 
     )
     with pytest.raises(SystemExit, match="2"):
         run([str(files), "--n", "1;2"])
-    assert "argument --n: invalid int value: '1;2'" in capsys.readouterr().err
+    assert "argument --n: '1;2' is no whole number" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["text", "internvl"])
