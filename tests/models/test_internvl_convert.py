@@ -1323,15 +1323,15 @@ def test_the_command_converts_and_summarys(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dst = tmp_path / "dst"
-    assert run([str(published), str(dst), "--dtype", "bfloat16", "--max-shard-size", "1MB"]) == 0
+    assert run([str(published), "--out", str(dst), "--dtype", "bfloat16", "--max-shard-size", "1MB"]) == 0
     printed = capsys.readouterr().out
     assert f"written to {dst}" in printed
     assert "language model llama" in printed
-    assert run([str(published), str(dst), "--force", "--json"]) == 0
+    assert run([str(published), "--out", str(dst), "--force", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["dtype"] == "float32"
     assert summary["files"] == ["model.safetensors"]
     with pytest.raises(OutputExistsError):
-        run([str(published), str(dst)])
+        run([str(published), "--out", str(dst)])
     with pytest.raises(ConfigError, match="unknown dtype"):
         convert_internvl(published, tmp_path / "other", dtype="int8")

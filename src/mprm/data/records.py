@@ -610,10 +610,12 @@ def _items(text: str) -> Iterator[tuple[int, str | None, str | BadRecord]]:
         return skip_space(position + 1)
 
     start = skip_space(0)
-    closing = {"[": "]", "{": "}"}[text[start]]
+    closing = {"[": "]", "{": "}"}.get(text[start : start + 1])
     position = skip_space(start + 1)
     line, counted = 1, 0
     try:
+        if closing is None:
+            raise json.JSONDecodeError("Expecting a list or an object", text, start)
         while not text.startswith(closing, position):
             line, counted = line + text.count("\n", counted, position), position
             key = None
