@@ -33,23 +33,6 @@ class MissingDependencyError(MprmError, ImportError):
     """An optional package is needed and not installed."""
 
 
-IN_MEMORY = "(in memory)"
-"""Folder of the temporary file that holds a frame; messages do not name it."""
-
-
-def location(path: str, line: int | None = None) -> str:
-    """Where a record stands, for a message: FILE:LINE, or the row of a frame, from 0; or the file alone.
-
-    Examples
-    --------
-    >>> location("a.jsonl", 3), location("/tmp/x/(in memory)/frame.jsonl", 3), location("x/(in memory)/frame.jsonl")
-    ('a.jsonl:3', 'row 2', '(in memory)')
-    """
-    if path.endswith(f"/{IN_MEMORY}/frame.jsonl"):
-        return IN_MEMORY if line is None else f"row {line - 1}"
-    return path if line is None else f"{path}:{line}"
-
-
 def counted(n: int, noun: str) -> str:
     """The number and its noun, in the plural where there are several: ``1 rollout``, ``1,204 rollouts``."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

@@ -17,8 +17,7 @@ from mprm.data.corpus import CountedLines, open_corpus, parse_lines
 from mprm.data.engine import make_engine
 from mprm.data.output import unchanged
 from mprm.data.records import Chunk, is_blank, lines_of
-from mprm.data.types import ERRORS, Issue, ValidationOptions
-from mprm.errors import location
+from mprm.data.types import ERRORS, Issue, ValidationOptions, location
 from mprm.progress import Progress, silent
 
 

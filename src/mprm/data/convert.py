@@ -45,8 +45,8 @@ from mprm.data.output import (
 )
 from mprm.data.records import Chunk, Container, container_of, lines_of, mapped
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, WRITABLE, RolloutFormat, append_mm_prm, write_mm_prm
-from mprm.data.types import CHECK_ONLY, ERRORS, WARNINGS, Issues, Rollout, ValidationOptions
-from mprm.errors import ConfigError, DataError, location
+from mprm.data.types import CHECK_ONLY, ERRORS, WARNINGS, Issues, Rollout, ValidationOptions, location
+from mprm.errors import ConfigError, DataError
 from mprm.progress import Progress, silent
 
 RAW_STEPS = ("visualprm-raw", "vl-prm")

@@ -31,8 +31,8 @@ from mprm.data.records import (
     mapped,
 )
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, RolloutFormat, write_raw, write_trl
-from mprm.data.types import BadRecord, Issues, Rollout, ValidationOptions, validate
-from mprm.errors import IN_MEMORY, ConfigError, DataError, MissingDependencyError, location
+from mprm.data.types import IN_MEMORY, BadRecord, Issues, Rollout, ValidationOptions, location, validate
+from mprm.errors import ConfigError, DataError, MissingDependencyError
 
 LOOK_AT = 1000
 """How many broken lines at a file's start are passed over in the search for a record."""

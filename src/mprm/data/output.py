@@ -24,7 +24,8 @@ from mprm import __version__
 from mprm.data import engine
 from mprm.data.engine import Engine
 from mprm.data.records import DATA_FILE, DataFile, filesystem, is_url, stamp_of
-from mprm.errors import ConfigError, DataError, OutputExistsError, location
+from mprm.data.types import location
+from mprm.errors import ConfigError, DataError, OutputExistsError
 
 MANIFEST_SUFFIX = ".manifest.json"
 

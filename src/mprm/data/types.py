@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 
 from mprm.data.images import IMAGE_MARK, image_exists, leaves_root
-from mprm.errors import ConfigError, location
+from mprm.errors import ConfigError
 from mprm.progress import Progress
 
 Score = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -276,6 +276,23 @@ MODEL_TOKEN = re.compile(
 """Tokens of the two backbones that must not come out of data."""
 COUNT_TOLERANCE = 1e-6
 """Files that write scores with six digits or more are consistent; fewer digits are worth a look."""
+
+
+IN_MEMORY = "(in memory)"
+"""Folder of the temporary file that holds a frame; messages do not name it."""
+
+
+def location(path: str, line: int | None = None) -> str:
+    """Where a record stands, for a message: FILE:LINE, or the row of a frame, from 0; or the file alone.
+
+    Examples
+    --------
+    >>> location("a.jsonl", 3), location("/tmp/x/(in memory)/frame.jsonl", 3), location("x/(in memory)/frame.jsonl")
+    ('a.jsonl:3', 'row 2', '(in memory)')
+    """
+    if path.endswith(f"/{IN_MEMORY}/frame.jsonl"):
+        return IN_MEMORY if line is None else f"row {line - 1}"
+    return path if line is None else f"{path}:{line}"
 
 
 @dataclass(frozen=True, slots=True)

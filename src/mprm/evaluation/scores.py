@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import msgspec
 import xxhash
 
-from mprm.annotation.journal import SUFFIX, Journal
 from mprm.config import Force, ModelOptions, Option, Seed
 from mprm.data.output import MANIFEST_SUFFIX, check_not_inputs, check_outputs, write_with_manifest
 from mprm.data.records import is_url
@@ -68,6 +67,8 @@ class ScoringConfig(ModelOptions):
     def check_outputs(self, names: Sequence[str], inputs: Sequence[str | Path]) -> None:
         """Stop when an output would replace an input, or another file without ``force``, or cannot be written."""
         written = [*names, *RESULTS, *([] if self.model is None else [SCORES, SCORES + MANIFEST_SUFFIX])]
+        from mprm.annotation.journal import SUFFIX
+
         partial = Path(self.path(SCORES + SUFFIX)).expanduser()
         check_not_inputs(inputs, [partial])
         # what stands beside the work of a stopped run is of that run
@@ -190,6 +191,8 @@ def scored_solutions(
     run that was stopped continues there, with the same solutions and model (``fingerprint``, or else name) only. All
     solutions of a question are scored together: equal ones are scored once, and prefixes are shared.
     """
+    from mprm.annotation.journal import Journal
+
     model = model or name_of(scorer)
     hashes = [hash_chain(solution.chain) for solution in solutions]
     run = {

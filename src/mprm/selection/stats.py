@@ -27,7 +27,8 @@ from mprm.data.output import (
     unchanged,
 )
 from mprm.data.records import Chunk
-from mprm.errors import ConfigError, location
+from mprm.data.types import location
+from mprm.errors import ConfigError
 from mprm.progress import Progress, silent
 from mprm.selection.scan import BLANK, ROLLOUT, ROW, Counted, start_counting
 

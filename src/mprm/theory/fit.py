@@ -22,8 +22,8 @@ from mprm.data.engine import Engine, make_engine
 from mprm.data.output import Dropped, DroppedRecords
 from mprm.data.records import lines_of
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
-from mprm.data.types import Issues
-from mprm.errors import DataError, location
+from mprm.data.types import Issues, location
+from mprm.errors import DataError
 from mprm.progress import Progress, silent
 from mprm.selection import scan
 from mprm.selection.select import SelectConfig

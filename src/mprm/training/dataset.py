@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from mprm.data.corpus import Corpus, LocatedRollout
 from mprm.data.images import listed
 from mprm.data.output import Dropped, DroppedRecords
-from mprm.data.types import problem_key
-from mprm.errors import DataError, location
+from mprm.data.types import location, problem_key
+from mprm.errors import DataError
 from mprm.models.families import NO_IMAGES
 from mprm.models.prefix_tree import collate_tree
 from mprm.models.prompt import PromptEncoder, TokenizedChain
