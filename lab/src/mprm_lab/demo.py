@@ -58,7 +58,9 @@ def stages(folder: Path) -> list[Stage]:
 
     def rerank(name: str, seconds: int, *scores: object) -> Stage:
         about = f"choose answers to {N_QUESTIONS} questions by {name}"
-        return stage(about, seconds, "rerank", folder / "candidates.jsonl", *scores, "--out", folder / "rerank" / name)
+        return stage(
+            about, seconds, "rerank", folder / "candidates.jsonl", *scores, "--out", folder / "rerank" / name
+        )
 
     page = (*images, "--runs", runs, evaluations, "--out", folder / "report.html")
     scores = [evaluations / name / "scores.jsonl" for name in (random, bis)]
@@ -125,10 +127,10 @@ def _show_summary(folder: Path) -> None:
     heads = ["reward model trained on", "rollouts", "step F1", "AUC", f"best-of-{n}"]
     show_table("What a tenth of the rollouts teaches", heads, rows, total_last=False)
     print(
-        f"In points, with 95% intervals. Step F1 and AUC: {compared['models'][0]['counts']['n_solutions']:,} solutions,"
-        f" is each step right? Best-of-{n}: the share of {reranked['n_questions']} questions whose answer is right,"
-        f" of {n} answers the one that the reward model scores highest; below it without a reward model: any one of"
-        " them, the most frequent one, and the right one wherever there is one. docs/lab.md tells what to make of it."
+        f"In points, with 95% intervals. Step F1 and AUC: is a step of {model['counts']['n_solutions']:,} solutions"
+        f" right? Best-of-{n}: how many of {reranked['n_questions']} questions are answered right by the one of {n}"
+        " answers that the reward model scores highest; and without a reward model by any one of them, by the most"
+        " frequent one, and by the right one wherever there is one. docs/lab.md tells what to make of it."
     )
 
 
