@@ -54,7 +54,7 @@ def stages(folder: Path) -> list[Stage]:
 
     def evaluate(name: str) -> Stage:
         options = ("--model", runs / name, *images, "--out", evaluations / name)
-        return stage(f"evaluate {name}", 16, "evaluate", lab / "benchmark.jsonl", *options)
+        return stage(f"evaluate {name}", 12, "evaluate", lab / "benchmark.jsonl", *options)
 
     def rerank(name: str, seconds: int, *scores: object) -> Stage:
         about = f"choose answers to {N_QUESTIONS} questions by {name}"
@@ -65,18 +65,18 @@ def stages(folder: Path) -> list[Stage]:
     page = (*images, "--runs", runs, evaluations, "--out", folder / "report.html")
     scores = [evaluations / name / "scores.jsonl" for name in (random, bis)]
     return [
-        stage("look for problems", 2, "check", corpus, *images),
+        stage("look for problems", 1, "check", corpus, *images),
         stage("describe", 1, "stats", corpus),
         stage("select", 1, "select", corpus, "--strategy", "bis", "random", "--rho", 0.1, "--out-dir", subsets),
         train(bis),
         train(random),
         evaluate(bis),
         evaluate(random),
-        rerank(bis, 12, "--model", runs / bis, *images),
-        rerank(random, 12, "--model", runs / random, *images),
-        rerank("full", 4, "--scores", lab / CANDIDATE_SCORES),
+        rerank(bis, 8, "--model", runs / bis, *images),
+        rerank(random, 8, "--model", runs / random, *images),
+        rerank("full", 1, "--scores", lab / CANDIDATE_SCORES),
         stage("write the page", 1, "report", corpus, *page),
-        stage("compare with all data", 4, "evaluate", "--scores", *scores, lab / SCORES, "--out", folder / "compare"),
+        stage("compare with all data", 2, "evaluate", "--scores", *scores, lab / SCORES, "--out", folder / "compare"),
     ]
 
 
@@ -84,7 +84,7 @@ def demo(folder: Path) -> None:
     """Run all stages; each prints what it does, and how long it and the rest will take."""
     if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputExistsError(f"{folder} is there already; choose another folder, or remove it")
-    opening = Stage("unpack the corpus, draw its pictures", 14, ("open", str(folder / "lab")))
+    opening = Stage("unpack the corpus, draw its pictures", 10, ("open", str(folder / "lab")))
     plan, start = [opening, *stages(folder)], monotonic()
     for number, stage in enumerate(plan, 1):
         planned = sum(earlier.seconds for earlier in plan[: number - 1])
