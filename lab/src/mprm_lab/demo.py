@@ -123,7 +123,8 @@ def _show_summary(folder: Path) -> None:
         n, accuracy = str(max(reranked["n"])), reranked["total"]["accuracy"]
         values = (metrics["overall"], metrics["auc"], accuracy["prm"][n])
         rows.append([NAMES[name], f"{len(files[name].read_bytes().splitlines()):,}", *map(_points, values)])
-    rows += [[words, "", "", "", _points(accuracy[method][n])] for method, words in BASELINES.items()]
+    for method, words in BASELINES.items():
+        rows.append([words, "", "", "", _points(accuracy[method][n]) if method in accuracy else ""])
     heads = ["reward model trained on", "rollouts", "step F1", "AUC", f"best-of-{n}"]
     show_table("What a tenth of the rollouts teaches", heads, rows, total_last=False)
     print(
