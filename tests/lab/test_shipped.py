@@ -15,7 +15,10 @@ import zstandard
 from PIL import Image
 
 import mprm
+from mprm.data import read_benchmark, read_candidates
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
+from mprm.evaluation.rerank import read_candidate_scores
+from mprm.evaluation.scores import check_same_steps, read_scores, without_scores
 from mprm.models import load_backbone
 from mprm_lab import shipped
 from mprm_lab.folder import CANDIDATE_SCORES, RECORDS, SCORES
@@ -206,6 +209,18 @@ def test_no_problem_serves_two_ends() -> None:
     assert sum(map(len, splits)) == len(set().union(*splits))
     assert len(splits[3]) >= 500
     assert all(len(record["candidates"]) == 16 for record in records("candidates"))
+
+
+def test_the_scores_are_those_of_one_model_on_the_benchmark_and_on_every_candidate(tmp_path: Path) -> None:
+    names = ("benchmark.jsonl", "candidates.jsonl", Path(SCORES).name, Path(CANDIDATE_SCORES).name)
+    for name in names:
+        (tmp_path / name).write_bytes(unpack(shipped_files(), f"{name}.zst"))
+    benchmark, candidates, of_steps, of_candidates = (tmp_path / name for name in names)
+    scored = read_scores(of_steps)
+    check_same_steps(without_scores(read_benchmark(str(benchmark))), scored)
+    reranked = read_candidate_scores(of_candidates, read_candidates(str(candidates)))  # stops where one is missing
+    assert len(reranked.solutions) == 600 * 16
+    assert scored.model == reranked.model == "full"
 
 
 def test_the_policies_load_as_the_published_ones_do(tmp_path: Path) -> None:
