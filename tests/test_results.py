@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import tarfile
 from pathlib import Path
+
+import zstandard
 
 from tests.conftest import script
 
@@ -31,18 +34,48 @@ def test_the_lab_page_is_made_of_its_results() -> None:
     readme = " ".join((ROOT / "README.md").read_text().split())
     for backbone in ("internvl", "qwen"):
         summary = results["summary"][backbone]["conditions"]
-        names = ("bis-10", "full", "random-10")
-        bis, full, random = (f"{100 * summary[name]['overall']['mean']:.2f}" for name in names)
-        assert f"| {full} | **{bis}** | {random} |" in readme
+        means = [f"{100 * summary[name]['overall']['mean']:.2f}" for name in ("full", "bis-10", "random-10")]
+        cells = [f"**{mean}**" if mean == max(means) else mean for mean in means]
+        assert f"| {' | '.join(cells)} |" in readme
 
 
-def test_the_page_of_the_second_run_is_made_of_both_results() -> None:
-    from mprm_lab.reproduce.results import read_results, summary_of
+def test_the_labs_document_and_its_log_say_what_its_results_say() -> None:
+    from mprm_lab.reproduce.results import read_results
 
-    first, again = (read_results(RESULTS / f"{name}.json") for name in ("lab", "lab_again"))
-    assert again["summary"] == summary_of(again["runs"])
-    assert [again[name] for name in ("corpus", "benchmark")] == [first[name] for name in ("corpus", "benchmark")]
-    assert (RESULTS / "lab_again.md").read_text() == script("benchmarks/lab_again.py").page(first, again)
+    results = read_results(RESULTS / "lab.json")
+    document, log = ((ROOT / "docs" / name).read_text() for name in ("lab.md", "log.md"))
+
+    def shown(mean: dict[str, float | None]) -> str:
+        value, low, high = (100 * (mean[name] or 0.0) for name in ("mean", "low", "high"))
+        return f"{value:.1f}" if mean["low"] is None else f"{value:.1f} [{low:.1f}, {high:.1f}]"
+
+    rows = {"all rollouts": "full", "BIS tenth": "bis-10", "random tenth": "random-10", "BIS quarter": "bis-25"}
+    rows |= {
+        "random quarter": "random-25",
+        "backbone, untrained": "base",
+        "position alone, reads nothing": "position",
+    }
+    for backbone in ("internvl", "qwen"):
+        summary, same_index = results["summary"][backbone]["conditions"], results["auc_at_same_position"][backbone]
+        for words, name in rows.items():
+            of_condition, chosen = summary[name], summary[name]["best_of_n"]["prm"]["16"]
+            means = [of_condition["overall"], of_condition["auc"], same_index[name], chosen]
+            assert f"| {words} | {' | '.join(map(shown, means))} |" in document
+            if name not in ("base", "position"):
+                label = "all" if name == "full" else name.replace("bis", "BIS")
+                aucs = (f"{mean['mean']:.3f}" for mean in means[1:3])
+                f1, accuracy = (f"{100 * mean['mean']:.1f}" for mean in (means[0], chosen))
+                assert f"| {backbone}, {label} | {' | '.join(aucs)} | {f1} | {accuracy} | +" in log
+
+
+def test_the_packed_records_are_the_runs_of_the_lab_page() -> None:
+    results = json.loads((RESULTS / "lab.json").read_text())
+    packed = zstandard.ZstdDecompressor().stream_reader((RESULTS / "lab_runs.tar.zst").read_bytes())
+    with tarfile.open(fileobj=packed, mode="r|") as bundle:
+        records = [json.load(bundle.extractfile(file)) for file in bundle if file.name.endswith(".json")]  # type: ignore[arg-type]
+    overall = {record["name"]: record["metrics"]["held_out"]["overall"] for record in records}
+    for run in results["runs"]:
+        assert overall[run["name"]] == run["metrics"]["held_out"]["overall"]
 
 
 def test_the_figures_on_shared_prefixes_are_those_of_the_results() -> None:

@@ -29,11 +29,16 @@ def test_the_demo_runs_on_a_packed_lab_to_its_last_table(
     folder = tmp_path / "a demo"
     assert run(["demo", str(folder)], MPRM_LAB) == 0
     printed = capsys.readouterr().out
-    assert "[1 of 11] unpack the corpus, draw its pictures: about 14 s" in printed
+    assert "[1 of 13] unpack the corpus, draw its pictures: about 10 s" in printed
     assert (folder / "report.html").is_file()
-    last = " ".join(printed.split("[11 of 11]")[1].split())
-    for name in ("a tenth at random", "a tenth by BIS", "all of them (shipped)", "majority vote"):
-        assert name in last
+    last = printed.split("[13 of 13]")[1]
+    rows = [" ".join(line.split()) for line in last.splitlines()]
+    models = ("a random tenth", "a tenth by BIS", "all rollouts (shipped scores)")
+    for name in (*models, "one answer", "oracle"):
+        row = next(line for line in rows if line.startswith(name))
+        assert row.endswith("]")  # the last column is best-of-N, with its interval
+    assert "majority vote" in rows  # no candidate of policies as hasty as these states an answer
+    assert "best-of-2" in last
     assert (folder / "compare" / "metrics.md").is_file()
     assert run(["demo", str(folder)], MPRM_LAB) == 1
     assert "is there already; choose another folder, or remove it" in capsys.readouterr().err

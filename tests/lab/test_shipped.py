@@ -15,10 +15,13 @@ import zstandard
 from PIL import Image
 
 import mprm
+from mprm.data import read_benchmark, read_candidates
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
+from mprm.evaluation.rerank import read_candidate_scores
+from mprm.evaluation.scores import check_same_steps, read_scores, without_scores
 from mprm.models import load_backbone
 from mprm_lab import shipped
-from mprm_lab.folder import RECORDS, SCORES
+from mprm_lab.folder import CANDIDATE_SCORES, RECORDS, SCORES
 from mprm_lab.make import LabPlan
 from mprm_lab.shipped import (
     HASHES,
@@ -41,7 +44,8 @@ def made(folder: Path) -> Path:
         (folder / f"{name}.jsonl").write_text(json.dumps({"image": image[name], "question": "?"}) + "\n")
     (folder / "candidates.jsonl").write_text(json.dumps({"images": [image["candidates"]]}) + "\n")
     (folder / "scores").mkdir()
-    (folder / SCORES).write_text("{}\n")
+    for path in (SCORES, CANDIDATE_SCORES):
+        (folder / path).write_text("{}\n")
     for name in shipped.POLICIES:
         (folder / "policies" / name).mkdir(parents=True)
         (folder / "policies" / name / "config.json").write_text("{}")
@@ -113,7 +117,7 @@ def test_nothing_that_is_there_is_replaced_unasked_and_nothing_stale_is_left(
     assert not (other / "policies" / "small" / "extra.bin").exists()
 
 
-@pytest.mark.parametrize("name", ["corpus.jsonl.zst", "small.tar.zst", "full.jsonl.zst"])
+@pytest.mark.parametrize("name", ["corpus.jsonl.zst", "small.tar.zst", "full.jsonl.zst", "full-candidates.jsonl.zst"])
 def test_a_damaged_or_missing_file_is_named_before_anything_is_written(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,8 +159,8 @@ def records(name: str) -> list[dict[str, Any]]:
 def test_the_corpus_has_the_statistics_that_it_promises(corpus: Path) -> None:
     total = mprm.stats(str(corpus)).total
     assert total.n_rollouts == LabPlan().corpus_questions * LabPlan().rollouts >= 40_000
-    assert 0.03 < total.error_step_ratio < 0.06
-    assert 0.06 < total.mixed_share < 0.12
+    assert 0.04 < total.error_step_ratio < 0.08  # what the lab aims at
+    assert 0.08 < total.mixed_share < 0.15
     assert 0.80 < total.mean_mc < 0.90
     assert 5.4 < total.steps_per_rollout < 5.8
     results = ROOT / "docs" / "results" / "lab.json"
@@ -195,8 +199,8 @@ def test_the_benchmarks_labels_are_the_worlds() -> None:
         judged = judge_chain(problem_named(record["image"][0]), record["response"]["steps"])
         assert labels == [LABELS[verdict] for verdict in judged]
         counts.update(labels)
-    assert counts[-1] / counts.total() == pytest.approx(0.30, abs=0.02)
-    assert counts[0] / counts.total() == pytest.approx(0.10, abs=0.02)
+    assert counts[-1] / counts.total() == pytest.approx(0.26, abs=0.01)
+    assert counts[0] / counts.total() == pytest.approx(0.09, abs=0.01)
 
 
 def test_no_problem_serves_two_ends() -> None:
@@ -205,6 +209,18 @@ def test_no_problem_serves_two_ends() -> None:
     assert sum(map(len, splits)) == len(set().union(*splits))
     assert len(splits[3]) >= 500
     assert all(len(record["candidates"]) == 16 for record in records("candidates"))
+
+
+def test_the_scores_are_those_of_one_model_on_the_benchmark_and_on_every_candidate(tmp_path: Path) -> None:
+    names = ("benchmark.jsonl", "candidates.jsonl", Path(SCORES).name, Path(CANDIDATE_SCORES).name)
+    for name in names:
+        (tmp_path / name).write_bytes(unpack(shipped_files(), f"{name}.zst"))
+    benchmark, candidates, of_steps, of_candidates = (tmp_path / name for name in names)
+    scored = read_scores(of_steps)
+    check_same_steps(without_scores(read_benchmark(str(benchmark))), scored)
+    reranked = read_candidate_scores(of_candidates, read_candidates(str(candidates)))  # stops where one is missing
+    assert len(reranked.solutions) == 600 * 16
+    assert scored.model == reranked.model == "full"
 
 
 def test_the_policies_load_as_the_published_ones_do(tmp_path: Path) -> None:
@@ -221,7 +237,7 @@ def test_all_of_it_is_small() -> None:
     assert {path.name for path in files} == {
         *(f"{name}.jsonl.zst" for name in RECORDS),
         *(f"{name}.tar.zst" for name in POLICIES),
-        f"{Path(SCORES).name}.zst",
+        *(f"{Path(path).name}.zst" for path in (SCORES, CANDIDATE_SCORES)),
         HASHES,
     }
     assert sum(len(path.read_bytes()) for path in files) < MAX_BYTES

@@ -15,7 +15,7 @@ import msgspec
 
 from mprm.cli import run, show_table
 from mprm.errors import MprmError, OutputExistsError
-from mprm_lab.folder import SCORES
+from mprm_lab.folder import CANDIDATE_SCORES, SCORES
 from mprm_lab.make import TRAINING, LabPlan
 from mprm_lab.shipped import open_lab
 
@@ -23,8 +23,8 @@ INTERRUPTED, WARNINGS_ONLY = 130, 3
 """Exit codes of ``mprm``."""
 N_QUESTIONS = 150
 """Of best-of-N."""
-NAMES = {"random-0.1": "a tenth at random", "bis-0.1": "a tenth by BIS", "full": "all of them (shipped)"}
-METHODS = {"random": "any of them", "majority_vote": "majority vote", "prm": "the BIS model's choice"}
+NAMES = {"random-0.1": "a random tenth", "bis-0.1": "a tenth by BIS", "full": "all rollouts (shipped scores)"}
+BASELINES = {"random": "one answer", "majority_vote": "majority vote", "oracle": "oracle"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +54,29 @@ def stages(folder: Path) -> list[Stage]:
 
     def evaluate(name: str) -> Stage:
         options = ("--model", runs / name, *images, "--out", evaluations / name)
-        return stage(f"evaluate {name}", 16, "evaluate", lab / "benchmark.jsonl", *options)
+        return stage(f"evaluate {name}", 12, "evaluate", lab / "benchmark.jsonl", *options)
 
-    rerank = ("--model", runs / bis, *images, "--out", folder / "rerank")
+    def rerank(name: str, seconds: int, *scores: object) -> Stage:
+        about = f"choose answers to {N_QUESTIONS} questions by {name}"
+        return stage(
+            about, seconds, "rerank", folder / "candidates.jsonl", *scores, "--out", folder / "rerank" / name
+        )
+
     page = (*images, "--runs", runs, evaluations, "--out", folder / "report.html")
     scores = [evaluations / name / "scores.jsonl" for name in (random, bis)]
     return [
-        stage("look for problems", 2, "check", corpus, *images),
+        stage("look for problems", 1, "check", corpus, *images),
         stage("describe", 1, "stats", corpus),
         stage("select", 1, "select", corpus, "--strategy", "bis", "random", "--rho", 0.1, "--out-dir", subsets),
         train(bis),
         train(random),
         evaluate(bis),
         evaluate(random),
-        stage(f"choose answers to {N_QUESTIONS} questions", 12, "rerank", folder / "candidates.jsonl", *rerank),
+        rerank(bis, 8, "--model", runs / bis, *images),
+        rerank(random, 8, "--model", runs / random, *images),
+        rerank("full", 1, "--scores", lab / CANDIDATE_SCORES),
         stage("write the page", 1, "report", corpus, *page),
-        stage("compare with all data", 4, "evaluate", "--scores", *scores, lab / SCORES, "--out", folder / "compare"),
+        stage("compare with all data", 2, "evaluate", "--scores", *scores, lab / SCORES, "--out", folder / "compare"),
     ]
 
 
@@ -77,7 +84,7 @@ def demo(folder: Path) -> None:
     """Run all stages; each prints what it does, and how long it and the rest will take."""
     if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputExistsError(f"{folder} is there already; choose another folder, or remove it")
-    opening = Stage("unpack the corpus, draw its pictures", 14, ("open", str(folder / "lab")))
+    opening = Stage("unpack the corpus, draw its pictures", 10, ("open", str(folder / "lab")))
     plan, start = [opening, *stages(folder)], monotonic()
     for number, stage in enumerate(plan, 1):
         planned = sum(earlier.seconds for earlier in plan[: number - 1])
@@ -106,30 +113,25 @@ def demo(folder: Path) -> None:
 
 
 def _show_summary(folder: Path) -> None:
-    """Print all three models on the benchmark, in points; the last one was trained where the lab was made."""
+    """Print one table, in points: the three models on both tasks, and what best-of-N is without a model."""
     compared = msgspec.json.decode((folder / "compare" / "metrics.json").read_bytes())
-    reranked = msgspec.json.decode((folder / "rerank" / "metrics.json").read_bytes())
-    leads = {row["model"]: row["differences"]["all"]["overall"]["estimate"] for row in compared["comparisons"]}
     files = {name: folder / "subsets" / f"{name}.jsonl" for name in NAMES} | {"full": folder / "lab/corpus.jsonl"}
     rows = []
     for model in compared["models"]:
         name, metrics = model["name"], model["metrics"]["all"]
-        n_rollouts = len(files[name].read_bytes().splitlines())
-        lead = _points(leads[name], "+") if name in leads else ""
-        rows.append(
-            [NAMES[name], f"{n_rollouts:,}", _points(metrics["overall"]), lead]
-            + [_points(metrics[metric]) for metric in ("macro_f1", "auc")]
-        )
-    n, accuracy = max(reranked["n"]), reranked["total"]["accuracy"]
-    best_of_n = ", ".join(f"{_points(accuracy[method][str(n)])} by {words}" for method, words in METHODS.items())
-    heads = ["trained on", "rollouts", "overall F1", "minus random", "pooled F1", "AUC"]
+        reranked = msgspec.json.decode((folder / "rerank" / name / "metrics.json").read_bytes())
+        n, accuracy = str(max(reranked["n"])), reranked["total"]["accuracy"]
+        values = (metrics["overall"], metrics["auc"], accuracy["prm"][n])
+        rows.append([NAMES[name], f"{len(files[name].read_bytes().splitlines()):,}", *map(_points, values)])
+    for method, words in BASELINES.items():
+        rows.append([words, "", "", "", _points(accuracy[method][n]) if method in accuracy else ""])
+    heads = ["reward model trained on", "rollouts", "step F1", "AUC", f"best-of-{n}"]
     show_table("What a tenth of the rollouts teaches", heads, rows, total_last=False)
-    counts = compared["models"][0]["counts"]
     print(
-        f"On {counts['n_solutions']:,} solutions, in points, with 95% intervals over problems. Overall F1 is the"
-        " paper's, a mean over sources; pooled F1 is of all steps at once.\n"
-        f"Accuracy of one of {n} answers to {reranked['n_questions']} questions: {best_of_n}."
-        " docs/lab.md tells what to make of both."
+        f"In points, with 95% intervals. Step F1 and AUC: is a step of {model['counts']['n_solutions']:,} solutions"
+        f" right? Best-of-{n}: how many of {reranked['n_questions']} questions are answered right by the one of {n}"
+        " answers that the reward model scores highest; and without a reward model by any one of them, by the most"
+        " frequent one, and by the right one wherever there is one. docs/lab.md tells what to make of it."
     )
 
 

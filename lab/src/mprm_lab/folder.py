@@ -22,6 +22,8 @@ RECORDS = ("corpus", "validation", "benchmark", "candidates")
 """Files of the lab, ``NAME.jsonl``."""
 SCORES = "scores/full.jsonl"
 """Step scores on the benchmark of a reward model that was trained from the small policy on all rollouts."""
+CANDIDATE_SCORES = "scores/full-candidates.jsonl"
+"""The same model's on the candidates."""
 WORK = ".reproduce"
 """Folder of runs in progress."""
 

@@ -20,10 +20,10 @@ import mprm
 from mprm.annotation import SamplingParams
 from mprm.data import CandidateSet, Solution, atomic_write, check_images_exist, read_benchmark, read_candidates
 from mprm.errors import ConfigError, InputNotFoundError, MprmError
-from mprm.evaluation import score_benchmark, write_scores
+from mprm.evaluation import score_benchmark, score_candidates, write_scores
 from mprm.models import Backbone, load_backbone, need_torch
 from mprm.training import TrainConfig
-from mprm_lab.folder import SCORES, Log, whole_folder
+from mprm_lab.folder import CANDIDATE_SCORES, SCORES, Log, whole_folder
 from mprm_lab.policy.architecture import Size, new_policy, save_policy
 from mprm_lab.policy.train import PolicyTrainConfig, train_policy
 from mprm_lab.world import SOURCES, Problem, Verdict, judge_chain, problem_named, problems_of, write_images
@@ -349,8 +349,9 @@ def make_scores(folder: Path, plan: LabPlan, log: Log) -> None:
     )
     mprm.train(str(folder / "corpus.jsonl"), config)
     prm = mprm.PRM.from_pretrained(run, device=plan.device, image_root=images)
-    scored = score_benchmark(benchmark, prm, model=run.name)
-    write_scores(str(out), scored.solutions, config={"model": run.name})
+    chosen = score_candidates(read_candidates(str(folder / "candidates.jsonl")), prm)
+    for path, scored in ((folder / CANDIDATE_SCORES, chosen), (out, score_benchmark(benchmark, prm))):
+        write_scores(str(path), scored.solutions, config={"model": scored.model})
     shutil.rmtree(run)
 
 

@@ -1,7 +1,7 @@
 """``mprm quickstart``: a small annotated corpus with its images, to try every stage on.
 
 It is an excerpt of the corpus of ``mprm-lab``, a small visual world whose problems are solved by a small policy: 400
-rollouts of 100 questions from eight sources, every step with 16 continuations.
+rollouts of 100 questions from ten sources, every step with 16 continuations.
 """
 
 from __future__ import annotations

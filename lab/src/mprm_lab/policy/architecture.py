@@ -161,7 +161,7 @@ N_TEXTS = 40
 """Problems of each source whose texts the merges are learned from."""
 
 
-def lab_tokenizer(family: Family, *, size: int = 1000) -> Any:
+def lab_tokenizer(family: Family) -> Any:
     """A byte-level BPE in which nearly every word of the world, with the space before it, is one token."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -175,7 +175,7 @@ def lab_tokenizer(family: Family, *, size: int = 1000) -> Any:
     )
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=size, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+        vocab_size=1000, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
     )
     backend.train_from_iterator(_texts(), trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=FRAME[0], eos_token=FRAME[2])

@@ -9,6 +9,7 @@ from mprm.data import Chart, Point, Series, atomic_write, line_figure, need_alta
 from mprm_lab.reproduce.findings import BACKBONES
 
 Summary = dict[str, Any]
+"""Conditions of one backbone, as `mprm_lab.reproduce.results.summary_of` makes them."""
 
 
 def charts_of(results: dict[str, Any]) -> list[Chart]:

@@ -14,14 +14,11 @@ from mprm_lab.reproduce.results import METRICS, Record, Runs, best_of_n_value
 
 BACKBONES = {"internvl": "InternVL2.5-8B", "qwen": "Qwen2.5-VL-7B"}
 """What the paper trains where the lab trains its small models of the same architectures."""
-RHOS = (5, 10, 15, 25, 35, 50)
-
-
 PAPER = msgspec.json.decode((files("mprm_lab.reproduce") / "paper.json").read_bytes())
 """The paper's own numbers, in percent, by the lab's names of backbones and conditions. ``overall``: micro-F1 on
 VisualProcessBench, of its main table, and of those of the ablation and alpha (InternVL alone). ``error_steps``: share
 of error steps in the training sets, where it is stated. ``best_of_16``: accuracy with InternVL2.5-8B on four
-benchmarks, where ``base`` is the policy without a reward model."""
+benchmarks, where ``base`` is the policy without a reward model. ``findings``: see `Finding`."""
 OVERALL: dict[str, dict[str, float]] = PAPER["overall"]
 
 Outcome = Literal["reproduced", "not reproduced", "open"]
@@ -109,74 +106,11 @@ class Finding:
         return "open" if "open" in outcomes else "reproduced"
 
 
-def _above(condition: str, other: str, bound: float = 0.0, *, value: str = "overall") -> Claim:
-    return Claim(plus=((condition, value),), minus=((other, value),), bound=bound)
-
-
-def _near(condition: str, other: str, bound: float) -> Claim:
-    return Claim(plus=((condition, "overall"),), minus=((other, "overall"),), bound=bound, is_near=True)
-
-
 CLOSE, MODERATE = 1.0, 2.0
 """Points within which one model reaches another, and a gap is moderate: the paper's own largest differences of the
 kind are 0.94 (BIS-10% and all data of Qwen2.5-VL) and 1.75 (random 25% and all data of InternVL2.5)."""
 
-FINDINGS = (
-    Finding(
-        words="Random subsampling saturates: a quarter of the rollouts costs little",
-        claims=(_above("random-25", "full", -MODERATE),),
-    ),
-    Finding(
-        words="So it does when a random quarter gets as many optimizer steps as all data",
-        claims=(_above("random-25-matched", "full", -MODERATE),),
-    ),
-    Finding(words="Mixed rollouts teach more than random ones", claims=(_above("mixed-25", "random-25"),)),
-    Finding(words="Rollouts of low MC teach more than random ones", claims=(_above("low-mc-25", "random-25"),)),
-    Finding(words="Mixed rollouts teach more than those of low MC", claims=(_above("mixed-25", "low-mc-25"),)),
-    Finding(
-        words="BIS is better than random selection at every fraction",
-        claims=tuple(_above(f"bis-{rho}", f"random-{rho}") for rho in RHOS),
-    ),
-    Finding(
-        words="Its gain is largest where the fraction is small",
-        claims=(
-            Claim(
-                plus=(("bis-5", "overall"), ("random-50", "overall")),
-                minus=(("random-5", "overall"), ("bis-50", "overall")),
-            ),
-        ),
-    ),
-    Finding(words="A tenth chosen by BIS reaches all data", claims=(_above("bis-10", "full", -CLOSE),)),
-    Finding(words="A quarter chosen by BIS reaches all data", claims=(_above("bis-25", "full", -CLOSE),)),
-    Finding(words="Soft labels are worse than hard ones", claims=(_above("full", "full-soft"),)),
-    Finding(
-        words="Thresholds above zero are worse",
-        claims=(_above("full", "full-tau-1"), _above("full", "full-tau-2")),
-    ),
-    Finding(
-        words="BIS needs both of its parts: it is better than mixture or reliability alone, and than low MC",
-        claims=tuple(_above("bis-25", f"{other}-25") for other in ("mixed", "reliable", "low-mc")),
-    ),
-    Finding(
-        words="BIS is robust to α",
-        claims=tuple(_near(f"bis-25-alpha-{alpha}", "bis-25", CLOSE) for alpha in ("0.02", "0.08")),
-    ),
-    Finding(
-        words="A reward model improves best-of-N over the policy alone",
-        claims=tuple(
-            Claim(plus=((name, "best-of-16"),), minus=((name, "best-of-1"),))
-            for name in ("full", "random-25", "bis-25")
-        ),
-    ),
-    Finding(
-        words="BIS improves best-of-N over random selection and over all data",
-        claims=tuple(_above("bis-25", other, value="best-of-16") for other in ("random-25", "full")),
-    ),
-    Finding(
-        words="BIS learns faster: it is ahead on average over the learning curve",
-        claims=tuple(_above(f"bis-{rho}", f"random-{rho}", value="curve") for rho in (10, 25)),
-    ),
-)
+FINDINGS = msgspec.convert(PAPER["findings"], tuple[Finding, ...])
 
 
 def counts(runs: Runs) -> dict[str, dict[Outcome, int]]:

@@ -13,16 +13,8 @@ from textwrap import fill
 from typing import Any
 
 from mprm.data import atomic_write, markdown_table
-from mprm_lab.reproduce.figures import charts_of, write_figures
-from mprm_lab.reproduce.findings import (
-    BACKBONES,
-    CLOSE,
-    FINDINGS,
-    MODERATE,
-    OVERALL,
-    PAPER,
-    counts,
-)
+from mprm_lab.reproduce.figures import Summary, charts_of, write_figures
+from mprm_lab.reproduce.findings import BACKBONES, CLOSE, FINDINGS, MODERATE, OVERALL, PAPER, counts
 from mprm_lab.reproduce.measure import SeedMean, seed_mean
 from mprm_lab.reproduce.plan import REFERENCES, ReproducePlan
 from mprm_lab.reproduce.reproduce import duration
@@ -49,8 +41,6 @@ LABELS = {
     "full-tau-2": "All rollouts, hard (τ = 2/N)",
     "full-soft": "All rollouts, soft",
 }
-Summary = dict[str, Any]
-"""Conditions of one backbone, as `mprm_lab.reproduce.results.summary_of` makes them."""
 
 
 def write_page(lab: Path, out: Path, plan: ReproducePlan | None = None) -> list[Path]:

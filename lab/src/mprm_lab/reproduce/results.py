@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 import mprm
-from mprm.data import Benchmark, atomic_write, read_benchmark
+from mprm.data import atomic_write, read_benchmark
 from mprm.errors import DataError
 from mprm.evaluation import StepTable, estimate, step_counts
 from mprm_lab.reproduce import measure
@@ -44,14 +44,14 @@ def results_of(lab: Path, plan: ReproducePlan) -> dict[str, Any]:
         raise DataError(f"{store.folder}: no run is finished; mprm-lab reproduce {lab} does them")
     records = [{name: record[name] for name in FROM_RECORD if name in record} for _, record in finished]
     backbones = tuple(dict.fromkeys(run.backbone for run, _ in finished))
-    benchmark = read_benchmark(str(lab / "benchmark.jsonl"))
+    table = measure.unscored_table(read_benchmark(str(lab / "benchmark.jsonl")))
     results: dict[str, Any] = {
         "mprm": mprm.__version__,
         "plan": msgspec.to_builtins(plan),
         "n_planned": len(plan.runs()),
         "corpus": _corpus(lab),
         "truth": measure.corpus_truth(lab / "corpus.jsonl"),
-        "benchmark": _benchmark(benchmark),
+        "benchmark": {**asdict(step_counts(table)), "n_sources": len(table.sources)},
         "learning_rates": store.learning_rates(plan, backbones),
         "runs": records,
         "summary": summary_of(records),
@@ -60,14 +60,15 @@ def results_of(lab: Path, plan: ReproducePlan) -> dict[str, Any]:
         "own_thresholds": {},
     }
     for backbone in backbones:
-        tables = dict(_scored_tables(store, plan, backbone, benchmark))
+        of_backbone = ((run, store.scores(run)) for run in plan.runs() if run.backbone == backbone)
+        tables = {run: replace(table, scores=scores) for run, scores in of_backbone if scores is not None}
         results["bis_minus_random_over_problems"][backbone] = _over_problems(tables, plan, backbone)
         auc: dict[str, list[float]] = {}
         own: dict[str, dict[str, dict[str, float]]] = {}
-        for run, table in tables.items():
-            if (value := measure.auc_at_same_position(table)) is not None:
+        for run, scored in tables.items():
+            if (value := measure.auc_at_same_position(scored)) is not None:
                 auc.setdefault(run.condition, []).append(value)
-            if (values := measure.own_thresholds(table)) is not None:
+            if (values := measure.own_thresholds(scored)) is not None:
                 own.setdefault(run.condition, {})[str(run.seed)] = values
         results["auc_at_same_position"][backbone] = {name: asdict(seed_mean(each)) for name, each in auc.items()}
         results["own_thresholds"][backbone] = own
@@ -83,21 +84,6 @@ def _corpus(lab: Path) -> dict[str, Any]:
         "mixed_share": round(total.mixed_share, 6),
         "mean_mc": round(total.mean_mc, 6),
     }
-
-
-def _benchmark(benchmark: Benchmark) -> dict[str, Any]:
-    table = measure.unscored_table(benchmark)
-    return {**asdict(step_counts(table)), "n_sources": len(table.sources)}
-
-
-def _scored_tables(
-    store: RunStore, plan: ReproducePlan, backbone: str, benchmark: Benchmark
-) -> Iterator[tuple[Run, StepTable]]:
-    """The backbone's runs whose step scores are kept, and the benchmark's steps with them."""
-    table = measure.unscored_table(benchmark)
-    for run in plan.runs():
-        if run.backbone == backbone and (scores := store.scores(run)) is not None:
-            yield run, replace(table, scores=scores)
 
 
 def _over_problems(tables: dict[Run, StepTable], plan: ReproducePlan, backbone: str) -> dict[str, dict[str, Any]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -15,82 +17,9 @@ Relation = Literal["=", "≤", "≥", "<", ">"]
 """Simulated against predicted. ``=``, ``≤`` and ``≥`` are rejected where the simulation contradicts them beyond
 chance; ``<`` and ``>`` hold only where it shows them beyond chance."""
 
-STATEMENTS: dict[str, tuple[str, str, Relation]] = {
-    # single steps
-    "teacher": ("eq:teacher", "Pr(Y = 1 | φ) = σ(⟨w*, φ⟩)", "="),
-    "gradient": ("section 3.3", "slope of the loss = ⟨(q_w − Y) φ, direction⟩", "="),
-    "gradient second moment": ("eq:grad-var", "E‖g‖² = q(1−q)‖φ‖²", "="),
-    "… under label noise": ("eq:noise-factor", "E‖g̃‖² = ((1−4η) q(1−q) + η)‖φ‖²", "="),
-    "flipped label": ("eq:tilde-q-def", "Pr(Ỹ = 1) = (1−2η) q + η", "="),
-    "positive label": ("section 3.3", "Pr(K > 0) = 1 − (1−r)^N", "="),
-    "MC score's variance": ("section 3.3", "E[(s − r)² | r] = r(1−r)/N", "="),
-    # rollouts
-    "expected mixture": ("eq:label-var-cond", "E[p̂(1−p̂)] = θ − A/n", "="),
-    "sandwich, below": ("eq:mixture-sandwich", "E[p̂(1−p̂)] ≥ θ(1 − 1/n)", "≥"),
-    "sandwich, above": ("eq:mixture-sandwich", "E[p̂(1−p̂)] ≤ θ", "≤"),
-    "step information": ("section 3.3", "A = (1/n) Σ q(1−q)", "="),
-    "Jensen": ("eq:A-leq-theta", "A ≤ θ", "≤"),
-    "information with norms": ("appendix F.4", "A_full = (1/n) Σ q(1−q)‖φ‖²", "="),
-    "norms, below": ("appendix F.4", "A_full ≥ c_min A", "≥"),
-    "norms, above": ("appendix F.4", "A_full ≤ c_max A", "≤"),
-    "mixture under flips": ("eq:theta-tilde-theta", "θ̃ = (1−2η)² θ + η(1−η)", "="),
-    "flips' shift": ("from eq:theta-tilde-theta", "θ̃ − θ = η(1−η)(1−4θ)", "="),
-    "closeness bound": ("eq:tilde-theta-close", "|θ̃ − θ| ≤ 4ηθ + η(1−η)", "≤"),
-    "… its ceiling": ("eq:tilde-theta-close", "4ηθ + η(1−η) ≤ 2η", "≤"),
-    "rollout signal": ("S(x), section 3.3", "(1/n) Σ (E‖g̃‖² − η‖φ‖²) = S(x)", "="),
-    # success rates under the Beta-Binomial model
-    "posterior mean (k = 1)": ("section 3.3", "E[r | k] = (a+k)/(a+b+N)", "="),
-    "effective noise (k = 1)": ("η_eff, section 3.3", "Pr(r < τ | k) = I_τ(a+k, b+N−k)", "="),
-    "effective noise falls with k": ("lem:eta-eff-monotone", "η_eff(k+1) − η_eff(k) < 0", "<"),
-    "negative steps": ("section 3.3", "Pr(K = 0) = B(a, b+N)/B(a, b)", "="),
-    "pseudo-positive share": (
-        "mean of η_eff over k > 0",
-        "Pr(r < τ | K > 0) = (I_τ(a,b) − f I_τ(a,b+N))/(1−f), f = Pr(K = 0)",
-        "=",
-    ),
-    # training
-    "optimization term: exponent of T": ("eq:scaling-decomp", "E[L(w_T)] − L(w*) ∝ T^(−1/2)", "="),
-    "data term: exponent of N": ("eq:app-data-pre", "E sup |L − L_N| ∝ N^(−1/2)", "="),
-    "… of the minimizer itself": (
-        "eq:app-data-final",
-        "exponent of L(ŵ_N) − L(w*) < −1/2: faster than bounded",
-        "<",
-    ),
-    "finite data's risk": ("eq:app-data-final", "L(ŵ_N) − L(w*) ≤ C_data N^(−1/2)", "≤"),
-    "the bound": ("eq:scaling-decomp", "risk ≤ C_data N^(−1/2) + C_opt T^(−1/2)", "≤"),
-    "Random-25%, single pass": ("section 3.2", "risk grows by γ^(−1/2)", "="),
-    "Random-25%, matched updates": ("section 3.2", "risk stays where data is plenty", "="),
-    # strategies
-    **{
-        f"BIS against {other}": (
-            "section 3.3, experiments",
-            f"risk, intercept refitted: BIS − {other} < 0",
-            "<",
-        )
-        for other in ("random", "low-mc", "mixed", "reliable")
-    },
-    **{
-        f"BIS against {other}: macro-F1": ("section 3.3, experiments", f"F1: BIS − {other} > 0", ">")
-        for other in ("random", "low-mc")
-    },
-    "a tenth by BIS against all data": (
-        "experiments: there no gap",
-        "BIS closes more than half of random's gap to all data",
-        ">",
-    ),
-    "… its probabilities are not calibrated": (
-        "not in the paper",
-        "risk, intercept not refitted: BIS − reliable > 0",
-        ">",
-    ),
-    "… steps much alike (correlation 0.8)": (
-        "not in the paper",
-        "risk, intercept refitted: BIS − reliable > 0",
-        ">",
-    ),
-    "pseudo-positives harm": ("section 3.3", "risk with them − risk with them labelled negative > 0", ">"),
-    "… the more the worse": ("section 3.3", "harm with many − harm with few > 0", ">"),
-}
+STATEMENTS = msgspec.json.decode(
+    (files("mprm_lab.theory") / "statements.json").read_bytes(), type=dict[str, tuple[str, str, Relation]]
+)
 """By name: where the paper has it (the equation's label, or the section), what it says, and how it is compared."""
 
 FAMILY_ERROR = 0.01

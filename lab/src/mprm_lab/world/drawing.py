@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from hashlib import shake_128
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -29,32 +30,10 @@ SIZE, CELL = 112, 28
 """Pixels of a side of the picture, and of each of its sixteen cells."""
 WIDTH, HEIGHT = 5, 7
 """Dots of a glyph."""
-_DIGITS = """
-.###. ..#.. .###. ##### ...#. ##### ..##. ##### .###. .###.
-#...# .##.. #...# ...#. ..##. #.... .#... ....# #...# #...#
-#..## ..#.. ....# ..#.. .#.#. ####. #.... ...#. #...# #...#
-#.#.# ..#.. ...#. ...#. #..#. ....# ####. ..#.. .###. .####
-##..# ..#.. ..#.. ....# ##### ....# #...# ..#.. #...# ....#
-#...# ..#.. .#... #...# ...#. #...# #...# ..#.. #...# ...#.
-.###. .###. ##### .###. ...#. .###. .###. ..#.. .###. .##..
-"""
-_LETTERS = """
-##### .###. #...# ..### #...# #.... ####. .#### ##### #...#
-#.... #...# #...# ...#. #..#. #.... #...# #.... ..#.. #...#
-#.... #.... #...# ...#. #.#.. #.... #...# #.... ..#.. .#.#.
-####. #.### ##### ...#. ##... #.... ####. .###. ..#.. ..#..
-#.... #...# #...# ...#. #.#.. #.... #.... ....# ..#.. .#.#.
-#.... #...# #...# #..#. #..#. #.... #.... ....# ..#.. #...#
-#.... .###. #...# .##.. #...# ##### #.... ####. ..#.. #...#
-"""
-
-
-def _bitmaps(names: str, drawing: str) -> dict[str, tuple[str, ...]]:
-    rows = [line.split() for line in drawing.strip().splitlines()]
-    return {name: tuple(row[number] for row in rows) for number, name in enumerate(names)}
-
-
-GLYPHS: dict[str, tuple[str, ...]] = _bitmaps("0123456789", _DIGITS) | _bitmaps(LETTERS, _LETTERS)
+_ROWS = (files("mprm_lab.world") / "glyphs.txt").read_text(encoding="ascii").splitlines()
+GLYPHS: dict[str, tuple[str, ...]] = dict(
+    zip("0123456789" + LETTERS, zip(*map(str.split, _ROWS), strict=True), strict=True)
+)
 """Rows of each digit and letter from top to bottom, ``#`` where there is ink."""
 
 LIGHT: tuple[Colour, ...] = ((246, 246, 244), (244, 238, 222), (226, 236, 246), (232, 244, 230))

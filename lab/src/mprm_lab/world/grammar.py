@@ -30,6 +30,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
+
+import msgspec
 
 from mprm_lab.world.scene import BARS, CELLS, COLUMNS, LOOKS, MORE, ROWS, Facts
 
@@ -137,152 +140,9 @@ def _choices(slot: str) -> str:
     return "|".join([*map(re.escape, words), *numbers])
 
 
-_ANSWER = r"the answer is \boxed{<answer>}."
-_RIGHT = "answer <answer> = right"
-_START = ("value <item> = <value>", "start <item> = yes")
-_ITEM = ("value <item> = <value>",)
-_ITEMS = (*_ITEM, "value <item2> = <value2>")
-_IN_A_ROW = (*_ITEMS, "next <item> = <item2>")
-_TOTAL = ("total <item> = <total>",)
-_TOTALS = (*_TOTAL, "total <item2> = <total2>")
-_TURN = (*_ITEM, "turn <item> = <turn>", *_TOTAL)
-_LARGEST = (*_ITEM, "largest <item> = <largest>")
-_COUNT = ("count <item> = <count>",)
-_COUNTS = (*_COUNT, "count <item2> = <count2>")
-_ABOVE = (*_ITEM, "level = <level>", "relation <item> <level> = <relation>", *_COUNT)
-_LOOK = ("value <item> = <look>",)
-_SEEN = (*_LOOK, "fits <item> = <fits>", *_COUNT)
-_EACH = (*_LOOK, "each <item> = <each>")
-_TALLEST = (*_ITEM, "tallest = <item>")
-_NEXT = (*_ITEM, "next tallest = <item>")
-_SHORTEST = (*_ITEM, "shortest = <item>")
-_SIDES = ("first = <first>", "second = <second>")
-_COMPARED = (*_SIDES, "relation = <relation>")
-_RESULT = ("result = <result>", _RIGHT)
-_AT = ("largest = <largest>", "at = <item>")
-_DIFFERENCE = ("high = <high>", "low = <low>", "difference = <difference>")
-_SUM = (*_ITEM, "before <item> = <before>", "sign <item> = <sign>", *_TOTAL)
-_SHOWN = form("<Item> shows <value>, and <before> <sign> <value> = <total>.", *_SUM)
-
-
-def _chosen(opening: str, letter: str) -> Form:
-    """The options up to the one that says the result."""
-    slots = {other: f"<result{number}>" for number, other in enumerate(OPTIONS[: OPTIONS.index(letter)], 1)}
-    slots[letter] = "<result>"
-    options = ", ".join(f"option {other} says {slot}" for other, slot in slots.items())
-    claims = [f"option {other} = {slot}" for other, slot in slots.items()]
-    return form(f"{opening}, {options}, so {_ANSWER}", "result = <result>", *claims, _RIGHT)
-
-
 FORMS: dict[str, tuple[Form, ...]] = {
-    "start": (
-        form("We start at <item> with <value>.", *_START),
-        form("The first one is <item> with <value>.", *_START),
-    ),
-    "total": (
-        form("<Item> is <value>, so the total is <total>.", *_ITEM, *_TOTAL),
-        _SHOWN,
-        form("At <item> we add <value> and get <total>.", *_ITEM, "sign <item> = +", *_TOTAL),
-    ),
-    "total of two": (
-        form(
-            "<Item> is <value>, which makes <total>, and <item2> is <value2>, which makes <total2>.",
-            *(*_IN_A_ROW, *_TOTALS),
-        ),
-        form(
-            "<Item> adds <value> and gives <total>, then <item2> adds <value2> and gives <total2>.",
-            *(*_IN_A_ROW, "sign <item> = +", "sign <item2> = +", *_TOTALS),
-        ),
-    ),
-    "begin": (
-        form("We begin with <begin>.", "begin = <begin>"),
-        form("At first we have <begin>.", "begin = <begin>"),
-    ),
-    "turn": (
-        form("<Item> is <value>, so we <turn> it and get <total>.", *_TURN),
-        _SHOWN,
-        form("Next we go to <item>, <turn> <value> and get <total>.", *_TURN),
-    ),
-    "largest": (
-        form("<Item> is <value>, so the largest so far is <largest>.", *_LARGEST),
-        form("At <item> we see <value>, and the largest so far is <largest>.", *_LARGEST),
-    ),
-    "largest of two": (
-        form(
-            "<Item> is <value> and <item2> is <value2>, so the largest so far is <largest>.",
-            *(*_IN_A_ROW, "largest <item2> = <largest>"),
-        ),
-    ),
-    "largest answer": (
-        form(f"The largest digit is <largest> at <item> in <line>, so {_ANSWER}", *_AT, "in = <line>", _RIGHT),
-        form(f"We find the largest digit <largest> at <item>, and {_ANSWER}", *_AT, _RIGHT),
-    ),
-    "above": (
-        form("<Item> is <value>, which is <relation> <level>, so the count is <count>.", *_ABOVE),
-        form("At <item> we see <value>, and the count is <count>.", *_ITEM, *_COUNT),
-    ),
-    "above of two": (
-        form(
-            "<Item> is <value>, which makes the count <count>, and <item2> is <value2>, which makes it <count2>.",
-            *(*_IN_A_ROW, *_COUNTS),
-        ),
-    ),
-    "seen": (
-        form("<Item> has <look>, which <fits>, so the count is <count>.", *_SEEN),
-        form("At <item> we see <look>, which <fits>, and the count is <count>.", *_SEEN),
-    ),
-    "seen of two": (
-        form(
-            "<Item> has <look>, which makes the count <count>, and <item2> has <look2>, which makes it <count2>.",
-            *(*_LOOK, "value <item2> = <look2>", "next <item> = <item2>", *_COUNTS),
-        ),
-    ),
-    "points": (
-        form(
-            "<Item> has <look> for <each>, and <before> + <each> = <total>.",
-            *(*_EACH, "before <item> = <before>", *_TOTAL),
-        ),
-        form("At <item> we see <look> worth <each>, so the total is <total>.", *_EACH, *_TOTAL),
-    ),
-    "tallest": (
-        form("The tallest bar is <item> with <value>.", *_TALLEST),
-        form("The largest height is <value> at <item>.", *_TALLEST),
-    ),
-    "next tallest": (
-        form("The next tallest bar is <item> with <value>.", *_NEXT),
-        form("After it comes <item> with <value>.", *_NEXT),
-    ),
-    "shortest": (
-        form("The shortest bar is <item> with <value>.", *_SHORTEST),
-        form("The smallest height is <value> at <item>.", *_SHORTEST),
-    ),
-    "two tallest": (
-        form(
-            "The tallest bars are <item> with <value> and then <item2> with <value2>.",
-            *(*_ITEMS, "tallest = <item>", "next tallest = <item2>"),
-        ),
-    ),
-    "tallest and shortest": (
-        form(
-            "The tallest bar is <item> with <value> and the shortest is <item2> with <value2>.",
-            *(*_ITEMS, "tallest = <item>", "shortest = <item2>"),
-        ),
-    ),
-    "difference": (form("The difference is <high> - <low> = <difference>.", *_DIFFERENCE),),
-    "compared": (form("We see that <first> is <relation> <second>.", *_COMPARED),),
-    "compared answer": (
-        form(f"We see that <first> is <relation> <second>, so {_ANSWER}", *_COMPARED, _RIGHT),
-        form(f"We compare <first> with <second>, and {_ANSWER}", *_SIDES, _RIGHT),
-    ),
-    "open answer": (
-        form(f"This gives <result>, so {_ANSWER}", *_RESULT),
-        form(f"We get <result> in the end, and {_ANSWER}", *_RESULT),
-    ),
-    **{
-        f"choice answer {letter}": (_chosen("This gives <result>", letter), _chosen("We get <result>", letter))
-        for letter in OPTIONS
-    },
-    "plain answer": (form(f"So {_ANSWER}", _RIGHT), form(f"Therefore {_ANSWER}", _RIGHT)),
+    name: tuple(form(*sentence_and_claims) for sentence_and_claims in forms)
+    for name, forms in msgspec.json.decode((files("mprm_lab.world") / "forms.json").read_bytes()).items()
 }
 """Ways to say one thing, by what is said."""
 
