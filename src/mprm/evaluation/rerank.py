@@ -174,7 +174,7 @@ class Reranking:
                 f" they count as not correct. If all of them were correct, at N = {largest}: {', '.join(bounds)}."
             )
         if self.n_answerless:
-            notes.append(f"{self.n_answerless:,} candidates state no answer: they have no vote.")
+            notes.append(f"Without an answer, and so without a vote: {counted(self.n_answerless, 'candidate')}.")
         if n := self.n_unscored_steps:
             notes.append(f"{n:,} steps have no score, cut off by truncation or nan of the model: they are left out.")
         if n := self.n_unscored_candidates:
