@@ -11,9 +11,9 @@ it: a field's annotation says what the option is for and which values it takes.
 ...     return KeepConfig.of(config, options).rho
 >>> keep("a.jsonl", rho=0.25)
 0.25
->>> keep("a.jsonl", rho=1.5)
+>>> keep("a.jsonl", rho=10)
 Traceback (most recent call last):
-mprm.errors.ConfigError: rho must be above 0 and at most 1, got 1.5
+mprm.errors.ConfigError: rho must be above 0 and at most 1, got 10; did you mean 0.1?
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 
 import mprm
 from mprm.errors import ConfigError, DataError
-from tests.conftest import raw_record
+from tests.conftest import raw_record, write_jsonl
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")
@@ -98,3 +98,28 @@ def test_scores_of_a_frame_are_those_of_its_file(tmp_path: Path) -> None:
     in_memory, written = mprm.score(TRL), mprm.score(TRL, tmp_path / "scores.parquet")
     assert in_memory.n_rollouts == written.n_rollouts == 3
     assert in_memory.to_arrow().equals(pq.read_table(tmp_path / "scores.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (
+            {"id": "1", "problem": "p", "steps": ["a"], "label": -1, "generator": "g", "final_answer_correct": True},
+            "a solution of the step benchmark processbench; mprm evaluate reads it",
+        ),
+        (
+            {"question": "q", "answer": "1 + 1 = 2\n#### 2"},
+            "a question, format gsm8k; mprm annotate and mprm sample read it",
+        ),
+        (
+            {"question": "q", "answer": "2", "candidates": [{"steps": ["2"]}]},
+            "a question with candidates, format mprm; mprm rerank reads it",
+        ),
+    ],
+)
+def test_what_is_no_rollout_is_named_with_the_command_that_reads_it(
+    record: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [record])
+    with pytest.raises(DataError, match=rf"x\.jsonl:1: the record is no rollout but {words}\."):
+        mprm.stats(path)

@@ -395,7 +395,7 @@ def test_a_degenerate_subset_of_hard_labels_is_warned_of_everywhere(
     expected = [
         "Every score is 0 or 1 (19,800 steps): these are hard labels",
         "Kept rollouts are short: 3.0 steps on average, where those of their sources have 16.5. --stratify length",
-        "In 60 of 60 kept rollouts with a negative step (100.0%) it is the last step and the only one",
+        "In 60 of 60 kept rollouts of several steps with a negative one (100.0%) it is the last step and the only one",
         "The index of a step alone predicts its label in the kept rollouts with AUC 0.86",
     ]
     manifest = json.loads(Path(out + ".manifest.json").read_text())
@@ -417,7 +417,7 @@ def test_a_degenerate_subset_of_hard_labels_is_warned_of_everywhere(
     assert run(["stats", path]) == 0
     shown = capsys.readouterr().err
     assert shown.count("mprm stats: warning: ") == 2
-    assert "In 600 of 600 rollouts with a negative step" in shown
+    assert "In 600 of 600 rollouts of several steps with a negative one" in shown
 
 
 def test_stratified_by_length_kept_rollouts_are_as_long_as_the_corpus(cut_at_the_first_error: Path) -> None:
@@ -435,7 +435,7 @@ def test_prm800k_at_a_tenth_is_warned_of_and_stratified_keeps_its_length(tmp_pat
     mprm.convert(WHOLE / "prm800k_phase1_parquet", path, to="trl")
     text = " ".join(mprm.select(path).subsets[0].warnings)
     assert "Kept rollouts are short: 4.1 steps on average, where those of their sources have 16.1" in text
-    assert "In 3,486 of 3,486 kept rollouts with a negative step (100.0%) it is the last step" in text
+    assert "In 3,486 of 3,486 kept rollouts of several steps with a negative one (100.0%) it is the last step" in text
     stratified = mprm.select(path, stratify="length")
     length = total(stratified.statistics).steps_per_rollout
     assert abs(total(stratified.subsets[0].statistics).steps_per_rollout / length - 1) < 0.15
@@ -472,3 +472,9 @@ def test_a_selection_is_iterable_and_becomes_any_table(corpus) -> None:
     assert [table["source"].to_pylist() for table in tables] == [["a", "a"]] * 3
     with pytest.raises(ConfigError, match=r"is of one subset, and there are 2"):
         iter(mprm.select(corpus(a=[[1.0, 0.0], [1.0]]), rho=(0.5, 1.0)))
+
+
+def test_rates_that_are_all_one_are_not_called_hard_labels(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0, 1.0], number=n) for n in range(9)])  # 16 of 16 each
+    warnings = mprm.stats(path).warnings
+    assert [warning.split(":")[0] for warning in warnings] == ["All 18 steps are positive"]

@@ -461,7 +461,7 @@ def test_training_warns_at_its_start_where_the_position_gives_the_label_away(
     trained = train(str(path), config_for("text", folder, tmp_path / "run", **options))
     text = " ".join(trained.data["warnings"])
     assert "Every score is 0 or 1 (120 steps)" in text
-    assert "In 60 of 60 rollouts with a negative step (100.0%) it is the last step" in text
+    assert "In 60 of 60 rollouts of several steps with a negative one (100.0%) it is the last step" in text
     assert "alone predicts its label in the rollouts with AUC 1.00" in text
     assert capfd.readouterr().err.count("mprm train: warning: ") == 3
     selected = config_for(

@@ -416,7 +416,25 @@ def _format_of_line(line: bytes, location: str) -> RolloutFormat | None:
     try:
         return None if data is None else format_of(data, ROLLOUT_FORMATS, "rollout")
     except BadRecord as reason:
-        raise DataError(f"{location}: {reason}.") from None
+        raise DataError(f"{location}: {_other_kind(data or {}) or reason}.") from None
+
+
+def _other_kind(data: dict[str, Any]) -> str | None:
+    """What a record that is no rollout is instead, and which command reads it."""
+    from mprm.data.benchmarks import BENCHMARK_FORMATS
+    from mprm.data.candidates import CANDIDATE_FORMATS
+    from mprm.data.questions import QUESTION_FORMATS
+
+    named = {name: fmt for name, fmt in QUESTION_FORMATS.items() if name != "plain"}  # which fits rollouts too
+    for formats, kind, commands in (
+        (BENCHMARK_FORMATS, "a solution of the step benchmark", "mprm evaluate reads it"),
+        (CANDIDATE_FORMATS, "a question with candidates, format", "mprm rerank reads it"),
+        (named, "a question, format", "mprm annotate and mprm sample read it"),
+    ):
+        for name, fmt in formats.items():
+            if fmt.matches(data):
+                return f"the record is no rollout but {kind} {name}; {commands}"
+    return None
 
 
 # A file that `mprm select` wrote holds the lines of every source, one source after the other. The manifest beside it

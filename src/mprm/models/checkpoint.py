@@ -143,7 +143,7 @@ def family_of(path: str | Path) -> Family:
     config_path = Path(path) / "config.json"
     if not config_path.is_file():
         fetch = "; a model is a folder on this machine, such as hf download ORGANISATION/NAME --local-dir NAME makes"
-        if re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) and not Path(path).exists():
+        if re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(path)) and not Path(path).exists():
             fetch = f"; from the Hugging Face hub it comes with: hf download {path} --local-dir {Path(path).name}"
         raise InputNotFoundError(f"{path} is no checkpoint: {config_path} is not there{fetch}")
     try:

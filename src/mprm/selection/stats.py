@@ -314,7 +314,8 @@ def label_warnings(
             f"{', …' * (len(single) > 3)}. A model can tell the label by the source. Leave them out, or choose"
             " another --tau."
         )
-    if n_by_ties is not None and full.sum_mc == full.n_pos and (counts.rows["sum_pos"] == counts.rows["n_pos"]).all():
+    is_hard = full.sum_mc == full.n_pos and (counts.rows["sum_pos"] == counts.rows["n_pos"]).all()
+    if n_by_ties is not None and is_hard and counts.rows["n_mc"].max(initial=0) <= 1:
         warnings.append(
             f"Every score is 0 or 1 ({full.n_steps:,} steps): these are hard labels, not success rates. R is 1 for"
             " all rollouts, and BIS ranks by the mix of labels alone. --strategy random and --stratify length keep"
@@ -330,8 +331,7 @@ def label_warnings(
         if n_by_ties is not None and n_by_ties > MOSTLY_TIES * every.n_rollouts:
             warnings.append(
                 f"Ties decide {n_by_ties / every.n_rollouts:.0%} of what is kept: {n_by_ties:,} of"
-                f" {every.n_rollouts:,} rollouts have the rank of others that are left out. Compare several --seed,"
-                " or a --strategy that tells them apart."
+                f" {every.n_rollouts:,} rollouts have the rank of others that are left out. Compare several --seed."
             )
     rows = np.flatnonzero(counts.rows["kind"] == ROLLOUT if kept is None else kept)
     columns = [counts.rows[name][rows].astype(np.int64) for name in ("n_steps", "n_pos", "n_leading")]
@@ -345,9 +345,9 @@ def _position_warnings(n_steps: IntArray, n_pos: IntArray, n_leading: IntArray, 
     n_negative, n_last = int(has_negative.sum()), int(is_last.sum())
     if n_negative >= MIN_ROLLOUTS and n_last >= ALWAYS_LAST * n_negative:
         yield (
-            f"In {n_last:,} of {n_negative:,} {what}rollouts with a negative step ({n_last / n_negative:.1%}) it is"
-            " the last step and the only one: they end at the first error. Add rollouts that go on after an error; a"
-            " random subset (--strategy random) has those without one too."
+            f"In {n_last:,} of {n_negative:,} {what}rollouts of several steps with a negative one"
+            f" ({n_last / n_negative:.1%}) it is the last step and the only one: they end at the first error. Add"
+            " rollouts that go on after an error."
         )
     if len(n_steps) >= MIN_ROLLOUTS and (auc := index_auc(n_steps, n_pos, n_leading)) >= INDEX_AUC:
         yield (
