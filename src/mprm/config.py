@@ -152,7 +152,7 @@ def _check(value: Any, entry: Declared) -> None:
     if not is_whole and not isinstance(value, float):
         raise ConfigError(f"{name} must be a number, got {value!r}")
     if not in_range(value, option):
-        hint = f"; did you mean {value / 100:g}?" if option.at_most == 1 and 1 < value <= 100 else ""
+        hint = f"; did you mean {value / 100:g}?" if option.at_most == 1 and 2 <= value <= 100 else ""
         raise ConfigError(f"{name} must be {range_words(option)}, got {value}{hint}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -304,3 +305,107 @@ def test_a_small_input_that_is_cut_while_it_is_read_does_not_kill_the_process(tm
     assert os.waitpid(child, 0)[1] == 0
     with pytest.raises(DataError, match="became shorter"), mapped(Chunk(str(path), "plain", "a", 0, 20_001)):
         pass
+
+
+# What a killed run left is finished only where it is still what that run wrote.
+
+
+def left_plan(folder: Path, rename: list[str], remove: list[str] | None = None) -> Path:
+    """A temporary folder with a plan, as a run that was killed before its first rename leaves it."""
+    hidden = folder / ".x.jsonl.mprm-tmp"
+    hidden.mkdir(parents=True)
+    for number in range(len(rename)):
+        (hidden / str(number)).write_text("new")
+    plan = {"rename": rename, "replaced": [[] for _ in rename], "remove": remove or []}
+    (hidden / "plan.json").write_text(json.dumps(plan))
+    return hidden
+
+
+def write_beside(folder: Path) -> None:
+    with Outputs(str(folder / "other.jsonl")) as outputs:
+        outputs.add(str(folder / "other.jsonl")).write_text("{}\n")
+
+
+def test_a_plan_is_finished_by_the_next_writer(tmp_path: Path) -> None:
+    hidden = left_plan(tmp_path, ["a.jsonl", "sub/b.jsonl"])
+    write_beside(tmp_path)
+    assert ((tmp_path / "a.jsonl").read_text(), (tmp_path / "sub" / "b.jsonl").read_text()) == ("new", "new")
+    assert not hidden.exists()
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_plan_that_came_from_elsewhere_touches_nothing_outside_its_folder(is_link: bool, tmp_path: Path) -> None:
+    victim, folder = tmp_path / "victim", tmp_path / "data"
+    victim.mkdir()
+    for name in ("v", "w"):
+        (victim / name).write_text("precious")
+    if is_link:
+        folder.mkdir()
+        (folder / "link").symlink_to(victim)
+    start = "link" if is_link else "../victim"
+    left_plan(folder, [f"{start}/w"], [f"{start}/v"])
+    write_beside(folder)
+    assert [(victim / name).read_text() for name in ("v", "w")] == ["precious"] * 2
+
+
+def test_a_file_that_was_written_since_the_kill_is_not_replaced(tmp_path: Path) -> None:
+    left_plan(tmp_path, ["a.jsonl", "b.jsonl"])
+    (tmp_path / "a.jsonl").write_text("mine")
+    write_beside(tmp_path)
+    assert (tmp_path / "a.jsonl").read_text() == "mine"
+    assert not (tmp_path / "b.jsonl").exists()
+
+
+@pytest.mark.parametrize("text", ['{"ren', "[]", '{"rename": ["a"], "replaced": [], "remove": []}', "\x00"])
+def test_a_damaged_plan_blocks_nobody(text: str, tmp_path: Path) -> None:
+    hidden = left_plan(tmp_path, ["a"])
+    (hidden / "plan.json").write_text(text)
+    write_beside(tmp_path)
+    assert (tmp_path / "other.jsonl").exists()
+    assert not hidden.exists()
+
+
+def test_a_run_that_cannot_finish_leaves_no_plan_behind(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    def write() -> None:
+        with Outputs(str(tmp_path / "a.jsonl")) as outputs:
+            outputs.add(str(tmp_path / "a.jsonl")).write_text("new")
+            outputs._files.append(str(tmp_path / "file" / "b.jsonl"))  # where there is no folder
+            (outputs._folder() / "1").write_text("new")
+
+    with pytest.raises(NotADirectoryError):
+        write()
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "x" * 250, "a\0b", "a\udcff"])
+def test_a_name_that_no_file_can_have_is_refused_before_any_work(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError), Outputs(str(tmp_path / "a.jsonl")) as outputs:
+        outputs.add(str(tmp_path / (name if len(name) != 250 else name + "ääää")))
+    with pytest.raises(ConfigError), Outputs(str(tmp_path / f"{name}.jsonl")) as outputs:
+        outputs.add(str(tmp_path / f"{name}.jsonl"))
+
+
+def test_files_beside_a_manifest_whose_first_file_is_gone_are_neither_replaced_nor_removed(tmp_path: Path) -> None:
+    manifest = tmp_path / "z.jsonl.manifest.json"
+    manifest.write_text(json.dumps({"mprm": "0.1.0", "files": ["z.jsonl", "thesis.txt"]}))
+    (tmp_path / "thesis.txt").write_text("precious")
+    with Outputs(str(tmp_path / "z.jsonl")) as outputs:
+        outputs.add(str(tmp_path / "z.jsonl")).write_text("{}\n")
+        outputs.add_manifest(
+            str(tmp_path / "z.jsonl"), command="select", config={}, inputs=[], sources={}, output={"path": "z.jsonl"}
+        )
+    assert (tmp_path / "thesis.txt").read_text() == "precious"
+    assert json.loads(manifest.read_text())["files"] == ["z.jsonl"]
+    (tmp_path / "z.jsonl").unlink()
+    with pytest.raises(OutputExistsError), Outputs(str(tmp_path / "z.jsonl")) as outputs:
+        outputs.add(str(tmp_path / "thesis.txt"))
+
+
+def test_an_empty_name_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [raw_record([1.0, 0.0])])
+    assert run(["select", str(path), "--out-dir", ""]) == 2
+    assert "the output has no name" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="no name"):
+        mprm.select(path).write_all("")

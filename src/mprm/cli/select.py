@@ -36,6 +36,8 @@ class SelectCommand(SelectConfig):
         super().__post_init__()
         if (self.out is None) == (self.out_dir is None) and not self.dry_run:
             raise ConfigError("name either --out FILE or --out-dir DIR (or --dry-run)")
+        if "" in (self.out, self.out_dir):
+            raise ConfigError("the output has no name")
         n_subsets = len(self.strategy) * len(self.rho)
         if self.out is not None and n_subsets > 1:
             raise ConfigError(f"{n_subsets} subsets do not go into one file; name --out-dir instead of --out")

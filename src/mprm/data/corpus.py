@@ -559,7 +559,7 @@ def write_frame(frame: Any, path: Path) -> Path:
     path.parent.mkdir()
     with writing(tempfile.gettempdir()), path.open("wb") as out:
         for number, row in enumerate(_rows_of(frame)):
-            image = row.get("image")
+            image = row.get("image") if isinstance(row, dict) else None
             if isinstance(image, dict):
                 if not image.get("path"):
                     raise DataError(
@@ -571,6 +571,8 @@ def write_frame(frame: Any, path: Path) -> Path:
                 out.write(encode(row) + b"\n")
             except RecursionError:
                 raise DataError(f"row {number}: the value is nested too deeply to be a record") from None
+            except UnicodeEncodeError as error:
+                raise DataError(f"row {number}: text that is not Unicode: {error.reason}") from None
     return path
 
 

@@ -184,11 +184,15 @@ def _sync(path: Path) -> None:
 # first, so that the next writer can finish what a kill interrupted.
 
 TEMPORARY, LOCK, PLAN = ".mprm-tmp", "lock", "plan.json"
+MAX_NAME = 255
+"""Bytes of a file's name."""
 
 
 class _Plan(msgspec.Struct):
     rename: list[str]
     """Final names of the temporary files 0, 1, …, as seen from beside the temporary folder; manifests last."""
+    replaced: list[list[int]]
+    """`_stamp` of each file that is replaced; empty where there is none."""
     remove: list[str]
     """Files of the run whose output is replaced that have no successor."""
 
@@ -229,7 +233,7 @@ def _claim(out: str) -> Iterator[_Claim]:
     else:
         raise ConfigError(f"another process is writing {out}; wait for it, or choose another output")
     try:
-        yield _Claim(folder, finished)
+        yield _Claim(folder, finished | frozenset(_recovered(folder)))
     finally:
         if not (folder / PLAN).exists():  # else the next writer does the rest of it
             shutil.rmtree(folder, ignore_errors=True)
@@ -247,9 +251,39 @@ def _clean_up(parent: Path) -> list[str]:
             lock = _lock(folder, unknown_is_free=False)
             if lock is not None:
                 stack.callback(_unlock, lock)
-                finished += _finish(folder)
+                finished += _recovered(folder)
                 shutil.rmtree(folder, ignore_errors=True)
     return finished
+
+
+def _recovered(folder: Path) -> list[str]:
+    """The final files of a killed run's plan, after doing the rest of it; none where that is not to be done any more.
+
+    A plan may lie in a folder that came from elsewhere: it names files beside itself alone. And a file that somebody
+    has written since is left as it is.
+    """
+    try:
+        plan = msgspec.json.decode((folder / PLAN).read_bytes(), type=_Plan)
+        parent = folder.parent.resolve()
+        finals = [folder.parent / name for name in (*plan.rename, *plan.remove)]
+        if not all(final.resolve().is_relative_to(parent) for final in finals):
+            return []
+        pending = [n for n in range(len(plan.rename)) if (folder / str(n)).exists()]
+        # a manifest is removed first: where it is gone, this plan has removed it
+        if any(_stamp(finals[n]) not in (plan.replaced[n], []) for n in pending):
+            return []
+        return _finish(folder, plan)
+    except (OSError, ValueError, IndexError, RecursionError, msgspec.MsgspecError):
+        return []
+
+
+def _stamp(path: Path) -> list[int]:
+    """Equal while nobody writes the file anew; empty where there is none."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return []
+    return [status.st_ino, status.st_size, status.st_mtime_ns]
 
 
 def _lock(folder: Path, *, unknown_is_free: bool = True) -> int | None:
@@ -283,12 +317,8 @@ def _leave_locks() -> None:
 os.register_at_fork(after_in_child=_leave_locks)  # or a worker would hold them for longer than its killed parent
 
 
-def _finish(folder: Path) -> list[str]:
-    """Do what a temporary folder's plan says, or the rest of it; returns the final files, none without a plan."""
-    try:
-        plan = msgspec.json.decode((folder / PLAN).read_bytes(), type=_Plan)
-    except FileNotFoundError:
-        return []
+def _finish(folder: Path, plan: _Plan) -> list[str]:
+    """Do what the plan says, or the rest of it; returns the final files."""
     finals = [folder.parent / name for name in plan.rename]
     pending = [(folder / str(n), final) for n, final in enumerate(finals) if (folder / str(n)).exists()]
     if pending:
@@ -310,6 +340,16 @@ def _finish(folder: Path) -> list[str]:
         _sync(parent)
     (folder / PLAN).unlink()
     return list(map(str, finals))
+
+
+def _check_name(path: str, max_bytes: int) -> None:
+    """Stop at a name that no file can have, before any work."""
+    try:
+        is_name = "\0" not in path and len(Path(path).name.encode()) <= max_bytes
+    except UnicodeEncodeError:
+        is_name = False
+    if not is_name:
+        raise ConfigError(f"{path!r}: a file cannot have this name; expected UTF-8 of at most {max_bytes} bytes")
 
 
 class Outputs:
@@ -334,6 +374,7 @@ class Outputs:
     def __enter__(self) -> Self:
         with self._stack as stack:
             for out in self._outs:
+                _check_name(out, MAX_NAME - len(TEMPORARY) - 1)
                 name = _identity(out)
                 self._claims[name] = _RESERVED.pop(name) if name in _RESERVED else stack.enter_context(_claim(out))
                 self._replaceable.update(map(_identity, self._claims[name].finished))
@@ -349,14 +390,16 @@ class Outputs:
         manifest = out + MANIFEST_SUFFIX
         files = [str(Path(manifest).expanduser().parent / name) for name in files_of_manifest(manifest)]
         if files and not os.path.exists(files[0]):  # noqa: PTH110
-            self._replaceable.update(map(_identity, [manifest, *files]))
+            own = [manifest, *(file for file in files if file == str(Path(dropped_path(out)).expanduser()))]
+            self._replaceable.update(map(_identity, own))
         self.check(manifest)
 
     def _folder(self) -> Path:
         return next(iter(self._claims.values())).folder
 
     def check(self, path: str) -> None:
-        """Stop when the file exists and may not be replaced."""
+        """Stop when the file exists and may not be replaced, or cannot have its name."""
+        _check_name(path, MAX_NAME)
         _check_replaceable(path, force=self._force or _identity(path) in self._replaceable)
 
     def add(self, path: str) -> Path:
@@ -421,25 +464,32 @@ class Outputs:
             return
         for temporary in temporaries:
             _sync(temporary)
+        finals = [Path(path).expanduser() for path in self._files]
         plan = _Plan(
-            [os.path.relpath(Path(path).expanduser(), self._folder().parent) for path in self._files],
+            [os.path.relpath(final, self._folder().parent) for final in finals],
+            list(map(_stamp, finals)),
             [os.path.relpath(path, self._folder().parent) for path in self._stale()],
         )
         with atomic_write(str(self._folder() / PLAN)) as temporary:
             temporary.write_bytes(msgspec.json.encode(plan))
         _sync(self._folder())
-        _finish(self._folder())
+        try:
+            _finish(self._folder(), plan)
+        except OSError:  # it would fail again, and later outputs with it
+            (self._folder() / PLAN).unlink(missing_ok=True)
+            raise
 
     def _stale(self) -> Iterator[Path]:
-        """Files of the manifests that are replaced which no manifest names any more."""
+        """Files of the manifests that are replaced which may be replaced too, and no manifest names any more."""
         written = set(map(_identity, self._files))
         for path in self._manifests:
             folder = Path(path).expanduser().parent
             others = [str(other) for other in folder.glob(f"*{MANIFEST_SUFFIX}") if _identity(other) not in written]
             for name in files_of_manifest(path):
-                is_inside = not os.path.isabs(name) and ".." not in Path(name).parts  # noqa: PTH117
+                is_inside = (folder / name).resolve().is_relative_to(folder.resolve())
                 is_named = _identity(folder / name) in written or any(name in files_of_manifest(o) for o in others)
-                if is_inside and not is_named:
+                may_go = self._force or _identity(folder / name) in self._replaceable
+                if may_go and is_inside and not is_named:
                     yield folder / name
 
 

@@ -208,6 +208,8 @@ class Selection(Tabular):
     ) -> list[Written]:
         """Write every subset to ``folder``, one file each, or one folder each with a file a source."""
         folder = str(folder).rstrip("/")
+        if not folder:
+            raise ConfigError("the folder for the subsets has no name")
         outs = self.config.outputs(folder, by_source=by_source)
         suffix = (".parquet" if self.config.to == "parquet" else ".jsonl") if by_source else None
         return self._write(outs, suffix, f"{folder}/dropped.jsonl", force=force, progress=progress)

@@ -315,7 +315,7 @@ def label_warnings(
             " another --tau."
         )
     is_hard = full.sum_mc == full.n_pos and (counts.rows["sum_pos"] == counts.rows["n_pos"]).all()
-    if n_by_ties is not None and is_hard and counts.rows["n_mc"].max(initial=0) <= 1:
+    if n_by_ties is not None and full.n_steps and is_hard and counts.rows["n_mc"].max(initial=0) <= 1:
         warnings.append(
             f"Every score is 0 or 1 ({full.n_steps:,} steps): these are hard labels, not success rates. R is 1 for"
             " all rollouts, and BIS ranks by the mix of labels alone. --strategy random and --stratify length keep"
