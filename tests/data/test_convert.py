@@ -255,6 +255,8 @@ def test_fields_under_other_names_are_mapped_in_every_command(tmp_path: Path) ->
     assert mprm.stats(renamed, map={"steps_with_score": "annotated"}).total == mprm.stats(plain).total
     with pytest.raises(ConfigError, match="map takes FIELD=KEY"):
         mprm.stats(path, map=["steps"])
+    with pytest.raises(ConfigError, match=r"unknown field 'stepz'; did you mean steps"):
+        mprm.stats(path, map={"stepz": "solution_steps"})
 
 
 def test_json_lists_are_found_in_folders_and_other_json_files_are_not(tmp_path: Path) -> None:

@@ -123,3 +123,13 @@ def test_what_is_no_rollout_is_named_with_the_command_that_reads_it(
     path = write_jsonl(tmp_path / "x.jsonl", [record])
     with pytest.raises(DataError, match=rf"x\.jsonl:1: the record is no rollout but {words}\."):
         mprm.stats(path)
+
+
+def test_rows_that_are_no_records_are_bad_records() -> None:
+    row = {"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}
+    selection = mprm.select([row, None, 5], rho=1.0, skip_bad=True)
+    assert (len(selection), len(selection.dropped)) == (1, 2)
+    with pytest.raises(DataError, match="row 1: "):
+        mprm.stats([row, None])
+    with pytest.raises(DataError, match="row 1: text that is not Unicode"):
+        mprm.stats([row, {**row, "prompt": "\ud800"}])

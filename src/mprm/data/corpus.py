@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mprm.config import nearest
 from mprm.data.format import format_named, format_of
 from mprm.data.images import image_folder
 from mprm.data.output import MANIFEST_SUFFIX, Dropped, InputHashes, TemporaryFolder, check_unchanged, writing
@@ -353,14 +354,21 @@ def open_corpus(
     return Corpus(files, formats, tuple(chunks), options, folder)
 
 
+OTHER_FIELDS = ("answer", "id", "image", "question_orig", "task")
+"""Fields of rollouts besides those that formats are recognised by."""
+
+
 def _key_map(entries: Mapping[str, str] | Sequence[str]) -> tuple[tuple[str, str], ...]:
     """(field, key) of each entry of ``FIELD=KEY``, several of which may be joined with commas."""
     if isinstance(entries, Mapping):
-        return tuple(entries.items())
+        entries = [f"{name}={key}" for name, key in entries.items()]
     pairs = [part.partition("=") for entry in entries for part in entry.split(",")]
+    known = {key for fmt in ROLLOUT_FORMATS.values() for key in fmt.matches.keys}.union(OTHER_FIELDS)
     for name, sign, key in pairs:
         if not name or not sign or not key:
             raise ConfigError(f"map takes FIELD=KEY, such as steps=solution_steps; got {name + sign + key!r}")
+        if name not in known:
+            raise ConfigError(f"map: unknown field {name!r}; {nearest(name, sorted(known))}")
     return tuple((name, key) for name, _, key in pairs)
 
 
