@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 from mprm.cli import run
 from mprm_lab import shipped
 from mprm_lab.cli import MPRM_LAB
-from mprm_lab.make import make_lab
 from mprm_lab.shipped import pack_lab
+from tests.lab.reproduce.made_runs import make_with_both_labels
 from tests.lab.reproduce.test_end_to_end import LAB, hasty
 
 
@@ -23,7 +23,7 @@ def test_the_demo_runs_on_a_packed_lab_to_its_last_table(
 ) -> None:
     made = tmp_path / "made"
     plan = replace(LAB, policies={**LAB.policies, "small": hasty("internvl", 2)}, demo_policy="small")
-    make_lab(made, plan, log=lambda _: None)
+    make_with_both_labels(made, plan)
     pack_lab(made, tmp_path / "packed")
     monkeypatch.setattr(shipped, "shipped_files", lambda: tmp_path / "packed")
     folder = tmp_path / "a demo"

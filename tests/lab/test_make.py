@@ -80,10 +80,10 @@ def test_the_lab_is_made_from_nothing_and_what_is_there_is_kept(tmp_path: Path) 
     }
     assert 20 <= len((tmp_path / "corpus.jsonl").read_text().splitlines()) <= 24  # some may be empty
     records = [json.loads(line) for line in (tmp_path / "benchmark.jsonl").read_text().splitlines()]
-    assert {record["policy_model"] for record in records} == {"a", "b"}
+    assert {record["policy_model"] for record in records} == {"a-solver", "b"}
     assert len(records) <= 10
     held_apart = [json.loads(line) for line in (tmp_path / "validation.jsonl").read_text().splitlines()]
-    assert {record["policy_model"] for record in held_apart} == {"a", "b"}
+    assert {record["policy_model"] for record in held_apart} == {"a-solver", "b"}
     assert not {record["image"][0] for record in held_apart} & {record["image"][0] for record in records}
     candidates = [json.loads(line) for line in (tmp_path / "candidates.jsonl").read_text().splitlines()]
     assert [len(entry["candidates"]) for entry in candidates] == [3] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -37,7 +38,7 @@ def run(arguments: list[str]) -> int:
         raise KeyboardInterrupt(resume_hint(config.out)) from None
     leave_process_group()
     if not trained.is_first:
-        return 0
+        os._exit(0)  # its work is done, and threads of torch.distributed now and then crash a process that ends
     if options.json:
         print(as_json(trained))
         return 0

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from mprm_lab.folder import RECORDS
+from mprm_lab.make import PARTS, LabPlan, make_lab
 from mprm_lab.reproduce.plan import ReproducePlan, Run
 from mprm_lab.reproduce.reproduce import Reproduction, reproduce
 from mprm_lab.reproduce.results import summary_of
 from mprm_lab.reproduce.run import RunStore
+from tests.conftest import write_jsonl
 
 TINY = ReproducePlan(
     backbones=("internvl",),
@@ -146,3 +148,15 @@ def done(folder: Path, plan: ReproducePlan = TINY, **options: Any) -> Reproducti
     """The experiments, with nothing trained."""
     quiet = {"jobs": 1, "log": lambda _line: None, "do_run": MeasureNothing(folder)}
     return reproduce(folder, plan, **{**quiet, **options})
+
+
+def make_with_both_labels(folder: Path, plan: LabPlan) -> None:
+    """Make a lab whose rollouts begin right: policies as hasty as these do nothing right, and one label is no data."""
+    make_lab(folder, plan, only=tuple(part for part in PARTS if part != "scores"), log=lambda _: None)
+    path = folder / "corpus.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        first = record["steps_with_score"][0]
+        first["score"], first["num_mc_correct"] = 1.0, first["num_mc_total"]
+    write_jsonl(path, records)
+    make_lab(folder, plan, only=("scores",), log=lambda _: None)

@@ -14,10 +14,11 @@ from mprm import PRM
 from mprm.annotation import SamplingParams
 from mprm.cli import run
 from mprm_lab.cli import MPRM_LAB
-from mprm_lab.make import LabPlan, PolicyPlan, make_lab
+from mprm_lab.make import LabPlan, PolicyPlan
 from mprm_lab.reproduce.page import write_page
 from mprm_lab.reproduce.plan import ReproducePlan
 from mprm_lab.reproduce.reproduce import reproduce
+from tests.lab.reproduce.made_runs import make_with_both_labels
 from tests.lab.test_make import PLAN, small
 
 pytestmark = pytest.mark.slow
@@ -74,7 +75,7 @@ EXPERIMENTS = ReproducePlan(
 def test_the_experiments_run_from_nothing_to_the_page(tmp_path: Path) -> None:
     pytest.importorskip("altair")
     lab, out, said = tmp_path / "lab", tmp_path / "results", list[str]()
-    make_lab(lab, LAB, log=said.append)
+    make_with_both_labels(lab, LAB)
     outcome = reproduce(lab, EXPERIMENTS, jobs=2, log=said.append)
     # the references, and of two seeds: full, tau, soft, random, bis, mixed, matched
     assert (outcome.n_runs, outcome.failed) == (2 * (4 + 2 * 7), {})
