@@ -271,7 +271,7 @@ def test_each_rollout_is_tokenized_once_however_many_epochs(folder: Path, tmp_pa
     tokenized: list[Any] = []
     original = PromptEncoder.tokenize
     monkeypatch.setattr(
-        PromptEncoder, "tokenize", lambda self, chain: tokenized.append(chain) or original(self, chain)
+        PromptEncoder, "tokenize", lambda self, chain, *more: tokenized.append(chain) or original(self, chain, *more)
     )
     train(data_for("qwen2_5_vl", folder), config_for("qwen2_5_vl", folder, tmp_path / "run", epochs=3))
     assert sorted(map(str, tokenized)) == sorted(

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mprm.models.prompt import (
         PromptEncoder as PromptEncoder,
         TokenizedChain as TokenizedChain,
+        cache_images as cache_images,
         step_tokens as step_tokens,
     )
 

@@ -37,6 +37,13 @@ budget for each, and white space stays between a leading image mark and the ques
 """
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
+_image_cache: dict[Any, VisionInputs] | None = None
+
+
+def cache_images() -> None:
+    """Keep the vision inputs of every image file in memory from now on: for many runs over small images."""
+    global _image_cache
+    _image_cache = {}
 
 
 class StepTokens(NamedTuple):
@@ -69,6 +76,16 @@ def step_tokens(
     if len(set(tokens)) < 3:
         raise ConfigError(f"{step!r}, {positive!r} and {negative!r} must be three tokens, got the ids {tokens}")
     return tokens
+
+
+class Prompt(NamedTuple):
+    """What precedes the steps of a chain, and is the same for all chains of a problem."""
+
+    ids: list[int]
+    text: str
+    """Tokenized with the first step."""
+    image_sizes: dict[int, tuple[int, int]]
+    """Width and height of each image that is shown, by its index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +148,21 @@ class PromptEncoder:
         return before, "", between, end
 
     @cached_property
+    def _vision_key(self) -> tuple[Any, ...]:
+        """What an image's vision inputs depend on, besides the image."""
+        return self.family.name, self.image_processor.to_json_string(), self.version, self.image_root
+
+    @cached_property
     def _image_end(self) -> list[int]:
         return self._plain.encode(self.family.image_end) if self.family.image_end else []
 
     def encode(self, chain: Chain) -> TokenizedChain:
         return self.add_pixel_values(self.tokenize(chain))
 
-    def tokenize(self, chain: Chain) -> TokenizedChain:
+    def tokenize(self, chain: Chain, prompt: Prompt | None = None) -> TokenizedChain:
         """Ids and positions of ``<prm>``, truncated to ``max_length``; only the headers of image files are read."""
-        ids, text, sizes = self._prompt(chain)
-        positions = []
+        ids, text, sizes = prompt or self.prompt(chain)
+        ids, positions = ids.copy(), []
         for step in chain.steps:
             ids += self._plain.encode(text + step.strip())
             positions.append(len(ids))
@@ -151,13 +173,12 @@ class PromptEncoder:
         images = tuple(chain.images[index] for index in sizes)
         return TokenizedChain(ids[: self.max_length], kept, len(chain.steps), images, tuple(sizes.values()))
 
-    def n_prompt_tokens(self, chain: Chain) -> int:
+    def n_prompt_tokens(self, prompt: Prompt) -> int:
         """Tokens before the first step; one fewer, in most vocabularies, where its first word joins on."""
-        ids, text, _ = self._prompt(chain)
-        return min(self.max_length, len(ids) + len(self._plain.encode(text)))
+        return min(self.max_length, len(prompt.ids) + len(self._plain.encode(prompt.text)))
 
-    def _prompt(self, chain: Chain) -> tuple[list[int], str, dict[int, tuple[int, int]]]:
-        """Ids before the steps, text that is tokenized with the first step, and the images' sizes by index."""
+    def prompt(self, chain: Chain) -> Prompt:
+        """What precedes the chain's steps; only the headers of image files are read."""
         ids, text, sizes = list[int](), "", dict[int, tuple[int, int]]()
         for segment in self._segments(chain.question.strip(), len(chain.images)):
             if isinstance(segment, str):
@@ -171,7 +192,7 @@ class PromptEncoder:
                 budget = sizes[segment], self._n_sharing(chain.images)
                 segment = self.family.image_ids(self.tokenizer, self.image_processor, image, *budget)
             ids += segment
-        return ids, text, sizes
+        return Prompt(ids, text, sizes)
 
     def _segments(self, question: str, n_images: int) -> list[str | int | list[int]]:
         """What precedes the steps: text, images by index, and ids."""
@@ -201,8 +222,11 @@ class PromptEncoder:
         """The chain with the vision inputs of its images; ``cache`` holds those decoded before."""
         if not chain.images or not chain.prm_positions:
             return chain
-        if cache is not None and chain.image_key in cache:
-            return replace(chain, vision=cache[chain.image_key])
+        key: Any = chain.image_key
+        if _image_cache is not None and all(isinstance(image, str) for image in chain.images):
+            cache, key = _image_cache, (self._vision_key, key)
+        if cache is not None and key in cache:
+            return replace(chain, vision=cache[key])
         images = [open_image(image, self.image_root) for image in chain.images]
         for name, image, (width, height) in zip(chain.images, images, chain.image_sizes, strict=True):
             if image.size != (width, height):
@@ -212,7 +236,7 @@ class PromptEncoder:
                 )
         vision = self.family.preprocess(self.image_processor, images, self._n_sharing(images))
         if cache is not None:
-            cache[chain.image_key] = vision
+            cache[key] = vision
         return replace(chain, vision=vision)
 
     def image_error(self, image: str) -> str | None:
@@ -220,7 +244,7 @@ class PromptEncoder:
         reason = broken_image(image, self.image_root)
         if reason is None:
             try:
-                self._prompt(Chain("", (), (image,)))
+                self.prompt(Chain("", (), (image,)))
             except DataError as error:  # of a shape that the backbone cannot take
                 return str(error)
         return reason

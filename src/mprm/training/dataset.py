@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ import pyarrow.compute as pc
 from mprm.data.corpus import Corpus, LocatedRollout
 from mprm.data.images import listed
 from mprm.data.output import Dropped, DroppedRecords
-from mprm.data.types import location, problem_key
+from mprm.data.types import Chain, location, problem_key
 from mprm.errors import DataError
 from mprm.models.families import NO_IMAGES
 from mprm.models.prefix_tree import collate_tree
-from mprm.models.prompt import PromptEncoder, TokenizedChain
+from mprm.models.prompt import Prompt, PromptEncoder, TokenizedChain
 from mprm.progress import Progress, silent
 from mprm.selection.scan import pack_row
 from mprm.selection.stats import ROW_TYPE, LabelCounts
@@ -82,12 +83,20 @@ def prepare(
     counts = {"steps": 0, "positive_steps": 0, "steps_lost_to_truncation": 0, "rollouts_truncated": 0}
     rows, numbers = bytearray(), dict[str, int]()
     image_errors: dict[str, str | None] = {}
-    n_prompt: dict[int, int] = {}
     located = corpus.located(on_bad=dropped if skip_bad else None)
 
-    def tokenize(entry: LocatedRollout) -> TokenizedChain | str:
+    @lru_cache(maxsize=ROWS)  # the rollouts of a problem follow each other
+    def prompt_of(question: str, images: tuple[str, ...]) -> tuple[Prompt, int]:
+        prompt = encoder.prompt(Chain(question, (), images))
+        return prompt, encoder.n_prompt_tokens(prompt)
+
+    def tokenize(entry: LocatedRollout) -> tuple[TokenizedChain, int] | str:
         reasons = [error for image in entry.rollout.images if (error := image_errors[image])]
-        return "; ".join(reasons) or encoder.tokenize(entry.rollout.chain)
+        if reasons:
+            return "; ".join(reasons)
+        chain = entry.rollout.chain
+        prompt, n_prompt = prompt_of(chain.question, chain.images)
+        return encoder.tokenize(chain, prompt), n_prompt
 
     def drop(entry: LocatedRollout, kind: str, reason: str) -> None:
         dropped(Dropped(entry.file, entry.line, entry.source, kind, reason, msgspec.json.encode(entry.rollout)))
@@ -102,11 +111,12 @@ def prepare(
             advance(len(batch))
             _check_images(batch, encoder, image_errors, pool)
             batch_rows = []
-            for entry, chain in zip(batch, pool.map(tokenize, batch), strict=True):
-                if isinstance(chain, str):
+            for entry, tokenized in zip(batch, pool.map(tokenize, batch), strict=True):
+                if isinstance(tokenized, str):
                     if skip_bad:
-                        drop(entry, "image_broken", chain)
+                        drop(entry, "image_broken", tokenized)
                     continue
+                chain, n_prompt = tokenized
                 rollout, n_kept = entry.rollout, len(chain.prm_positions)
                 if not n_kept:
                     reason = f"no step is left of {chain.n_steps} within {encoder.max_length:,} tokens"
@@ -114,8 +124,6 @@ def prepare(
                     continue
                 labels = step_labels(rollout.scores[:n_kept], tau=tau, soft=soft)
                 problem = int(problem_key(rollout.question, rollout.images)[:15], 16)
-                if problem not in n_prompt:
-                    n_prompt[problem] = encoder.n_prompt_tokens(rollout.chain)
                 batch_rows.append(
                     {
                         "input_ids": chain.input_ids,
@@ -125,7 +133,7 @@ def prepare(
                         "image_sizes": chain.image_sizes,
                         "location": location(entry.file, entry.line),
                         "problem": problem,
-                        "n_prompt_tokens": n_prompt[problem],
+                        "n_prompt_tokens": n_prompt,
                     }
                 )
                 number = numbers.setdefault(entry.source, len(numbers))

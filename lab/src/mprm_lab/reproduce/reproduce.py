@@ -20,7 +20,7 @@ from pebble import ProcessExpired, ProcessPool
 
 from mprm.data import n_cores
 from mprm.errors import ConfigError, MprmError
-from mprm.models import need_torch, resolve_device
+from mprm.models import cache_images, need_torch, resolve_device
 from mprm.progress import Progress, silent
 from mprm_lab.folder import WORK, LabFolder, Log, check_folders
 from mprm_lab.reproduce.plan import ReproducePlan, Run
@@ -187,6 +187,7 @@ def _start_worker(logs: str, jobs: int) -> None:
     os.dup2(log.fileno(), 2)
     sys.stdout = sys.stderr = log
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    cache_images()  # every run reads the same ones; 150 kB each
 
 
 def _end_with_parent() -> None:
