@@ -18,7 +18,7 @@ from typing import Any
 from mprm_lab.folder import RECORDS
 from mprm_lab.make import TRAINING
 from mprm_lab.reproduce.measure import seed_mean
-from mprm_lab.reproduce.plan import ReproducePlan
+from mprm_lab.reproduce.plan import REFERENCES, ReproducePlan
 from mprm_lab.reproduce.reproduce import reproduce
 from mprm_lab.reproduce.run import RunStore
 
@@ -90,7 +90,7 @@ def main() -> None:
             name: {
                 condition: compared(values, plain[name][condition])
                 for condition, values in conditions.items()
-                if values.keys() & plain.get(name, {}).get(condition, {}).keys()
+                if condition not in REFERENCES and values.keys() & plain.get(name, {}).get(condition, {}).keys()
             }
             for name, conditions in packed.items()
         },
