@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--backbones", nargs="+", default=list(CONDITIONS.backbones))
     parser.add_argument("--seeds", type=int, default=CONDITIONS.seeds)
     parser.add_argument("--jobs", type=int)
-    parser.add_argument("--rate", type=float, help="learning rate; by default the one that reproduce has chosen")
+    parser.add_argument("--rate", type=float, help="learning rate; by default those of the plan")
     parser.add_argument("--only", default="*", help="a pattern of names of runs")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -73,19 +73,16 @@ def main() -> None:
         parser.error(f"{options.lab} must be a lab, and {options.out.parent} a folder")
     plan = replace(CONDITIONS, backbones=tuple(options.backbones), seeds=options.seeds)
     if options.rate is not None:
-        rates = dict.fromkeys(plan.backbones, options.rate)
-    else:
-        chosen = RunStore(options.lab).learning_rates(plan, plan.backbones)
-        rates = {name: one["learning_rate"] for name, one in chosen.items()}
+        plan = replace(plan, rates=((1.0, options.rate),))
     padded = replace(plan, training={**TRAINING, "pack": "none"}, best_of_n=())
     failed: dict[str, str] = {}
     for folder, way in ((options.lab, plan), (plain_folder(options.lab), padded)):
-        failed |= reproduce(folder, way, only=options.only, jobs=options.jobs, learning_rates=rates).failed
+        failed |= reproduce(folder, way, only=options.only, jobs=options.jobs).failed
     devices: set[str] = set()
     packed, plain = overall(options.lab, plan, devices), overall(options.lab / "plain", padded, devices)
     found = {
         "device": ", ".join(sorted(devices)),
-        "learning_rates": rates,
+        "rates": plan.rates,
         "overall": {
             name: {
                 condition: compared(values, plain[name][condition])

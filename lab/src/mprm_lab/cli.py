@@ -132,6 +132,7 @@ class ReproduceCommand(Config):
     folder: Folder
     only: Annotated[str, Option("Runs whose names match this pattern, such as 'qwen.*-10.*'.", "PATTERN")] = "*"
     seeds: Annotated[int, Option("Seeds of each condition.", "N", at_least=1, at_most=1000)] = 5
+    trials: Annotated[bool, Option("Try the learning rates that the plan's were chosen from, instead.")] = False
     jobs: Annotated[
         int | None, Option("Runs at a time; by default 3/4 of the cores on a GPU, else one.", "N", at_least=1)
     ] = None
@@ -163,18 +164,26 @@ def run_reproduce(arguments: list[str]) -> int:
 
     folder, plan = Path(options.folder), ReproducePlan(seeds=options.seeds)
     if options.dry_run:
-        print(*dry_run(folder, plan, only=options.only), sep="\n")
+        print(*dry_run(folder, plan, only=options.only, trials=options.trials), sep="\n")
         return 0
     if options.out is not None:
         need_altair()  # before minutes of training
         check_overwrite(f"{options.out}/lab.json", force=options.force)
     if options.make:
-        backbones = {run.backbone for run in wanted_runs(plan, options.only)}  # stops before minutes of making
+        wanted = wanted_runs(plan, options.only, trials=options.trials)  # stops before minutes of making
         try:
-            LabFolder.read(folder, backbones)
+            LabFolder.read(folder, {run.backbone for run in wanted})
         except InputNotFoundError:
             make_lab(folder, log=log)
-    done = reproduce(folder, plan, only=options.only, jobs=options.jobs, log=log, progress=progress_bar)
+    done = reproduce(
+        folder,
+        plan,
+        only=options.only,
+        trials=options.trials,
+        jobs=options.jobs,
+        log=log,
+        progress=progress_bar,
+    )
     print(f"{done.n_runs - len(done.failed):,} of {done.n_runs:,} runs are done, {done.n_kept:,} from before.")
     if options.out is not None:
         print(*write_page(folder, Path(options.out), plan), sep="\n")

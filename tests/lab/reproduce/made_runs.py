@@ -25,13 +25,14 @@ TINY = ReproducePlan(
     alphas=(),
     matched=(),
     tau_counts=(),
-    learning_rates=(0.1, 0.2),
+    rates=((0.5, 0.2), (1.0, 0.1)),
+    tried_rates=(0.1, 0.2),
     curves=(),
     best_of_n=(),
     keep=(),
     device="cpu",
 )
-"""Four runs that choose; four references; and of each seed full, full-soft, random-10 and bis-10."""
+"""Four trials of rates; four references; and of each seed full, full-soft, random-10 and bis-10."""
 
 
 def record_of(run: Run, overall: float, **more: Any) -> dict[str, Any]:
@@ -101,10 +102,10 @@ def made_results(plan: ReproducePlan | None = None) -> dict[str, Any]:
             more["best_of_n"] = {"accuracy": accuracy, "sources": {"grid-sum": overall}}
         record = record_of(run, round(overall, 6), **more)
         records.append({name: value for name, value in record.items() if name not in ("settings", "train_seconds")})
-    tried = [
-        {"learning_rate": rate, "data": data, "overall": 0.6 + rate, "auc": 0.7, "seed": 1000}
-        for rate in plan.learning_rates
-        for data in ("full", "random-10")
+    trials = [
+        {"backbone": run.backbone, "rho": run.rho, "learning_rate": run.learning_rate, "seed": 1000}
+        | {"overall": 0.6 + (run.learning_rate or 0.0), "auc": 0.7}
+        for run in plan.rate_trials()
     ]
     return {
         "mprm": "0",
@@ -122,9 +123,7 @@ def made_results(plan: ReproducePlan | None = None) -> dict[str, Any]:
             ],
         },
         "benchmark": {"n_solutions": 2400, "n_correct": 9000, "n_error": 4000, "n_sources": 15},
-        "learning_rates": {
-            name: {"learning_rate": plan.learning_rates[-1], "tried": tried} for name in plan.backbones
-        },
+        "rate_trials": trials,
         "runs": records,
         "summary": summary_of(records),
         "bis_minus_random_over_problems": {

@@ -69,16 +69,11 @@ def test_every_table_is_rectangular_and_every_figure_is_drawn() -> None:
     assert named == {f"lab_{kind}_{backbone}" for kind in kinds for backbone in ("internvl", "qwen")}
 
 
-def test_a_chosen_rate_with_nothing_tried_beyond_it_is_told_of() -> None:
+def test_the_trials_of_rates_are_shown_with_the_plans_in_bold() -> None:
     results = made_results()
-    assert "it is the largest of them" in page(results).replace("\n", " ")
-    rates = sorted(results["plan"]["learning_rates"])
-    for choice in results["learning_rates"].values():
-        choice["learning_rate"] = rates[0]
-    assert "it is the smallest of them" in page(results).replace("\n", " ")
-    for choice in results["learning_rates"].values():
-        choice["learning_rate"] = rates[1]
-    assert "of them." not in page(results)[-900:]
+    results["rate_trials"][0]["overall"] = 0.8  # internvl, all rollouts, 1e-4
+    assert "| internvl | 100% | **80.00** | 60.03 | 60.10 |" in page(results)
+    assert "| qwen | 5% | 60.01 | **60.03** | 60.10 |" in page(results)
 
 
 def test_leads_are_shown_with_one_threshold_and_with_one_for_each_source() -> None:

@@ -49,15 +49,25 @@ def test_the_plan_has_every_run_of_the_papers_tables_once() -> None:
     for backbone, known in OVERALL.items():
         assert set(known) <= {run.condition for run in runs if run.backbone == backbone}
     assert {*plan.curves, *plan.best_of_n} <= {run.condition for run in runs}
-    assert not {run.name for run in plan.learning_rate_runs()} & set(names)
+    assert not {run.name for run in plan.rate_trials()} & set(names)
     assert all(any(f"{b}.{kept}" in names for kept in plan.keep) for b in plan.backbones)
 
 
 def test_a_runs_options_are_those_of_its_training() -> None:
     plan = ReproducePlan(n_continuations=16)
-    options = plan.train_options(Run(backbone="qwen", tau_count=2, seed=4), 3e-4)
+    options = plan.train_options(Run(backbone="qwen", tau_count=2, seed=4))
     assert options["tau"] == 0.125  # 2 / 16
     assert (options["strategy"], options["rho"], options["seed"], options["select_seed"]) == (None, None, 4, 4)
-    assert (options["learning_rate"], options["epochs"], options["soft"]) == (3e-4, 1, False)
-    chosen = plan.train_options(Run(backbone="qwen", subset="bis", rho=0.1, alpha=0.2), 1e-3)
+    assert (options["learning_rate"], options["epochs"], options["soft"]) == (1e-4, 1, False)
+    chosen = plan.train_options(Run(backbone="qwen", subset="bis", rho=0.1, alpha=0.2))
     assert (chosen["strategy"], chosen["rho"], chosen["alpha"]) == ("bis", 0.1, 0.2)
+
+
+def test_the_rate_goes_by_the_share_that_a_run_passes_over() -> None:
+    plan = ReproducePlan(rates=((0.15, 3e-4), (1.0, 1e-4)))
+    shares = {rho: plan.rate_of(Run(backbone="qwen", subset="bis", rho=rho)) for rho in (0.05, 0.15, 0.25, 0.5)}
+    assert shares == {0.05: 3e-4, 0.15: 3e-4, 0.25: 1e-4, 0.5: 1e-4}
+    assert plan.rate_of(Run(backbone="qwen")) == 1e-4
+    # 20 epochs over a twentieth are one pass over all
+    assert plan.rate_of(Run(backbone="qwen", subset="random", rho=0.05, is_matched=True)) == 1e-4
+    assert plan.rate_of(Run(backbone="qwen", learning_rate=1e-3)) == 1e-3

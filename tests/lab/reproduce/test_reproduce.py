@@ -23,7 +23,7 @@ pytest.importorskip("torch")
 import mprm_lab.make
 import mprm_lab.reproduce.reproduce as library
 from mprm.cli import run as run_program
-from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError
+from mprm.errors import ConfigError, DataError, InputNotFoundError
 from mprm_lab.cli import MPRM_LAB
 from mprm_lab.folder import LabFolder
 from mprm_lab.reproduce.plan import REFERENCES
@@ -38,7 +38,7 @@ def ran(folder: Path) -> list[str]:
     return [line.split()[0] for line in (folder / "ran").read_text().splitlines()]
 
 
-def test_every_run_is_done_once_with_the_rate_that_was_chosen(tmp_path: Path) -> None:
+def test_every_run_is_done_once_with_the_rate_of_its_share(tmp_path: Path) -> None:
     make_folder(tmp_path)
     shown: list[str] = []
 
@@ -59,31 +59,22 @@ def test_every_run_is_done_once_with_the_rate_that_was_chosen(tmp_path: Path) ->
     runs = [f"internvl.{name}.seed0" for name in REFERENCES]
     runs += [f"internvl.{name}.seed{seed}" for seed in (0, 1) for name in CONDITIONS]
     assert (outcome.n_runs, outcome.n_kept, outcome.failed) == (12, 0, {})
-    trials = [f"internvl.choose-lr-{rate}-{data}.seed1000" for rate in (0.1, 0.2) for data in ("full", "random-10")]
-    assert sorted(ran(tmp_path)) == sorted([*runs, *trials])
-    # of 0.1 and 0.2 the latter came to 0.7 with both data, the better value
-    rates = {line.split()[1] for line in (tmp_path / "ran").read_text().splitlines() if ".bis-10." in line}
-    assert rates == {"0.2"}
-    assert shown[0] == "learning rates: 4 of 4 runs"
+    assert sorted(ran(tmp_path)) == sorted(runs)
+    rates = dict(line.split() for line in (tmp_path / "ran").read_text().splitlines())
+    assert (rates["internvl.bis-10.seed0"], rates["internvl.full.seed1"]) == ("0.2", "0.1")
     assert "experiments: 12 of 12 runs" in shown
     assert shown[-1].startswith("12/12: internvl.")
     again = done(tmp_path, jobs=2)
     assert (again.n_runs, again.n_kept) == (12, 12)
-    assert len(ran(tmp_path)) == 16
+    assert len(ran(tmp_path)) == 12
 
 
-def test_untrained_weights_need_no_rate(tmp_path: Path) -> None:
+def test_trials_try_every_rate_on_all_data_and_each_fraction(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    outcome = done(tmp_path, only="*.base.*")
-    assert (outcome.n_runs, ran(tmp_path)) == (1, ["internvl.base.seed0"])
-
-
-def test_a_rate_that_was_chosen_before_is_not_chosen_again(tmp_path: Path) -> None:
-    make_folder(tmp_path)
-    done(tmp_path, learning_rates={"internvl": 0.05})
-    assert not any("choose-lr" in name for name in ran(tmp_path))
-    rates = {line.split()[1] for line in (tmp_path / "ran").read_text().splitlines() if ".bis-10." in line}
-    assert rates == {"0.05"}
+    assert done(tmp_path, trials=True).n_runs == 4
+    rates = dict(line.split() for line in (tmp_path / "ran").read_text().splitlines())
+    names = {f"internvl.choose-lr-{r}-{data}.seed1000": r for r in ("0.1", "0.2") for data in ("full", "random-10")}
+    assert rates == names
 
 
 def test_a_failing_run_is_reported_and_tried_again_by_the_next_command(tmp_path: Path) -> None:
@@ -136,14 +127,14 @@ def test_a_killed_command_goes_on_and_repeats_nothing_that_was_finished(tmp_path
     after = ran(tmp_path)[len(before) :]
     assert not finished & set(after)
     assert before[-1] in after
-    assert len(finished) + len(after) == 16
+    assert len(finished) + len(after) == 12
 
 
 def test_only_some_runs_can_be_asked_for(tmp_path: Path) -> None:
     make_folder(tmp_path)
     outcome = done(tmp_path, only="*.bis-*.seed1")
     assert outcome.n_runs == 1
-    assert [name for name in ran(tmp_path) if "choose" not in name] == ["internvl.bis-10.seed1"]
+    assert ran(tmp_path) == ["internvl.bis-10.seed1"]
     with pytest.raises(ConfigError, match="no run is called 'llama"):
         reproduce(tmp_path, TINY, only="llama*")
 
@@ -153,13 +144,6 @@ def test_runs_of_other_data_or_settings_are_not_taken_for_these(tmp_path: Path) 
     done(tmp_path)
     (tmp_path / "benchmark.jsonl").write_text("{}\n")
     with pytest.raises(ConfigError, match=r"internvl\.base\.seed0\.json was made otherwise: inputs was"):
-        done(tmp_path)
-
-
-def test_without_any_rate_to_go_by_the_command_stops(tmp_path: Path) -> None:
-    make_folder(tmp_path)
-    (tmp_path / "behaviour.json").write_text(json.dumps({"choose-lr-0.1-full": "fail"}))
-    with pytest.raises(MprmError, match="no learning rate can be chosen"):
         done(tmp_path)
 
 
@@ -234,24 +218,22 @@ def test_verdicts_on_other_candidates_are_not_taken_for_these(tmp_path: Path) ->
     assert said == ["checking the answers of 1 candidates"] * 3
 
 
-def test_a_dry_run_of_untrained_weights_chooses_no_rates(tmp_path: Path) -> None:
-    make_folder(tmp_path)
-    assert next(iter(dry_run(tmp_path, TINY, only="*.base.*"))).startswith("internvl.base.seed0: ")
-
-
 def test_a_dry_run_lists_runs_and_learns_from_finished_ones_how_long_they_take(tmp_path: Path) -> None:
     make_folder(tmp_path)
     lines = list(dry_run(tmp_path, TINY))
     assert not (tmp_path / "results").exists()
-    assert lines[0] == "internvl.choose-lr-0.1-full.seed1000: 1 of all rollouts"
+    assert lines[0] == "internvl.base.seed0: 0 of all rollouts"
     assert "internvl.bis-10.seed1: 0.1 of all rollouts" in lines
-    assert lines[-1].startswith("16 of 16 runs to do (4 of all to choose learning rates)")
+    assert lines[-1].startswith("12 of 12 runs to do")
     assert lines[-1].endswith("known once some are finished.")
     done(tmp_path, replace(TINY, seeds=1))
     lines = list(dry_run(tmp_path, TINY))
     assert "internvl.bis-10.seed0: done in 2 s" in lines
-    assert lines[-1].startswith("4 of 16 runs to do")
+    assert lines[-1].startswith("4 of 12 runs to do")
     assert "as long as the finished ones took" in lines[-1]
+    trials = list(dry_run(tmp_path, TINY, trials=True))
+    assert trials[0] == "internvl.choose-lr-0.1-full.seed1000: 1 of all rollouts"
+    assert trials[-1].startswith("4 of 4 runs to do")
 
 
 def test_a_second_command_in_the_same_lab_is_refused(tmp_path: Path) -> None:
@@ -262,7 +244,7 @@ def test_a_second_command_in_the_same_lab_is_refused(tmp_path: Path) -> None:
 
 def test_the_longest_runs_go_first_and_one_process_does_them_all(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    done(tmp_path, learning_rates={"internvl": 0.1})
+    done(tmp_path)
     conditions = [name.split(".")[1] for name in ran(tmp_path)]
     assert conditions[:4] == ["full", "full-soft"] * 2  # a pass over all rollouts each
     assert set(conditions[-4:]) == set(REFERENCES)

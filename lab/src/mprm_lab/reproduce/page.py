@@ -421,15 +421,16 @@ def _source_table(summary: Summary) -> str:
 
 
 def _learning_rates(results: dict[str, Any]) -> str:
-    rows, at_edge = [], {"largest": list[str](), "smallest": list[str]()}
-    for backbone, choice in results["learning_rates"].items():
-        chosen, rates = choice["learning_rate"], [trial["learning_rate"] for trial in choice["tried"]]
-        for trial in choice["tried"]:
-            overall, auc = ("" if trial[name] is None else f"{100 * trial[name]:.2f}" for name in ("overall", "auc"))
-            is_chosen = "chosen" if trial["learning_rate"] == chosen else ""
-            rows.append([backbone, f"{trial['learning_rate']:g}", label(trial["data"]), overall, auc, is_chosen])
-        for words, edge in (("largest", max(rates)), ("smallest", min(rates))):
-            at_edge[words] += [backbone] * (len(set(rates)) > 1 and chosen == edge)
-    edges = (f"For {' and '.join(names)} it is the {words} of them." for words, names in at_edge.items() if names)
-    heads = ["backbone", "learning rate", "data", "overall", "AUC", ""]
-    return f"## Hyperparameters\n\n{_text('learning rates', edges=' '.join(edges))}\n\n{markdown(heads, rows)}"
+    """Overall F1 on the validation split by data and rate, that of the plan's rate in bold."""
+    plan, cells = results["plan"], dict[tuple[str, float], dict[float, str]]()
+    for trial in results["rate_trials"]:
+        share, rate = trial["rho"] or 1.0, trial["learning_rate"]
+        is_chosen = rate == next(chosen for largest, chosen in plan["rates"] if share <= largest)
+        value = f"{100 * trial['overall']:.2f}"
+        cells.setdefault((trial["backbone"], share), {})[rate] = f"**{value}**" if is_chosen else value
+    rows = [
+        [name, f"{share:.0%}", *(row.get(rate, "") for rate in plan["tried_rates"])]
+        for (name, share), row in sorted(cells.items())
+    ]
+    heads = ["backbone", "random rollouts", *(f"{rate:g}" for rate in plan["tried_rates"])]
+    return f"## Hyperparameters\n\n{_text('learning rates')}\n\n{markdown(heads, rows)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from mprm.config import StrategyName
@@ -36,7 +36,7 @@ class Run:
     seed: int = 0
     """Of the selection, and of the order in training."""
     learning_rate: float | None = None
-    """A rate to be tried, on the validation split; None for the one that was chosen."""
+    """A rate to be tried, on the validation split; None for the plan's."""
 
     @property
     def condition(self) -> str:
@@ -87,12 +87,12 @@ class ReproducePlan:
     """Thresholds of hard labels besides 0, in continuations of N."""
     n_continuations: int = 16
     """N, behind every score of the corpus."""
-    learning_rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
-    """Tried on all data and on a random tenth, evaluated on the validation split; the best on average is used for
-    every run of the backbone."""
-    learning_rate_rho: float = 0.1
-    choice_seed: int = 1000
-    """Of the runs that choose the learning rate; no other run has it."""
+    rates: tuple[tuple[float, float], ...] = ((0.15, 3e-4), (1.0, 1e-4))
+    """(largest share, peak learning rate): the rate of a run that passes over at most this share of all rollouts."""
+    tried_rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
+    """What `rates` were chosen from, on the validation split; see `rate_trials`."""
+    trial_seed: int = 1000
+    """Of the runs that try a rate; no other run has it."""
     training: dict[str, Any] = field(default_factory=lambda: dict(TRAINING))
     """Fields of `mprm.TrainConfig` that all runs share; the others are its defaults."""
     curves: tuple[str, ...] = ("full", "random-10", "bis-10", "random-25", "bis-25", "random-25-matched")
@@ -106,14 +106,24 @@ class ReproducePlan:
     """Reward models that stay in ``runs/``, of every backbone."""
     device: Literal["auto", "cpu"] = "auto"
 
-    def learning_rate_runs(self) -> list[Run]:
-        """Runs that choose the learning rate."""
-        all_data = [
-            Run(backbone=backbone, learning_rate=rate, seed=self.choice_seed)
+    def rate_trials(self) -> list[Run]:
+        """Runs that try every rate on all data and on each random fraction."""
+        return [
+            Run(
+                backbone=backbone,
+                subset="full" if rho is None else "random",
+                rho=rho,
+                learning_rate=rate,
+                seed=self.trial_seed,
+            )
             for backbone in self.backbones
-            for rate in self.learning_rates
+            for rho in (None, *self.rhos)
+            for rate in self.tried_rates
         ]
-        return all_data + [replace(run, subset="random", rho=self.learning_rate_rho) for run in all_data]
+
+    def rate_of(self, run: Run) -> float:
+        """The peak learning rate of a run."""
+        return run.learning_rate or next(rate for share, rate in self.rates if run.passes <= share)
 
     def runs(self) -> list[Run]:
         """Runs that are reported."""
@@ -151,7 +161,7 @@ class ReproducePlan:
         n_evaluations = 1 + (1 + self.curve_points) * self.has_curve(run) + 3 * (run.condition in self.best_of_n)
         return run.passes * n_rollouts + EVALUATION_COST * n_evaluations
 
-    def train_options(self, run: Run, learning_rate: float) -> dict[str, Any]:
+    def train_options(self, run: Run) -> dict[str, Any]:
         """Fields of `mprm.TrainConfig` that decide what the run's training makes."""
         return {
             **self.training,
@@ -163,7 +173,7 @@ class ReproducePlan:
             "soft": run.labels == "soft",
             "tau": run.tau_count / self.n_continuations,
             "epochs": run.epochs,
-            "learning_rate": learning_rate,
+            "learning_rate": self.rate_of(run),
         }
 
 

@@ -48,8 +48,8 @@ def reproduce(
     plan: ReproducePlan | None = None,
     *,
     only: str = "*",
+    trials: bool = False,
     jobs: int | None = None,
-    learning_rates: dict[str, float] | None = None,
     log: Log = print,
     progress: Progress = silent,
     do_run: DoRun | None = None,
@@ -59,14 +59,14 @@ def reproduce(
     Parameters
     ----------
     only
-        Runs whose names match this pattern, such as ``qwen.*-10.*``; what they need is run too.
-    learning_rates
-        Of each backbone, where they were chosen before; else they are chosen first.
+        Runs whose names match this pattern, such as ``qwen.*-10.*``.
+    trials
+        Try learning rates, which the plan's were chosen by, instead.
     do_run
         In place of `mprm_lab.reproduce.run.Runner`, for tests.
     """
     path, plan = Path(lab), plan or ReproducePlan()
-    wanted = wanted_runs(plan, only)
+    wanted = wanted_runs(plan, only, trials=trials)
     need_torch()
     backbones = tuple(dict.fromkeys(run.backbone for run in wanted))
     folder = LabFolder.read(path, backbones)
@@ -81,22 +81,16 @@ def reproduce(
             folder.draw_missing(log)
             if resolve_device(plan.device) == "cpu" and folder.n_rollouts > MANY_ROLLOUTS:
                 log(f"no GPU here: a run can take hours; {path / 'logs'} tells how long each will")
-        if not any(run.is_trained for run in wanted):
-            learning_rates = dict.fromkeys(backbones, 0.0)  # nothing is trained
-        elif learning_rates is None:
-            if any(run.is_trained for run in missing):
-                session.try_learning_rates(backbones)
-            chosen = session.store.learning_rates(plan, backbones)
-            learning_rates = {name: choice["learning_rate"] for name, choice in chosen.items()}
-        failed = session.do("experiments", wanted, {run.name: learning_rates[run.backbone] for run in wanted})
+        failed = session.do(wanted)
     return Reproduction(n_runs=len(wanted), n_kept=len(wanted) - len(missing), failed=failed)
 
 
-def wanted_runs(plan: ReproducePlan, only: str = "*") -> list[Run]:
-    """The plan's runs whose names match."""
-    wanted = [run for run in plan.runs() if fnmatchcase(run.name, only)]
+def wanted_runs(plan: ReproducePlan, only: str = "*", *, trials: bool = False) -> list[Run]:
+    """The plan's runs, or its trials of learning rates, whose names match."""
+    runs = plan.rate_trials() if trials else plan.runs()
+    wanted = [run for run in runs if fnmatchcase(run.name, only)]
     if not wanted:
-        names = ", ".join(run.name for run in plan.runs()[:3])
+        names = ", ".join(run.name for run in runs[:3])
         raise ConfigError(f"no run is called {only!r}; they are called like {names}")
     return wanted
 
@@ -117,30 +111,23 @@ class _Session:
         """Those that are not finished."""
         return [run for run in runs if self.store.read(run) is None]
 
-    def settings(self, run: Run, learning_rate: float | None) -> dict[str, Any]:
+    def settings(self, run: Run) -> dict[str, Any]:
         """What decides the run's numbers."""
         split = "benchmark" if run.learning_rate is None else "validation"
         names = ["corpus", split, run.backbone, *["candidates"] * (run.condition in self.plan.best_of_n)]
-        training = self.plan.train_options(run, learning_rate or 0.0) if run.is_trained else {}
+        training = self.plan.train_options(run) if run.is_trained else {}
         return {"training": training, "inputs": {name: self.folder.hashes[name] for name in names}}
 
-    def try_learning_rates(self, backbones: tuple[str, ...]) -> None:
-        """Do the runs that learning rates are chosen by."""
-        trials = [run for run in self.plan.learning_rate_runs() if run.backbone in backbones]
-        failed = self.do("learning rates", trials, {run.name: run.learning_rate for run in trials})
-        if failed:
-            raise MprmError("no learning rate can be chosen: " + "; ".join(failed.values()))
-
-    def do(self, title: str, runs: list[Run], learning_rates: dict[str, float | None]) -> dict[str, str]:
+    def do(self, runs: list[Run]) -> dict[str, str]:
         """What went wrong, by name, in those that were not finished; stops first where one was made otherwise."""
-        settings = {run.name: self.settings(run, learning_rates[run.name]) for run in runs}
+        settings = {run.name: self.settings(run) for run in runs}
         for run in runs:
             self.store.check_settings(run, settings[run.name])
         missing, failed = self.missing(runs), dict[str, str]()
         costs = {run.name: round(self.plan.cost(run, self.folder.n_rollouts)) for run in missing}
         missing.sort(key=lambda run: -costs[run.name])  # the longest go first
         n_done = len(runs) - len(missing)
-        with self.progress(f"{title}: {len(missing)} of {len(runs)} runs", sum(costs.values())) as advance:
+        with self.progress(f"experiments: {len(missing)} of {len(runs)} runs", sum(costs.values())) as advance:
             futures = {self.pool.schedule(self.do_run, args=[run, settings[run.name]]): run for run in missing}
             for future in as_completed(futures):
                 run = futures[future]
@@ -214,15 +201,13 @@ def _exclusive(work: Path) -> Iterator[None]:
             shutil.rmtree(work, ignore_errors=True)
 
 
-def dry_run(lab: str | Path, plan: ReproducePlan, *, only: str = "*") -> Iterator[str]:
+def dry_run(lab: str | Path, plan: ReproducePlan, *, only: str = "*", trials: bool = False) -> Iterator[str]:
     """A line for each run, and the total; with a time where finished runs tell how long runs take."""
-    wanted = wanted_runs(plan, only)
+    wanted = wanted_runs(plan, only, trials=trials)
     folder = LabFolder.read(Path(lab), dict.fromkeys(run.backbone for run in wanted))
     store = RunStore(folder.path)
-    backbones = {run.backbone for run in wanted if run.is_trained}  # others need no rate
-    trials = [run for run in plan.learning_rate_runs() if run.backbone in backbones]
     done_cost = done_s = left_cost = n_left = 0.0
-    for run in trials + wanted:
+    for run in wanted:
         record, cost = store.read(run), plan.cost(run, folder.n_rollouts)
         if record is None:
             left_cost, n_left = left_cost + cost, n_left + 1
@@ -237,8 +222,7 @@ def dry_run(lab: str | Path, plan: ReproducePlan, *, only: str = "*") -> Iterato
         else "how long that takes is known once some are finished"
     )
     work = f"as much work as {left_cost / folder.n_rollouts:.1f} passes over all rollouts"
-    for_rates = f" ({len(trials)} of all to choose learning rates)" if trials else ""
-    yield f"{n_left:.0f} of {len(trials) + len(wanted)} runs to do{for_rates}, {work}; {estimate}."
+    yield f"{n_left:.0f} of {len(wanted)} runs to do, {work}; {estimate}."
 
 
 def duration(seconds: float) -> str:

@@ -52,7 +52,12 @@ def results_of(lab: Path, plan: ReproducePlan) -> dict[str, Any]:
         "corpus": _corpus(lab),
         "truth": measure.corpus_truth(lab / "corpus.jsonl"),
         "benchmark": {**asdict(step_counts(table)), "n_sources": len(table.sources)},
-        "learning_rates": store.learning_rates(plan, backbones),
+        "rate_trials": [
+            {name: getattr(run, name) for name in ("backbone", "rho", "learning_rate", "seed")}
+            | {name: record["metrics"]["held_out"][name] for name in ("overall", "auc")}
+            for run in plan.rate_trials()
+            if (record := store.read(run)) is not None
+        ],
         "runs": records,
         "summary": summary_of(records),
         "bis_minus_random_over_problems": {},

@@ -8,7 +8,6 @@ import shutil
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from statistics import fmean
 from time import monotonic
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 import mprm
 from mprm import models
 from mprm.data import Benchmark, StepScorer, atomic_write, check_images_exist, read_benchmark
-from mprm.errors import ConfigError, DataError, MprmError
+from mprm.errors import ConfigError, DataError
 from mprm.evaluation import FloatArray
 from mprm.training import TrainConfig, Trained
 from mprm_lab.folder import WORK, LabFolder
@@ -89,29 +88,6 @@ class RunStore:
             raise ConfigError(
                 f"{self.path(run)} was made otherwise: {listed}. Remove {self.folder} to repeat all runs"
             )
-
-    def learning_rates(self, plan: ReproducePlan, backbones: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-        """For each backbone the rate with the best mean overall value on the validation split, and all trials.
-
-        Of equally good ones the lowest is taken.
-        """
-        chosen = {}
-        for backbone in backbones:
-            tried = []
-            for run in plan.learning_rate_runs():
-                if run.backbone == backbone:
-                    if (record := self.read(run)) is None:
-                        raise MprmError(f"{run.name} is not finished: no learning rate can be chosen for {backbone}")
-                    metrics = {name: record["metrics"]["held_out"][name] for name in ("overall", "auc")}
-                    subset = run.subset if run.rho is None else f"{run.subset}-{100 * run.rho:g}"
-                    trial = {"learning_rate": run.learning_rate, "data": subset, **metrics, "seed": run.seed}
-                    tried.append(trial)
-            means = {
-                rate: fmean(trial["overall"] for trial in tried if trial["learning_rate"] == rate)
-                for rate in plan.learning_rates
-            }
-            chosen[backbone] = {"learning_rate": max(sorted(means), key=lambda rate: means[rate]), "tried": tried}
-        return chosen
 
 
 @lru_cache
