@@ -209,7 +209,9 @@ def teacher_mixture(q: ArrayLike) -> FloatArray:
 
 def expected_mixture(q: ArrayLike) -> FloatArray:
     """Expected mixture of labels ``E[p_hat (1 - p_hat) | q] = theta - (1/n^2) sum q_j (1 - q_j)``; shape (...)."""
-    return teacher_mixture(q) - step_information(q) / np.shape(q)[-1]
+    q = _of_steps(q)
+    n: int = q.shape[-1]
+    return teacher_mixture(q) - step_information(q) / n
 
 
 def mixture_bounds(q: ArrayLike) -> tuple[FloatArray, FloatArray]:
