@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ def gather_counts(
             if chunk.path != path:
                 path, line = chunk.path, 1
             for bad in counted.bad:
-                drop_or_raise(Dropped(path, line + bad.index, bad.source, bad.kind, bad.text, bad.line), on_bad)
+                drop_or_raise(replace(bad, line=line + bad.line), on_bad)
             renumber = [numbers.setdefault(name, len(numbers)) for name in counted.sources]
             if renumber != list(range(len(renumber))):
                 rows = np.frombuffer(counted.rows, ROW_TYPE)
