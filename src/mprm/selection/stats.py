@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -104,14 +104,9 @@ def count_corpus(
     on_bad: Callable[[Dropped], Any] | None = None,
     progress: Progress = silent,
 ) -> LabelCounts:
-    """Read the corpus once and count the labels of every rollout.
+    """Read the corpus once and count the labels of every rollout: a step is positive when its score is above tau.
 
-    Parameters
-    ----------
-    tau
-        A step is positive when its score is strictly above it.
-    on_bad
-        Called with each bad record; None stops at the first one with a `DataError`.
+    ``on_bad`` is called with each bad record; None stops at the first one with a `DataError`.
     """
     counting = start_counting(corpus, engine, tau=tau, stop_at_bad=on_bad is None)
     return gather_counts(corpus, counting, on_bad=on_bad, progress=progress)
@@ -144,8 +139,7 @@ def gather_counts(
 
 def p_pos_of(rows: Rows) -> FloatArray:
     """Fraction of positive steps of each rollout, shape (N,)."""
-    p_pos: FloatArray = rows["n_pos"] / rows["n_steps"]
-    return p_pos
+    return np.asarray(rows["n_pos"] / rows["n_steps"])
 
 
 def R_of(rows: Rows) -> FloatArray:  # noqa: N802 - the paper's symbol
@@ -156,14 +150,12 @@ def R_of(rows: Rows) -> FloatArray:  # noqa: N802 - the paper's symbol
 
 def mean_mc_of(rows: Rows) -> FloatArray:
     """Mean score of each rollout's steps, shape (N,)."""
-    mean_mc: FloatArray = rows["sum_all"] / rows["n_steps"]
-    return mean_mc
+    return np.asarray(rows["sum_all"] / rows["n_steps"])
 
 
 def is_mixed(rows: Rows) -> BoolArray:
     """Whether each rollout has positive and negative steps, shape (N,)."""
-    mixed: BoolArray = (rows["n_pos"] > 0) & (rows["n_pos"] < rows["n_steps"])
-    return mixed
+    return np.asarray((rows["n_pos"] > 0) & (rows["n_pos"] < rows["n_steps"]))
 
 
 def bis_of(rows: Rows, alpha: float) -> FloatArray:
@@ -214,12 +206,10 @@ class Statistics:
 
     @property
     def mixed_share(self) -> float:
-        """Share of rollouts with positive and negative steps."""
         return _ratio(self.n_mixed, self.n_rollouts)
 
     @property
     def tied_share(self) -> float:
-        """Share of rollouts whose BIS is exactly alpha, so that ties decide about them."""
         return _ratio(self.n_tied, self.n_rollouts)
 
     def __add__(self, other: Statistics) -> Statistics:
@@ -228,8 +218,7 @@ class Statistics:
 
     def as_dict(self) -> dict[str, Any]:
         averages = ("steps_per_rollout", "words_per_step", "error_step_ratio", "mean_mc", "mean_out_of_n")
-        names = [f.name for f in fields(self)] + [*averages, "mixed_share", "tied_share"]
-        return {name: getattr(self, name) for name in names}
+        return asdict(self) | {name: getattr(self, name) for name in (*averages, "mixed_share", "tied_share")}
 
 
 def _ratio(part: float, whole: int) -> float:
@@ -238,18 +227,14 @@ def _ratio(part: float, whole: int) -> float:
 
 def statistics_of(rows: Rows, *, alpha: float) -> Statistics:
     """The statistics of some rollouts."""
-    if not len(rows):
-        return Statistics()
+    names = ("n_steps", "n_words", "n_pos", "n_unsampled")
     return Statistics(
         n_rollouts=len(rows),
-        n_steps=int(rows["n_steps"].sum(dtype=np.int64)),
-        n_words=int(rows["n_words"].sum(dtype=np.int64)),
-        n_pos=int(rows["n_pos"].sum(dtype=np.int64)),
         sum_mc=float(rows["sum_all"].sum()),
         n_mixed=int(is_mixed(rows).sum()),
         n_tied=int((bis_of(rows, alpha) == alpha).sum()),
-        n_unsampled=int(rows["n_unsampled"].sum(dtype=np.int64)),
-        n_mc=int(rows["n_mc"].max()),
+        n_mc=int(rows["n_mc"].max(initial=0)),
+        **{name: int(rows[name].sum(dtype=np.int64)) for name in names},
     )
 
 
@@ -288,12 +273,7 @@ def label_warnings(
 ) -> list[str]:
     """What is degenerate about a corpus, or about a subset of it that a strategy keeps.
 
-    Parameters
-    ----------
-    corpus, subset
-        Statistics by source, of all rollouts and of the kept ones.
-    kept, n_by_ties
-        As `keep_top` gives them; the number is None where a strategy chooses at random.
+    ``corpus`` and ``subset`` are statistics by source, ``kept`` and ``n_by_ties`` what `keep_top` gives.
     """
     shown, what = (corpus, "") if subset is None else (subset, "kept ")
     every, full, warnings = total(shown), total(corpus), []
@@ -362,8 +342,6 @@ def index_auc(n_steps: IntArray, n_pos: IntArray, n_leading: IntArray) -> float:
     Exact where all steps after the first negative one have the same label. Else the later positives count as spread
     evenly over them: label counts hold their number, not their order.
 
-    Examples
-    --------
     >>> index_auc(np.array([2, 3]), np.array([1, 2]), np.array([1, 2]))  # + −, + + −
     0.9166666666666666
     """
@@ -404,14 +382,7 @@ class CorpusStatistics:
 def stats(
     paths: Any, config: StatsConfig | None = None, *, progress: Progress = silent, **options: Any
 ) -> CorpusStatistics:
-    """Statistics of a corpus: of each source, and of all together.
-
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes.
-    config, options
-        See `StatsConfig`.
+    """Statistics of a corpus, whatever `mprm.open_corpus` takes: of each source, and of all together.
 
     Examples
     --------
@@ -546,16 +517,8 @@ def score(
 ) -> ScoreSummary:
     """The scores of every rollout, written to ``out`` where it is named; ``to_pandas()`` of the result has them too.
 
-    Columns: source, file, line, n, n_pos, p_pos, mixture, R, mean_mc, bis.
-
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes.
-    out
-        A .parquet, .csv or .jsonl file; None writes nothing.
-    config, options
-        See `ScoreConfig`. With ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
+    Columns: source, file, line, n, n_pos, p_pos, mixture, R, mean_mc, bis. ``paths`` are whatever `mprm.open_corpus`
+    takes, ``out`` a .parquet, .csv or .jsonl file. With ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
 
     Examples
     --------
@@ -586,13 +549,8 @@ def score(
             outputs.add_manifest(
                 name,
                 command="score",
-                config={
-                    "alpha": config.alpha,
-                    "tau": config.tau,
-                    "skip_bad": config.skip_bad,
-                    "map": config.map,
-                    "text_only": corpus.options.text_only,
-                },
+                config={name: getattr(config, name) for name in ("alpha", "tau", "skip_bad", "map")}
+                | {"text_only": corpus.options.text_only},
                 inputs=corpus.manifest_entries(hashes),
                 sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
                 output=output_entry(name, temporary, n_rollouts),
