@@ -36,13 +36,7 @@ Odd = list[tuple[int, int, int]]
 
 
 def pack_row(
-    texts: list[str],
-    scores: Sequence[float],
-    n_totals: list[int | None],
-    *,
-    tau: float,
-    source: int,
-    n_bytes: int,
+    texts: list[str], scores: Sequence[float], n_totals: list[int | None], *, tau: float, source: int, n_bytes: int
 ) -> bytes:
     """The row of one rollout.
 
@@ -267,12 +261,7 @@ class _Counter:
 
 
 def start_counting(
-    corpus: Corpus,
-    engine: Engine,
-    *,
-    tau: float,
-    stop_at_bad: bool,
-    count: Callable[[CountTask], Any] = count_labels,
+    corpus: Corpus, engine: Engine, *, tau: float, stop_at_bad: bool, count: Callable[[CountTask], Any] = count_labels
 ) -> Iterator[Any]:
     """Set the engine to work on the chunks of a `flattened` corpus; what ``count`` makes of each comes in order."""
     return engine.map(count, (CountTask(chunk, tau, corpus.options, stop_at_bad) for chunk in corpus.chunks))
