@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,6 +37,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Rows = NDArray[np.void]
+OnBad = Callable[[Dropped], Any] | None
+"""Called with each bad record; None stops at the first one with a `DataError`."""
 ROW_TYPE = np.dtype(
     [(name, np.uint32) for name in ("n_steps", "n_pos", "n_words", "n_unsampled")]
     + [(name, np.uint32) for name in ("source", "kind", "n_mc", "n_leading")]
@@ -97,24 +100,14 @@ class LabelCounts:
 
 
 def count_corpus(
-    corpus: Corpus,
-    engine: Engine,
-    *,
-    tau: float = 0.0,
-    on_bad: Callable[[Dropped], Any] | None = None,
-    progress: Progress = silent,
+    corpus: Corpus, engine: Engine, *, tau: float = 0.0, on_bad: OnBad = None, progress: Progress = silent
 ) -> LabelCounts:
-    """Read the corpus once and count the labels of every rollout: a step is positive when its score is above tau.
-
-    ``on_bad`` is called with each bad record; None stops at the first one with a `DataError`.
-    """
+    """Read the corpus once and count the labels of every rollout: a step is positive when its score is above tau."""
     counting = start_counting(corpus, engine, tau=tau, stop_at_bad=on_bad is None)
     return gather_counts(corpus, counting, on_bad=on_bad, progress=progress)
 
 
-def gather_counts(
-    corpus: Corpus, counting: Iterator[Counted], *, on_bad: Callable[[Dropped], Any] | None, progress: Progress
-) -> LabelCounts:
+def gather_counts(corpus: Corpus, counting: Iterator[Counted], *, on_bad: OnBad, progress: Progress) -> LabelCounts:
     """The label counts of all chunks together; see `count_corpus`."""
     buffer, parts = bytearray(), []
     numbers: dict[str, int] = {}
@@ -297,22 +290,20 @@ def label_warnings(
     is_hard = full.sum_mc == full.n_pos and (counts.rows["sum_pos"] == counts.rows["n_pos"]).all()
     if n_by_ties is not None and full.n_steps and is_hard and counts.rows["n_mc"].max(initial=0) <= 1:
         warnings.append(
-            f"Every score is 0 or 1 ({full.n_steps:,} steps): these are hard labels, not success rates. R is 1 for"
-            " all rollouts, and BIS ranks by the mix of labels alone. --strategy random and --stratify length keep"
-            " rollouts as long as the corpus's."
+            f"Every score is 0 or 1 ({full.n_steps:,} steps): these are hard labels, R is 1, and BIS ranks by the mix"
+            " of labels alone. --strategy random and --stratify length keep rollouts as long as the corpus's."
         )
-    if subset is not None:
-        n_expected = sum(corpus[name].steps_per_rollout * entry.n_rollouts for name, entry in subset.items())
-        if every.n_steps < SHORT * n_expected:
-            warnings.append(
-                f"Kept rollouts are short: {every.steps_per_rollout:.1f} steps on average, where those of their"
-                f" sources have {n_expected / every.n_rollouts:.1f}. --stratify length keeps all lengths."
-            )
-        if n_by_ties is not None and n_by_ties > MOSTLY_TIES * every.n_rollouts:
-            warnings.append(
-                f"Ties decide {n_by_ties / every.n_rollouts:.0%} of what is kept: {n_by_ties:,} of"
-                f" {every.n_rollouts:,} rollouts have the rank of others that are left out. Compare several --seed."
-            )
+    n_expected = sum(corpus[name].steps_per_rollout * entry.n_rollouts for name, entry in shown.items())
+    if every.n_steps < SHORT * n_expected:
+        warnings.append(
+            f"Kept rollouts are short: {every.steps_per_rollout:.1f} steps on average, where those of their sources"
+            f" have {n_expected / every.n_rollouts:.1f}. --stratify length keeps all lengths."
+        )
+    if n_by_ties is not None and n_by_ties > MOSTLY_TIES * every.n_rollouts:
+        warnings.append(
+            f"Ties decide {n_by_ties / every.n_rollouts:.0%} of what is kept: {n_by_ties:,} of {every.n_rollouts:,}"
+            " rollouts have the rank of others that are left out. Compare several --seed."
+        )
     rows = np.flatnonzero(counts.rows["kind"] == ROLLOUT if kept is None else kept)
     columns = [counts.rows[name][rows].astype(np.int64) for name in ("n_steps", "n_pos", "n_leading")]
     return [*warnings, *_position_warnings(*columns, what=what)]
@@ -321,13 +312,12 @@ def label_warnings(
 def _position_warnings(n_steps: IntArray, n_pos: IntArray, n_leading: IntArray, *, what: str) -> Iterator[str]:
     """Where the position of a step gives its label away."""
     has_negative = (n_pos < n_steps) & (n_steps > 1)
-    is_last = has_negative & (n_leading == n_steps - 1)
-    n_negative, n_last = int(has_negative.sum()), int(is_last.sum())
-    if n_negative >= MIN_ROLLOUTS and n_last >= ALWAYS_LAST * n_negative:
+    n_negative, n_last = int(has_negative.sum()), int((has_negative & (n_leading == n_steps - 1)).sum())
+    share = _ratio(n_last, n_negative)
+    if n_negative >= MIN_ROLLOUTS and share >= ALWAYS_LAST:
         yield (
-            f"In {n_last:,} of {n_negative:,} {what}rollouts of several steps with a negative one"
-            f" ({n_last / n_negative:.1%}) it is the last step and the only one: they end at the first error. Add"
-            " rollouts that go on after an error."
+            f"In {n_last:,} of {n_negative:,} {what}rollouts of several steps with a negative one ({share:.1%}) it is"
+            " the last step and the only one: they end at the first error. Add rollouts that go on after an error."
         )
     if len(n_steps) >= MIN_ROLLOUTS and (auc := index_auc(n_steps, n_pos, n_leading)) >= INDEX_AUC:
         yield (
@@ -384,8 +374,6 @@ def stats(
 ) -> CorpusStatistics:
     """Statistics of a corpus, whatever `mprm.open_corpus` takes: of each source, and of all together.
 
-    Examples
-    --------
     >>> stats([{"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}]).total.error_step_ratio
     0.5
     """
@@ -458,22 +446,16 @@ def score_batches(corpus: Corpus, counts: LabelCounts, *, alpha: float) -> Itera
 @contextmanager
 def _open_table(path: Path, suffix: str) -> Iterator[Callable[[Any], Any]]:
     """A function that writes a record batch to a table of that kind."""
-    if suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        with pq.ParquetWriter(path, score_schema(), compression="zstd") as table:
-            yield table.write_batch
-    elif suffix == ".csv":
-        from pyarrow import csv
-
-        with csv.CSVWriter(str(path), score_schema()) as table:
-            yield table.write_batch
-    else:
-        import msgspec
-
+    if suffix == ".jsonl":
         encode = msgspec.json.Encoder().encode
         with path.open("wb") as out:
             yield lambda batch: out.writelines(encode(row) + b"\n" for row in batch.to_pylist())
+        return
+    from pyarrow import csv, parquet
+
+    writer = partial(parquet.ParquetWriter, compression="zstd") if suffix == ".parquet" else csv.CSVWriter
+    with writer(str(path), score_schema()) as table:
+        yield table.write_batch
 
 
 SUFFIXES = (".parquet", ".csv", ".jsonl")
@@ -493,17 +475,13 @@ class ScoreSummary(Tabular):
     n_rollouts: int
     n_dropped: int
     dropped_to: str | None
-    _corpus: Corpus = field(repr=False)
-    _counts: LabelCounts = field(repr=False)
-    _alpha: float = field(repr=False)
+    _batches: Callable[[], Iterator[Any]] = field(repr=False)
 
     def to_arrow(self) -> Any:
         """A `pyarrow.Table` of the scores."""
         import pyarrow as pa
 
-        return pa.Table.from_batches(
-            score_batches(self._corpus, self._counts, alpha=self._alpha), schema=score_schema()
-        )
+        return pa.Table.from_batches(self._batches(), schema=score_schema())
 
 
 @takes(ScoreConfig)
@@ -520,8 +498,6 @@ def score(
     Columns: source, file, line, n, n_pos, p_pos, mixture, R, mean_mc, bis. ``paths`` are whatever `mprm.open_corpus`
     takes, ``out`` a .parquet, .csv or .jsonl file. With ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
 
-    Examples
-    --------
     >>> scores = score([{"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}])
     >>> scores.to_arrow()["bis"].to_pylist()
     [0.3]
@@ -539,11 +515,12 @@ def score(
         on_bad = dropped if config.skip_bad else None
         corpus = flattened(corpus, on_bad)
         counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+        batches = partial(score_batches, corpus, counts, alpha=config.alpha)
         n_rollouts, dropped_to = sum(counts.n_rollouts.values()), None
         for name in outs:
             hashes, temporary = InputHashes(corpus.files, engine), outputs.add(name)
             with _open_table(temporary, Path(name).suffix) as write_batch:
-                for batch in score_batches(corpus, counts, alpha=config.alpha):
+                for batch in batches():
                     write_batch(batch)
             dropped_to = dropped.write_beside(name, outputs)
             outputs.add_manifest(
@@ -555,4 +532,4 @@ def score(
                 sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
                 output=output_entry(name, temporary, n_rollouts),
             )
-    return ScoreSummary(n_rollouts, len(dropped), dropped_to, corpus, counts, config.alpha)
+    return ScoreSummary(n_rollouts, len(dropped), dropped_to, batches)

@@ -41,8 +41,6 @@ def eta_eff(k: ArrayLike, n: ArrayLike, *, tau: float, a: Parameter, b: Paramete
 
     ``Pr(r < tau | k of n) = I_tau(a + k, b + n - k)``, I the regularized incomplete beta function; decreasing in k.
 
-    Examples
-    --------
     >>> eta_eff([3, 4], 4, tau=0.5, a=1, b=1).tolist()  # 6/32 and 1/32
     [0.1875, 0.03125]
     """
@@ -68,8 +66,6 @@ def pseudo_positive_share(n: ArrayLike, *, tau: float, a: float, b: float) -> Fl
     ``(I_tau(a, b) - f I_tau(a, b + n)) / (1 - f)``, with ``f = Pr(k = 0) = B(a, b + n) / B(a, b)``. The mean of
     `eta_eff` over positive steps; rises with n, for more continuations find the rare success of more steps.
 
-    Examples
-    --------
     >>> pseudo_positive_share([1, 16], tau=0.5, a=1, b=1).round(4).tolist()  # 1/4; (1/2 - 1/17) / (16/17)
     [0.25, 0.4688]
     """
@@ -106,8 +102,6 @@ def fit_beta(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None = None) -> tup
     to fit a histogram; one each when None. A `DataError` says that no prior is the most likely one: all continuations
     succeed or all fail, no step has two of them, or success rates vary less than a Binomial, or more than any Beta.
 
-    Examples
-    --------
     >>> a, b = fit_beta([0, 1, 2, 3, 4], [4, 4, 4, 4, 4], counts=[20, 20, 20, 20, 20])
     >>> round(a, 3), round(b, 3)  # all counts equally likely: the uniform prior
     (1.0, 1.0)

@@ -176,8 +176,6 @@ def subsampled(bound: RiskBound, *, gamma: ArrayLike, updates: Updates) -> RiskB
     - ``matched`` (T updates all the same): ``gamma^(-1/2) C_data N_eff^(-1/2) + C_opt T^(-1/2)``
     - ``single-pass`` (gamma T updates): ``gamma^(-1/2)`` times the whole bound
 
-    Examples
-    --------
     >>> full = risk_bound(N_eff=10_000, T=100, C_data=1, C_opt=1)
     >>> matched = subsampled(full, gamma=0.25, updates="matched")
     >>> float(matched.data), float(matched.opt)

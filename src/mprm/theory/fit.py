@@ -8,7 +8,7 @@ the fit works on a table of sources by kinds.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, NamedTuple, get_args
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mprm.config import Alpha, CorpusOptions, EngineOptions, Option, Seed, StrategyName, Tau, takes
 from mprm.data.corpus import Corpus, flattened, open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
-from mprm.data.output import Dropped, DroppedRecords
+from mprm.data.output import DroppedRecords
 from mprm.data.records import lines_of
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.types import Issues, location
@@ -27,7 +27,7 @@ from mprm.errors import DataError
 from mprm.progress import Progress, silent
 from mprm.selection import scan
 from mprm.selection.select import SelectConfig
-from mprm.selection.stats import ROW_TYPE, BoolArray, LabelCounts, gather_counts
+from mprm.selection.stats import ROW_TYPE, BoolArray, LabelCounts, OnBad, gather_counts
 from mprm.selection.strategies import keep_top
 from mprm.theory import beta_binomial
 from mprm.theory.beta_binomial import Z_95, all_fail, eta_eff, log_interval, scipy_special
@@ -45,8 +45,6 @@ GRID_REMEDY = "name the number of continuations (--continuations N; in Python: c
 def grid(scores: FloatArray) -> int | None:
     """The smallest N for which every score is some k/N; None where no N up to `MAX_GRID` is.
 
-    Examples
-    --------
     >>> grid(np.array([0.25, 0.5, 1.0])), grid(np.array([0.3333333, 0.5])), grid(np.array([0.123]))
     (4, 6, None)
     """
@@ -148,12 +146,7 @@ class StepCounts:
 
 
 def count_corpus_steps(
-    corpus: Corpus,
-    engine: Engine,
-    *,
-    tau: float = 0.0,
-    on_bad: Callable[[Dropped], Any] | None = None,
-    progress: Progress = silent,
+    corpus: Corpus, engine: Engine, *, tau: float = 0.0, on_bad: OnBad = None, progress: Progress = silent
 ) -> StepCounts:
     """Read the corpus once; see `mprm.selection.stats.count_corpus`."""
     numbers: dict[Kind, int] = {}
@@ -165,17 +158,13 @@ def count_corpus_steps(
             renumber = np.array([numbers.setdefault(kind, len(numbers)) for kind in kinds], np.uint32)
             if len(numbers) > MAX_KINDS:
                 raise DataError(
-                    f"the scores take more than {MAX_KINDS:,} values: they are no shares k/N of continuations,"
-                    " and the Beta-Binomial model says nothing of them"
+                    f"the scores take more than {MAX_KINDS:,} values: they are no shares of continuations"
                 )
             codes.extend(renumber[np.frombuffer(of_part, np.uint32)].tobytes())
             yield counted
 
     labels = gather_counts(corpus, counting(), on_bad=on_bad, progress=progress)
     return StepCounts(labels, list(numbers), np.frombuffer(codes, np.uint32))
-
-
-Interval = tuple[float, float]
 
 
 class Counts(NamedTuple):
@@ -192,9 +181,9 @@ class Prior:
     """A fitted Beta prior."""
 
     a: float
-    a_interval: Interval
+    a_interval: tuple[float, float]
     b: float
-    b_interval: Interval
+    b_interval: tuple[float, float]
     mean: float
     """Mean success rate, ``a / (a + b)``."""
     covariance: FloatArray
@@ -221,7 +210,7 @@ class SourceFit:
     pseudo_positive: float
     """Expected share of pseudo-positives among positive steps, by the source's own prior, or by that of all sources
     where it has none; 0 where there are no positive steps."""
-    pseudo_positive_interval: Interval
+    pseudo_positive_interval: tuple[float, float]
     """95%, from the prior's uncertainty alone."""
 
     def as_dict(self) -> dict[str, Any]:
@@ -315,8 +304,6 @@ def fit_corpus(
     Intervals allow for any dependence between the steps of a rollout. A positive step with k successes is
     pseudo-positive with probability ``eta_eff(k) = Pr(r < reliable | k)``.
 
-    Examples
-    --------
     >>> steps = [{"step": "s", "score": k / 4, "num_mc_correct": k, "num_mc_total": 4} for k in (0, 1, 2, 3, 4)]
     >>> rollouts = [{"question": "?", "steps_with_score": steps}] * 40
     >>> prior = fit_corpus(rollouts, text_only=True).total.prior
@@ -374,8 +361,8 @@ class Fit:
         if is_off.any():
             raise DataError(
                 f"{self.steps.where(int(np.flatnonzero(is_off)[0]))}: a step has score {self.score[is_off][0]:g} of"
-                f" {n[is_off][0]} continuations; no number of successes gives it. Write the number (num_mc_correct)"
-                " and the score to six digits, or leave num_mc_total out and name it with --continuations"
+                f" {n[is_off][0]} continuations; no number of successes gives it. Write the score to six digits, or"
+                " leave num_mc_total out and name it with --continuations"
             )
         k = np.round(self.score * of_source).astype(np.int64)
         # a source's grid says nothing of the scores that only other sources have
@@ -503,7 +490,7 @@ def _with_interval(counts: Counts, prior: tuple[float, float], slopes: FloatArra
     return Prior(a, a_interval, b, b_interval, a / (a + b), covariance)
 
 
-def pseudo_positives(counts: Counts, prior: Prior, *, tau: float) -> tuple[float, Interval]:
+def pseudo_positives(counts: Counts, prior: Prior, *, tau: float) -> tuple[float, tuple[float, float]]:
     """Mean of ``eta_eff(k)`` over positive steps, with a 95% interval by the delta method."""
     positive = counts.steps * counts.is_positive
     if not positive.any():
