@@ -210,7 +210,6 @@ class _Counter:
         return bool(self.bad) and self.task.stop_at_bad
 
     def count(self, line: bytes) -> None:
-        """Count a line of any format."""
         if self.fmt.name in COMPILED_FORMATS:
             self.count_fast(line, 0, len(line))
         else:

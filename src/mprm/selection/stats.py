@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -443,22 +442,19 @@ def score_batches(corpus: Corpus, counts: LabelCounts, *, alpha: float) -> Itera
         yield pa.record_batch(columns, schema=score_schema())
 
 
-@contextmanager
-def _open_table(path: Path, suffix: str) -> Iterator[Callable[[Any], Any]]:
-    """A function that writes a record batch to a table of that kind."""
+def _write_table(batches: Iterator[Any], path: Path, suffix: str) -> None:
+    """Write record batches as a table of that kind."""
     if suffix == ".jsonl":
         encode = msgspec.json.Encoder().encode
         with path.open("wb") as out:
-            yield lambda batch: out.writelines(encode(row) + b"\n" for row in batch.to_pylist())
+            out.writelines(encode(row) + b"\n" for batch in batches for row in batch.to_pylist())
         return
     from pyarrow import csv, parquet
 
     writer = partial(parquet.ParquetWriter, compression="zstd") if suffix == ".parquet" else csv.CSVWriter
     with writer(str(path), score_schema()) as table:
-        yield table.write_batch
-
-
-SUFFIXES = (".parquet", ".csv", ".jsonl")
+        for batch in batches:
+            table.write_batch(batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -478,7 +474,6 @@ class ScoreSummary(Tabular):
     _batches: Callable[[], Iterator[Any]] = field(repr=False)
 
     def to_arrow(self) -> Any:
-        """A `pyarrow.Table` of the scores."""
         import pyarrow as pa
 
         return pa.Table.from_batches(self._batches(), schema=score_schema())
@@ -504,8 +499,8 @@ def score(
     """
     config = ScoreConfig.of(config, options)
     outs = [] if out is None else [str(out)]
-    if outs and Path(outs[0]).suffix not in SUFFIXES:
-        raise ConfigError(f"{out}: scores go to a {', '.join(SUFFIXES)} file")
+    if outs and Path(outs[0]).suffix not in (".parquet", ".csv", ".jsonl"):
+        raise ConfigError(f"{out}: scores go to a .parquet, .csv or .jsonl file")
     with Outputs(*outs, force=config.force) as outputs:
         corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
         beside = [path for name in outs for path in (name, name + MANIFEST_SUFFIX, dropped_path(name))]
@@ -519,14 +514,12 @@ def score(
         n_rollouts, dropped_to = sum(counts.n_rollouts.values()), None
         for name in outs:
             hashes, temporary = InputHashes(corpus.files, engine), outputs.add(name)
-            with _open_table(temporary, Path(name).suffix) as write_batch:
-                for batch in batches():
-                    write_batch(batch)
+            _write_table(batches(), temporary, Path(name).suffix)
             dropped_to = dropped.write_beside(name, outputs)
             outputs.add_manifest(
                 name,
                 command="score",
-                config={name: getattr(config, name) for name in ("alpha", "tau", "skip_bad", "map")}
+                config={option: getattr(config, option) for option in ("alpha", "tau", "skip_bad", "map")}
                 | {"text_only": corpus.options.text_only},
                 inputs=corpus.manifest_entries(hashes),
                 sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},

@@ -35,9 +35,8 @@ def random_order(seed: int, source: str, index: NDArray[np.uint64]) -> NDArray[n
     return z ^ (z >> np.uint64(31))
 
 
-def rank_bis(rows: Rows, *, alpha: float) -> FloatArray:
-    """Mixed labels and reliable positives first."""
-    return bis_of(rows, alpha)
+rank_bis = bis_of
+"""Mixed labels and reliable positives first."""
 
 
 def rank_random(rows: Rows, *, alpha: float) -> FloatArray:  # noqa: ARG001 - one signature for all

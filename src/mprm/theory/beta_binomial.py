@@ -107,7 +107,7 @@ def fit_beta(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None = None) -> tup
     (1.0, 1.0)
     """
     special = scipy_special()
-    from scipy.optimize import OptimizeResult, minimize
+    from scipy.optimize import minimize
 
     k, n, weight = _histogram(k, n, counts)
 
@@ -117,11 +117,8 @@ def fit_beta(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None = None) -> tup
         return float(value), -weight @ likelihood_slopes(k, n, a=a, b=b)
 
     ends = np.log(PRIOR_RANGE)
-
-    def minimized(start: FloatArray) -> OptimizeResult:
-        options = {"ftol": 1e-14, "gtol": 1e-9}
-        return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[ends, ends], options=options)
-
+    settings = {"bounds": [ends, ends], "options": {"ftol": 1e-14, "gtol": 1e-9}}
+    minimized = partial(minimize, loss, jac=True, method="L-BFGS-B", **settings)
     best = minimized(np.zeros(2))
     # a likelihood that rises to an end does so ever more slowly, and the search stops on the way: start there too
     for start in (best.x - best.x.max() + ends[1], best.x - best.x.min() + ends[0]):

@@ -2,8 +2,9 @@
 
 Section 3.1: the teacher and the student, logistic regression on the representation of a step. Section 3.2: the bound
 on the excess risk, and what random sub-sampling does to it. Section 3.3: how much a step moves the student, what the
-mixture of a rollout's labels tells, and what flipped labels do to it. Throughout, q is the teacher's probability
-``q*(phi)`` of a positive label, eta the probability that a label is flipped, norm_sq the squared norm ``||phi||^2``.
+mixture of a rollout's labels tells, and what flipped labels do to it. Throughout, phi and the parameters w have shape
+(..., d), q is the teacher's probability ``q*(phi)`` of a positive label, eta the probability that a label is flipped,
+norm_sq the squared norm ``||phi||^2``; shapes broadcast.
 """
 
 from __future__ import annotations
@@ -47,20 +48,14 @@ def _above_zero(name: str, values: ArrayLike) -> FloatArray:
 
 
 def positive_probability(phi: ArrayLike, w: ArrayLike) -> FloatArray:
-    """Probability ``q_w(phi) = sigma(<w, phi>)`` of the positive label; at the teacher's w*, ``q*(phi)``.
-
-    phi and w have shape (..., d); leading axes broadcast.
-    """
+    """Probability ``q_w(phi) = sigma(<w, phi>)`` of the positive label; at the teacher's w*, ``q*(phi)``."""
     logit: FloatArray = np.sum(np.asarray(phi, np.float64) * np.asarray(w, np.float64), axis=-1)
     # exp(-log(1 + exp(-z))): neither overflows nor rounds a small probability to 0, as 1 / (1 + exp(-z)) may
     return np.exp(-np.logaddexp(0.0, -logit))
 
 
 def gradient(phi: ArrayLike, Y: ArrayLike, w: ArrayLike) -> FloatArray:
-    """Gradient ``g(phi, Y; w) = (q_w(phi) - Y) phi`` of the logistic loss of one step; shape (..., d).
-
-    phi and w have shape (..., d), labels Y, 0 or 1, shape (...).
-    """
+    """Gradient ``g(phi, Y; w) = (q_w(phi) - Y) phi`` of the logistic loss of a step with label Y; shape (..., d)."""
     residual = positive_probability(phi, w) - np.asarray(Y, np.float64)
     return residual[..., None] * np.asarray(phi, np.float64)
 
@@ -158,9 +153,8 @@ def risk_bound(*, N_eff: ArrayLike, T: ArrayLike, C_data: ArrayLike, C_opt: Arra
     Assumes (appendix) bounded representations; labels sampled from a logistic teacher; a population and an empirical
     loss that are strongly convex and smooth on a bounded convex set, which holds w* and, in its interior, the
     empirical minimizer; and projected SGD on that set, its batches sampled independently from the sample, its
-    gradients of bounded second moment, with steps ``eta_0 / sqrt(t)``, eta_0 small.
-
-    C_data and C_opt are constants of the problem; the paper shows that there are such, and gives no values.
+    gradients of bounded second moment, with steps ``eta_0 / sqrt(t)``, eta_0 small. C_data and C_opt are constants of
+    the problem; the paper shows that there are such, and gives no values.
     """
     return RiskBound(
         data=_above_zero("C_data", C_data) * _above_zero("N_eff", N_eff) ** -0.5,

@@ -369,11 +369,10 @@ class Fit:
         return np.where(self.histogram > 0, k, 0), np.where(self.histogram > 0, of_source, 0)
 
     def counts(self, source: int | None) -> Counts:
-        chosen = slice(None) if source is None else [source]
-        steps = self.histogram[chosen].ravel()
-        is_positive = np.broadcast_to(self.is_positive, self.histogram.shape)[chosen].ravel()
-        seen = steps > 0
-        return Counts(self.k[chosen].ravel()[seen], self.n[chosen].ravel()[seen], steps[seen], is_positive[seen])
+        chosen = slice(None) if source is None else source
+        steps = self.histogram[chosen]
+        is_positive, seen = np.broadcast_to(self.is_positive, steps.shape), steps > 0
+        return Counts(self.k[chosen][seen], self.n[chosen][seen], steps[seen], is_positive[seen])
 
     def corpus_fit(self, n_dropped: int = 0) -> CorpusFit:
         *priors, overall = self._priors()
@@ -417,22 +416,20 @@ class Fit:
     ) -> SourceFit:
         counts = self.counts(source)
         own = None if isinstance(prior, str) else prior
-        sampled = counts.n > 0
-        n_sampled = int(counts.steps[sampled].sum())
-        expected = None
-        if own is not None:
-            expected = float(counts.steps[sampled] @ all_fail(0, counts.n[sampled], a=own.a, b=own.b) / n_sampled)
+        sampled = counts.steps * (counts.n > 0)
+        n_steps, n_sampled = int(counts.steps.sum()), int(sampled.sum())
+        expected = None if own is None else float(sampled @ all_fail(0, counts.n, a=own.a, b=own.b) / n_sampled)
         pseudo, interval = pseudo_positives(counts, own or overall, tau=self.config.reliable)
         return SourceFit(
             name=name,
             n_rollouts=n_rollouts,
-            n_steps=int(counts.steps.sum()),
-            n_unsampled=int(counts.steps[~sampled].sum()),
-            continuations=tuple(np.unique(counts.n[sampled]).tolist()),
+            n_steps=n_steps,
+            n_unsampled=n_steps - n_sampled,
+            continuations=tuple(np.unique(counts.n[counts.n > 0]).tolist()),
             continuations_inferred=bool(self.is_inferred.any() if source is None else self.is_inferred[source]),
             prior=own,
             why_no_prior=prior if isinstance(prior, str) else None,
-            negative=float(counts.steps[sampled & (counts.k == 0)].sum() / max(1, n_sampled)),
+            negative=float(sampled[counts.k == 0].sum() / max(1, n_sampled)),
             expected_negative=expected,
             pseudo_positive=pseudo,
             pseudo_positive_interval=interval,
