@@ -87,7 +87,17 @@ def test_any_text_can_be_read(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "unit"),
-    [("squareinches", "in^2"), ("cm", "cm"), ("cubic meters", "m^3"), ("km/h", "km/h"), ("apples", None), ("", None)],
+    [
+        ("squareinches", "in^2"),
+        ("cm", "cm"),
+        ("cubic meters", "m^3"),
+        ("meters cubed", "m^3"),
+        ("cm squared", "cm^2"),
+        ("squared", None),
+        ("km/h", "km/h"),
+        ("apples", None),
+        ("", None),
+    ],
 )
 def test_units_have_one_name(words: str, unit: str | None) -> None:
     assert unit_named(words) == unit

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
@@ -43,10 +44,7 @@ class Number:
         n_digits = _n_decimals(self.value, 12)
         if n_digits is None:
             return f"{self.value.numerator}/{self.value.denominator}"
-        if n_digits == 0:
-            return str(self.value.numerator)
-        digits = str(abs((self.value * 10**n_digits).numerator)).rjust(n_digits + 1, "0")
-        return f"{'-' if self.value < 0 else ''}{digits[:-n_digits]}.{digits[-n_digits:]}"
+        return f"{Decimal(f'{(self.value * 10**n_digits).numerator}e-{n_digits}'):f}"
 
     @property
     def tolerance(self) -> Fraction:
@@ -73,8 +71,6 @@ def number_in(latex: str) -> Number | None:
 
     Reads ``-1,234.5``, ``1/2``, ``\frac{1}{2}``, ``1 1/2``, ``3\frac{1}{2}``, ``1.2\times 10^{3}`` and ``2e-3``.
 
-    Examples
-    --------
     >>> str(number_in(r"\frac{1}{2}")), str(number_in("1,000.50")), number_in("2x")
     ('0.5', '1000.5', None)
     """
@@ -126,6 +122,7 @@ UNITS = {word: symbol for symbol, words in _UNIT_NAMES.items() for word in words
 """The symbol of each way to write a unit, in lower case."""
 
 _JOINS = {"square": "^2", "sq": "^2", "squared": "^2", "cubic": "^3", "cubed": "^3", "per": "/", "/": "/"}
+_UNIT_WORD = re.compile(r"(?:square|cubic)(?!d\b)|[^\s./]+|/")
 
 _NO_UNIT = frozenset(
     {"and", "nor", "not", "none", "plus", "minus", "times", "over", "divided", "half", "third", "quarter", "dozen",
@@ -140,28 +137,23 @@ _WRAPPED = re.compile(
     r"\s*(?:\\(?:text|textrm|mathrm|mbox|rm)\s*)?\{([A-Za-z ./]+)\}\s*((?:\^\s*(?:[23]|\{\s*[23]\s*\}))?)\s*$"
 )
 _BARE = re.compile(r"(?<=[0-9})])(\s*)([A-Za-z][A-Za-z /]*\.?)\s*((?:\^\s*(?:[23]|\{\s*[23]\s*\}))?)$")
-_LATEX_COMMAND = re.compile(r"\\[A-Za-z]+")
-_LETTER = re.compile(r"[A-Za-z]")
+_VARIABLE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
+"""A letter that is not part of a LaTeX command."""
 _TRIGONOMETRY = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)")
 
 
 def unit_named(words: str) -> str | None:
     """The symbol of a unit; None when the words are no unit.
 
-    Examples
-    --------
     >>> unit_named("square inches"), unit_named("km per hour"), unit_named("apples")
     ('in^2', 'km/h', None)
     """
     unit, power = "", ""
-    for word in words.lower().replace("/", " / ").replace(".", " ").split():
-        square = next((prefix for prefix in ("square", "cubic") if word.startswith(prefix) and word != prefix), None)
-        if square is not None:
-            word, power = word.removeprefix(square), _JOINS[square]
-        if word in ("squared", "cubed"):
+    for word in _UNIT_WORD.findall(words.lower()):
+        if word in ("per", "/") or (word in ("squared", "cubed") and unit):
             unit += _JOINS[word]
         elif word in _JOINS:
-            power, unit = (power, unit + "/") if _JOINS[word] == "/" else (_JOINS[word], unit)
+            power = _JOINS[word]
         elif word in UNITS:
             unit, power = unit + UNITS[word] + power, ""
         else:
@@ -187,7 +179,7 @@ def split_unit(latex: str) -> tuple[str, str]:
         return latex, ""
     body = latex[: unit_match.start()].rstrip()
     # 5m and 5s may be products, 5 m and 5cm are lengths; 3 h 5 min is more than a number of minutes
-    if not body or (len(words) == 1 and not is_apart) or _LETTER.search(_LATEX_COMMAND.sub("", body)):
+    if not body or (len(words) == 1 and not is_apart) or _VARIABLE.search(body):
         return latex, ""
     unit = unit_named(words)
     if unit is None and not power and number_in(body) is not None:
@@ -238,8 +230,6 @@ def read_answer(text: str) -> ParsedAnswer:
     only the ways of writing LaTeX are made one. ``2\sqrt{3}`` and ``\sqrt{12}`` keep two keys: telling that they
     are equal takes algebra.
 
-    Examples
-    --------
     >>> read_answer(r"$\dfrac12$").key, read_answer("5 cm").key, read_answer("The  May.").key
     ('0.5', '5', 'the may')
     """

@@ -64,8 +64,6 @@ def _unwrapped(text: str) -> str:
 def cleaned(text: str) -> str:
     r"""The text without dollar signs, boxes, spacing and final punctuation, fractions and roots with their braces.
 
-    Examples
-    --------
     >>> cleaned(r" $\boxed{\dfrac12\,\pi}$. ")
     '\\frac{1}{2} \\pi'
     """
@@ -89,7 +87,7 @@ _STATED = re.compile(
     r"[*_:\s]*(?P<rest>[^\n]+)",
     re.IGNORECASE | re.MULTILINE,
 )
-_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+_TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.IGNORECASE | re.DOTALL)
 _SENTENCE_END = re.compile(r"(?<=[^\s.])\.(?=\s|$)|(?<![*_])[*_]{2,}\s*$")
 _LEADING_LETTER = re.compile(
     r"\W*(?:(?i:option|choice|answer)\W+)?(?:\(([A-Z])\)|([A-Z])(?=\s*(?:$|[).:,;*}$]|because\b|since\b|as\b)))"
@@ -107,8 +105,6 @@ _SENTENCES = re.compile(r"[a-z0-9)}$%]{2}[.!?]\s+[A-Z]")
 def last_box(response: str) -> str | None:
     r"""The content of the last ``\boxed{…}`` that is closed; braces are matched, ``\{`` and ``\}`` are no braces.
 
-    Examples
-    --------
     >>> last_box(r"First \boxed{1}, no: \boxed{\frac{1}{2}}, so \boxed{3")
     '\\frac{1}{2}'
     """
@@ -127,12 +123,8 @@ def last_box(response: str) -> str | None:
 
 def _last_tagged(response: str) -> str | None:
     """The content of the last ``<answer>`` tag that is closed."""
-    start, content = None, None
-    for tag in _TAG.finditer(response):
-        if tag[1] and start is not None:
-            content = response[start : tag.start()]
-        start = None if tag[1] else tag.end()
-    return content
+    contents = _TAGGED.findall(response)
+    return contents[-1] if contents else None
 
 
 def stated_answer(response: str) -> str | None:
@@ -148,14 +140,14 @@ def stated_answer(response: str) -> str | None:
 
 def final_answer(response: str) -> str | None:
     """The final answer: the last box, else what is stated, else a response of one short line itself."""
-    answer = last_box(response)
-    if answer is None or not answer.strip():
-        answer = stated_answer(response)
+    answer = last_box(response) or ""
+    if not answer.strip():
+        answer = stated_answer(response) or ""
     whole = response.strip(_SPACE)
     # a box that is not closed is an answer that was cut off
-    if answer is None and len(whole) <= _SHORT and "\n" not in whole and r"\boxed" not in whole:
+    if not answer and len(whole) <= _SHORT and "\n" not in whole and r"\boxed" not in whole:
         answer = whole
-    return answer.strip(_SPACE) or None if answer is not None else None
+    return answer.strip(_SPACE) or None
 
 
 @lru_cache(maxsize=1 << 14)
@@ -175,8 +167,6 @@ def stated_gold(text: str) -> str | None:
 def gold_answer(text: str) -> str | None:
     r"""The gold answer alone: as it is stated, else all of it; None where it is several lines or sentences.
 
-    Examples
-    --------
     >>> gold_answer("9 * 2 = 18 dollars.\n#### 18"), gold_answer(r"So $x = \boxed{18}$."), gold_answer("18 dollars")
     ('18', '18', '18 dollars')
     >>> gold_answer("She sells 9 eggs.\nThat makes 18 dollars.")

@@ -35,8 +35,6 @@ def are_letters(options: Sequence[str]) -> bool:
 def options_in(text: str) -> tuple[str, ...]:
     r"""The options that the text lists, as ``(A) yes (B) no`` or one a line as ``A. 3``, ``A: 3``, ``A) 3``.
 
-    Examples
-    --------
     >>> options_in("Is it even? Choices: (A) yes (B) no")
     ('yes', 'no')
     """

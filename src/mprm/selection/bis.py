@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from mprm.errors import ConfigError, DataError
 
 
-def _checked(scores: Iterable[float]) -> Sequence[float]:
+def _checked(scores: Iterable[float]) -> list[float]:
     values = [float(score) for score in scores]
     if not values:
         raise DataError("the rollout has no steps; expected at least one score")
     for number, score in enumerate(values):
-        if math.isnan(score) or not 0 <= score <= 1:
+        if not 0 <= score <= 1:  # so written, nan is bad too
             raise DataError(f"step {number} has score {score}; expected 0 to 1")
     return values
 
@@ -21,15 +20,8 @@ def _checked(scores: Iterable[float]) -> Sequence[float]:
 def positive_fraction(scores: Iterable[float], *, tau: float = 0.0) -> float:
     """Fraction of positive steps, ``p_pos = n_pos / n``; in [0, 1].
 
-    Parameters
-    ----------
-    scores : J numbers
-        Success rate of each step, in [0, 1].
-    tau
-        A step is positive when its score is strictly above it: at 0, a step that never succeeded is not.
+    A step is positive when its score is strictly above tau: at 0, a step that never succeeded is not.
 
-    Examples
-    --------
     >>> positive_fraction([1.0, 0.5, 0.0, 0.0])
     0.5
     """
@@ -40,8 +32,6 @@ def positive_fraction(scores: Iterable[float], *, tau: float = 0.0) -> float:
 def mixture(scores: Iterable[float], *, tau: float = 0.0) -> float:
     """How mixed the labels are, ``p_pos * (1 - p_pos)``; in [0, 0.25], 0 when all are alike.
 
-    Examples
-    --------
     >>> mixture([1.0, 0.5, 0.0, 0.0])
     0.25
     """
@@ -52,8 +42,6 @@ def mixture(scores: Iterable[float], *, tau: float = 0.0) -> float:
 def reliability(scores: Iterable[float], *, tau: float = 0.0) -> float:
     """Mean score ``R`` of the positive steps; in (0, 1], and 1 when there are none.
 
-    Examples
-    --------
     >>> reliability([1.0, 0.5, 0.0, 0.0]), reliability([0.0, 0.0])
     (0.75, 1.0)
     """
@@ -66,25 +54,14 @@ def reliability(scores: Iterable[float], *, tau: float = 0.0) -> float:
 
 
 def bis(scores: Iterable[float], *, alpha: float = 0.05, tau: float = 0.0) -> float:
-    """Balanced-Information Score of one rollout.
+    """Balanced-Information Score of a rollout's step scores, ``(p_pos * (1 - p_pos) + alpha) * R``.
 
-    ``BIS = (p_pos * (1 - p_pos) + alpha) * R``; lies in ``[0, 0.25 + alpha]``.
+    It lies in ``[0, 0.25 + alpha]``; alpha is the smoothing, at least 0, and tau the label threshold.
 
-    Parameters
-    ----------
-    scores : J numbers
-        Success rate of each step, in [0, 1].
-    alpha, tau
-        Smoothing, at least 0; label threshold.
-
-    Examples
-    --------
     >>> bis([1.0, 0.5, 0.0, 0.0], alpha=0.25)
     0.375
     """
     if not alpha >= 0:
         raise ConfigError(f"alpha must be 0 or more, got {alpha}")
     values = _checked(scores)
-    p_pos = positive_fraction(values, tau=tau)
-    R = reliability(values, tau=tau)
-    return (p_pos * (1 - p_pos) + alpha) * R
+    return (mixture(values, tau=tau) + alpha) * reliability(values, tau=tau)

@@ -19,6 +19,7 @@ import msgspec
 
 from mprm.data.corpus import Corpus, parse_line
 from mprm.data.engine import Engine
+from mprm.data.output import Dropped
 from mprm.data.records import Chunk, decode_record, is_blank, is_deep, lines_of, mapped, range_start
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.types import BEFORE_FIRST_STEP, Count, Issues, ValidationOptions
@@ -35,13 +36,7 @@ Odd = list[tuple[int, int, int]]
 
 
 def pack_row(
-    texts: list[str],
-    scores: Sequence[float],
-    n_totals: list[int | None],
-    *,
-    tau: float,
-    source: int,
-    n_bytes: int,
+    texts: list[str], scores: Sequence[float], n_totals: list[int | None], *, tau: float, source: int, n_bytes: int
 ) -> bytes:
     """The row of one rollout.
 
@@ -60,6 +55,11 @@ def pack_row(
     return ROW.pack(
         len(scores), n_pos, n_words, n_totals.count(0), source, ROLLOUT, n_mc, n_leading, sum_pos, sum_all, n_bytes
     )
+
+
+def pack_empty(kind: int, line: bytes, source: int = 0) -> bytes:
+    """The row of a line that is no rollout."""
+    return ROW.pack(0, 0, 0, 0, source, kind, 0, 0, 0.0, 0.0, len(line))
 
 
 class _Step(msgspec.Struct, gc=False):
@@ -98,40 +98,24 @@ def count_rows_python(
     mark: bytes,
     /,
 ) -> tuple[bytearray, Odd]:
-    """One row for each line that begins in [start, stop); what is not plainly right is handed back.
+    """One row for each line that begins in [start, stop), a first byte; what is not plainly right is handed back.
 
-    Parameters
-    ----------
-    data
-        Whole lines; ``start`` is the first byte of one.
-    needs_image
-        Hand back records without an image.
-    tau
-        A step is positive when its score is strictly above it.
-    sources
-        Number of each source seen so far, added to; None where the file is the source, and a
-        record that names one is handed back.
-    mark
-        Hand back lines that hold these bytes, if any, or that hide letters as escapes.
+    ``sources`` numbers the sources seen so far and is added to; None where the file is the source, and a record that
+    names one is handed back. So are lines that hold the ``mark``, if any, or that hide letters as escapes.
     """
     rows, odd = bytearray(), []
     decode = _decoder(sources is not None).decode
-    n_rows = 0
     while start < min(stop, len(data)):
         end = data.find(b"\n", start) + 1 or len(data)
         line = data[start:end]
-        row = (
-            _row(line, decode, needs_image, tau, sources)
-            if not mark or not (mark in line or b"\\u00" in line)
-            else None
-        )
-        if row is None and not line.strip(b" \t\r\n"):
-            row = ROW.pack(0, 0, 0, 0, 0, BLANK, 0, 0, 0.0, 0.0, len(line))
-        if row is None:
-            row = ROW.pack(0, 0, 0, 0, 0, BAD, 0, 0, 0.0, 0.0, len(line))
-            odd.append((n_rows, start, end))
+        is_marked = mark and (mark in line or b"\\u00" in line)
+        row = None if is_marked else _row(line, decode, needs_image, tau, sources)
+        if row is None and is_blank(line):
+            row = pack_empty(BLANK, line)
+        elif row is None:
+            row = pack_empty(BAD, line)
+            odd.append((len(rows) // ROW.size, start, end))
         rows += row
-        n_rows += 1
         start = end
     return rows, odd
 
@@ -166,12 +150,8 @@ try:
     from mprm.selection._scan import count_rows as count_rows
 except ImportError:  # installed without a compiler: the same rows, several times slower
     count_rows = count_rows_python
-    IS_COMPILED = False
-else:
-    IS_COMPILED = True
+IS_COMPILED = count_rows is not count_rows_python
 
-
-BLOCK_BYTES = 1 << 20
 COMPILED_FORMATS = {"visualprm-raw": False, "vl-prm": True}
 """Formats that `count_rows` knows, and whether their records name the source."""
 
@@ -187,18 +167,6 @@ class CountTask:
 
 
 @dataclass(frozen=True, slots=True)
-class BadLine:
-    """A record that cannot be used, whole, so that nothing is lost."""
-
-    index: int
-    """Line within the chunk, from 0."""
-    kind: str
-    text: str
-    line: bytes
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
 class Counted:
     """The label counts of a chunk."""
 
@@ -206,27 +174,21 @@ class Counted:
     """One `ROW` a line, bad and blank ones too."""
     sources: tuple[str, ...]
     """Names of the rows' source numbers."""
-    bad: tuple[BadLine, ...]
+    bad: tuple[Dropped, ...]
+    """Bad records; their ``line`` is that within the chunk, from 0."""
 
 
 def count_labels(task: CountTask) -> Counted:
     """Count the labels of every rollout that begins in the chunk; with ``stop_at_bad``, up to a bad one."""
-    counter = _Counter(task)
-    if task.chunk.is_range and task.chunk.format in COMPILED_FORMATS:
-        with mapped(task.chunk) as data:
-            counter.count_fast(data, range_start(data, task.chunk.start), task.chunk.stop)
+    counter, chunk = _Counter(task), task.chunk
+    if chunk.is_range and chunk.format in COMPILED_FORMATS:
+        with mapped(chunk) as data:
+            counter.count_fast(data, range_start(data, chunk.start), chunk.stop)
     else:
-        block: list[bytes] = []
-        n_bytes = 0
-        for line in lines_of(task.chunk):
-            block.append(line)
-            n_bytes += len(line)
-            if n_bytes >= BLOCK_BYTES:
-                counter.count(block)
-                block, n_bytes = [], 0
-                if counter.is_stopped:
-                    break
-        counter.count(block)
+        for line in lines_of(chunk):
+            counter.count(line)
+            if counter.is_stopped:
+                break
     return Counted(counter.rows, tuple(counter.sources), tuple(counter.bad))
 
 
@@ -235,57 +197,51 @@ class _Counter:
 
     def __init__(self, task: CountTask) -> None:
         self.task, self.fmt = task, ROLLOUT_FORMATS[task.chunk.format]
+        # a line that holds the forbidden text is not plain, nor one whose letters are written as escapes
+        forbids = task.options.forbids or ""
+        self.mark = forbids.strip().encode()
+        self.first_mark = BEFORE_FIRST_STEP.get(forbids, "").replace("\n", "\\n").encode()
         self.rows = bytearray()
-        self.bad: list[BadLine] = []
+        self.bad: list[Dropped] = []
         self.sources: dict[str, int] = {} if COMPILED_FORMATS.get(self.fmt.name) else {task.chunk.source: 0}
 
     @property
     def is_stopped(self) -> bool:
         return bool(self.bad) and self.task.stop_at_bad
 
-    def count(self, lines: list[bytes]) -> None:
-        """Count some lines of any format."""
-        data = b"".join(lines)
+    def count(self, line: bytes) -> None:
         if self.fmt.name in COMPILED_FORMATS:
-            self.count_fast(data, 0, len(data))
+            self.count_fast(line, 0, len(line))
         else:
-            ends = list(accumulate(map(len, lines), initial=0))
-            every = [(index, ends[index], ends[index + 1]) for index in range(len(lines))]
-            self._look_closer(data, every, bytearray(ROW.size * len(lines)))
+            self.rows += self._row(len(self.rows) // ROW.size, line)
 
     def count_fast(self, data: bytes | mmap.mmap, start: int, stop: int) -> None:
         """Count the plain lines of a big format; the others get a closer look."""
-        options = self.task.options
         sources = self.sources if COMPILED_FORMATS[self.fmt.name] else None
-        # a line that holds the forbidden text is not plain, nor one whose letters are written as escapes
-        mark = b"" if options.forbids is None else options.forbids.strip().encode()
-        rows, odd = count_rows(data, start, stop, not options.text_only, self.task.tau, sources, mark)
-        first_mark = BEFORE_FIRST_STEP.get(options.forbids or "", "").replace("\n", "\\n").encode()
-        if first_mark and data.find(first_mark, start) >= 0:
+        needs_image = not self.task.options.text_only
+        rows, odd = count_rows(data, start, stop, needs_image, self.task.tau, sources, self.mark)
+        if self.first_mark and data.find(self.first_mark, start) >= 0:
             ends = accumulate((row[-1] for row in ROW.iter_unpack(rows)), initial=start)
             spans = ((index, *span) for index, span in enumerate(pairwise(ends)))
-            odd = sorted({*odd, *(span for span in spans if data.find(first_mark, *span[1:]) >= 0)})
-        self._look_closer(data, odd, rows)
-
-    def _look_closer(self, data: bytes | mmap.mmap, odd: Odd, rows: bytearray) -> None:
+            odd = sorted({*odd, *(span for span in spans if data.find(self.first_mark, *span[1:]) >= 0)})
         first = len(self.rows) // ROW.size
-        for index, start, end in odd:
-            rows[index * ROW.size : (index + 1) * ROW.size] = self._row(first + index, data[start:end])
+        for index, begin, end in odd:
+            rows[index * ROW.size : (index + 1) * ROW.size] = self._row(first + index, data[begin:end])
             if self.is_stopped:
                 break
         self.rows += rows
 
     def _row(self, index: int, line: bytes) -> bytes:
         if is_blank(line):
-            return ROW.pack(0, 0, 0, 0, 0, BLANK, 0, 0, 0.0, 0.0, len(line))
+            return pack_empty(BLANK, line)
         issues = Issues()
         rollouts = parse_line(line, self.fmt, self.task.options, issues)
         source = next((rollout.source for rollout in rollouts if rollout.source), None) or self._named_source(line)
         source_number = self.sources.setdefault(source, len(self.sources))
         error = issues.first_error()
         if error is not None:
-            self.bad.append(BadLine(index, *error, line, source))
-            return ROW.pack(0, 0, 0, 0, source_number, BAD, 0, 0, 0.0, 0.0, len(line))
+            self.bad.append(Dropped(self.task.chunk.path, index, source, *error, line))
+            return pack_empty(BAD, line, source_number)
         (rollout,) = rollouts
         return pack_row(
             [step.text for step in rollout.steps],
@@ -299,17 +255,12 @@ class _Counter:
     def _named_source(self, line: bytes) -> str:
         """The source that a record names, even a bad one; else the chunk's."""
         data = decode_record(line, Issues()) if self.fmt.labels == "mc" else None
-        named = data.get("source") if data is not None else None
+        named = data and data.get("source")
         return named if isinstance(named, str) and named else self.task.chunk.source
 
 
 def start_counting(
-    corpus: Corpus,
-    engine: Engine,
-    *,
-    tau: float,
-    stop_at_bad: bool,
-    count: Callable[[CountTask], Any] = count_labels,
+    corpus: Corpus, engine: Engine, *, tau: float, stop_at_bad: bool, count: Callable[[CountTask], Any] = count_labels
 ) -> Iterator[Any]:
     """Set the engine to work on the chunks of a `flattened` corpus; what ``count`` makes of each comes in order."""
     return engine.map(count, (CountTask(chunk, tau, corpus.options, stop_at_bad) for chunk in corpus.chunks))

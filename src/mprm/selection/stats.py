@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,6 +36,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Rows = NDArray[np.void]
+OnBad = Callable[[Dropped], Any] | None
+"""Called with each bad record; None stops at the first one with a `DataError`."""
 ROW_TYPE = np.dtype(
     [(name, np.uint32) for name in ("n_steps", "n_pos", "n_words", "n_unsampled")]
     + [(name, np.uint32) for name in ("source", "kind", "n_mc", "n_leading")]
@@ -97,29 +99,14 @@ class LabelCounts:
 
 
 def count_corpus(
-    corpus: Corpus,
-    engine: Engine,
-    *,
-    tau: float = 0.0,
-    on_bad: Callable[[Dropped], Any] | None = None,
-    progress: Progress = silent,
+    corpus: Corpus, engine: Engine, *, tau: float = 0.0, on_bad: OnBad = None, progress: Progress = silent
 ) -> LabelCounts:
-    """Read the corpus once and count the labels of every rollout.
-
-    Parameters
-    ----------
-    tau
-        A step is positive when its score is strictly above it.
-    on_bad
-        Called with each bad record; None stops at the first one with a `DataError`.
-    """
+    """Read the corpus once and count the labels of every rollout: a step is positive when its score is above tau."""
     counting = start_counting(corpus, engine, tau=tau, stop_at_bad=on_bad is None)
     return gather_counts(corpus, counting, on_bad=on_bad, progress=progress)
 
 
-def gather_counts(
-    corpus: Corpus, counting: Iterator[Counted], *, on_bad: Callable[[Dropped], Any] | None, progress: Progress
-) -> LabelCounts:
+def gather_counts(corpus: Corpus, counting: Iterator[Counted], *, on_bad: OnBad, progress: Progress) -> LabelCounts:
     """The label counts of all chunks together; see `count_corpus`."""
     buffer, parts = bytearray(), []
     numbers: dict[str, int] = {}
@@ -129,7 +116,7 @@ def gather_counts(
             if chunk.path != path:
                 path, line = chunk.path, 1
             for bad in counted.bad:
-                drop_or_raise(Dropped(path, line + bad.index, bad.source, bad.kind, bad.text, bad.line), on_bad)
+                drop_or_raise(replace(bad, line=line + bad.line), on_bad)
             renumber = [numbers.setdefault(name, len(numbers)) for name in counted.sources]
             if renumber != list(range(len(renumber))):
                 rows = np.frombuffer(counted.rows, ROW_TYPE)
@@ -144,8 +131,7 @@ def gather_counts(
 
 def p_pos_of(rows: Rows) -> FloatArray:
     """Fraction of positive steps of each rollout, shape (N,)."""
-    p_pos: FloatArray = rows["n_pos"] / rows["n_steps"]
-    return p_pos
+    return np.asarray(rows["n_pos"] / rows["n_steps"])
 
 
 def R_of(rows: Rows) -> FloatArray:  # noqa: N802 - the paper's symbol
@@ -156,14 +142,12 @@ def R_of(rows: Rows) -> FloatArray:  # noqa: N802 - the paper's symbol
 
 def mean_mc_of(rows: Rows) -> FloatArray:
     """Mean score of each rollout's steps, shape (N,)."""
-    mean_mc: FloatArray = rows["sum_all"] / rows["n_steps"]
-    return mean_mc
+    return np.asarray(rows["sum_all"] / rows["n_steps"])
 
 
 def is_mixed(rows: Rows) -> BoolArray:
     """Whether each rollout has positive and negative steps, shape (N,)."""
-    mixed: BoolArray = (rows["n_pos"] > 0) & (rows["n_pos"] < rows["n_steps"])
-    return mixed
+    return np.asarray((rows["n_pos"] > 0) & (rows["n_pos"] < rows["n_steps"]))
 
 
 def bis_of(rows: Rows, alpha: float) -> FloatArray:
@@ -214,12 +198,10 @@ class Statistics:
 
     @property
     def mixed_share(self) -> float:
-        """Share of rollouts with positive and negative steps."""
         return _ratio(self.n_mixed, self.n_rollouts)
 
     @property
     def tied_share(self) -> float:
-        """Share of rollouts whose BIS is exactly alpha, so that ties decide about them."""
         return _ratio(self.n_tied, self.n_rollouts)
 
     def __add__(self, other: Statistics) -> Statistics:
@@ -228,8 +210,7 @@ class Statistics:
 
     def as_dict(self) -> dict[str, Any]:
         averages = ("steps_per_rollout", "words_per_step", "error_step_ratio", "mean_mc", "mean_out_of_n")
-        names = [f.name for f in fields(self)] + [*averages, "mixed_share", "tied_share"]
-        return {name: getattr(self, name) for name in names}
+        return asdict(self) | {name: getattr(self, name) for name in (*averages, "mixed_share", "tied_share")}
 
 
 def _ratio(part: float, whole: int) -> float:
@@ -238,18 +219,14 @@ def _ratio(part: float, whole: int) -> float:
 
 def statistics_of(rows: Rows, *, alpha: float) -> Statistics:
     """The statistics of some rollouts."""
-    if not len(rows):
-        return Statistics()
+    names = ("n_steps", "n_words", "n_pos", "n_unsampled")
     return Statistics(
         n_rollouts=len(rows),
-        n_steps=int(rows["n_steps"].sum(dtype=np.int64)),
-        n_words=int(rows["n_words"].sum(dtype=np.int64)),
-        n_pos=int(rows["n_pos"].sum(dtype=np.int64)),
         sum_mc=float(rows["sum_all"].sum()),
         n_mixed=int(is_mixed(rows).sum()),
         n_tied=int((bis_of(rows, alpha) == alpha).sum()),
-        n_unsampled=int(rows["n_unsampled"].sum(dtype=np.int64)),
-        n_mc=int(rows["n_mc"].max()),
+        n_mc=int(rows["n_mc"].max(initial=0)),
+        **{name: int(rows[name].sum(dtype=np.int64)) for name in names},
     )
 
 
@@ -288,12 +265,7 @@ def label_warnings(
 ) -> list[str]:
     """What is degenerate about a corpus, or about a subset of it that a strategy keeps.
 
-    Parameters
-    ----------
-    corpus, subset
-        Statistics by source, of all rollouts and of the kept ones.
-    kept, n_by_ties
-        As `keep_top` gives them; the number is None where a strategy chooses at random.
+    ``corpus`` and ``subset`` are statistics by source, ``kept`` and ``n_by_ties`` what `keep_top` gives.
     """
     shown, what = (corpus, "") if subset is None else (subset, "kept ")
     every, full, warnings = total(shown), total(corpus), []
@@ -317,22 +289,20 @@ def label_warnings(
     is_hard = full.sum_mc == full.n_pos and (counts.rows["sum_pos"] == counts.rows["n_pos"]).all()
     if n_by_ties is not None and full.n_steps and is_hard and counts.rows["n_mc"].max(initial=0) <= 1:
         warnings.append(
-            f"Every score is 0 or 1 ({full.n_steps:,} steps): these are hard labels, not success rates. R is 1 for"
-            " all rollouts, and BIS ranks by the mix of labels alone. --strategy random and --stratify length keep"
-            " rollouts as long as the corpus's."
+            f"Every score is 0 or 1 ({full.n_steps:,} steps): these are hard labels, R is 1, and BIS ranks by the mix"
+            " of labels alone. --strategy random and --stratify length keep rollouts as long as the corpus's."
         )
-    if subset is not None:
-        n_expected = sum(corpus[name].steps_per_rollout * entry.n_rollouts for name, entry in subset.items())
-        if every.n_steps < SHORT * n_expected:
-            warnings.append(
-                f"Kept rollouts are short: {every.steps_per_rollout:.1f} steps on average, where those of their"
-                f" sources have {n_expected / every.n_rollouts:.1f}. --stratify length keeps all lengths."
-            )
-        if n_by_ties is not None and n_by_ties > MOSTLY_TIES * every.n_rollouts:
-            warnings.append(
-                f"Ties decide {n_by_ties / every.n_rollouts:.0%} of what is kept: {n_by_ties:,} of"
-                f" {every.n_rollouts:,} rollouts have the rank of others that are left out. Compare several --seed."
-            )
+    n_expected = sum(corpus[name].steps_per_rollout * entry.n_rollouts for name, entry in shown.items())
+    if every.n_steps < SHORT * n_expected:
+        warnings.append(
+            f"Kept rollouts are short: {every.steps_per_rollout:.1f} steps on average, where those of their sources"
+            f" have {n_expected / every.n_rollouts:.1f}. --stratify length keeps all lengths."
+        )
+    if n_by_ties is not None and n_by_ties > MOSTLY_TIES * every.n_rollouts:
+        warnings.append(
+            f"Ties decide {n_by_ties / every.n_rollouts:.0%} of what is kept: {n_by_ties:,} of {every.n_rollouts:,}"
+            " rollouts have the rank of others that are left out. Compare several --seed."
+        )
     rows = np.flatnonzero(counts.rows["kind"] == ROLLOUT if kept is None else kept)
     columns = [counts.rows[name][rows].astype(np.int64) for name in ("n_steps", "n_pos", "n_leading")]
     return [*warnings, *_position_warnings(*columns, what=what)]
@@ -341,13 +311,12 @@ def label_warnings(
 def _position_warnings(n_steps: IntArray, n_pos: IntArray, n_leading: IntArray, *, what: str) -> Iterator[str]:
     """Where the position of a step gives its label away."""
     has_negative = (n_pos < n_steps) & (n_steps > 1)
-    is_last = has_negative & (n_leading == n_steps - 1)
-    n_negative, n_last = int(has_negative.sum()), int(is_last.sum())
-    if n_negative >= MIN_ROLLOUTS and n_last >= ALWAYS_LAST * n_negative:
+    n_negative, n_last = int(has_negative.sum()), int((has_negative & (n_leading == n_steps - 1)).sum())
+    share = _ratio(n_last, n_negative)
+    if n_negative >= MIN_ROLLOUTS and share >= ALWAYS_LAST:
         yield (
-            f"In {n_last:,} of {n_negative:,} {what}rollouts of several steps with a negative one"
-            f" ({n_last / n_negative:.1%}) it is the last step and the only one: they end at the first error. Add"
-            " rollouts that go on after an error."
+            f"In {n_last:,} of {n_negative:,} {what}rollouts of several steps with a negative one ({share:.1%}) it is"
+            " the last step and the only one: they end at the first error. Add rollouts that go on after an error."
         )
     if len(n_steps) >= MIN_ROLLOUTS and (auc := index_auc(n_steps, n_pos, n_leading)) >= INDEX_AUC:
         yield (
@@ -362,8 +331,6 @@ def index_auc(n_steps: IntArray, n_pos: IntArray, n_leading: IntArray) -> float:
     Exact where all steps after the first negative one have the same label. Else the later positives count as spread
     evenly over them: label counts hold their number, not their order.
 
-    Examples
-    --------
     >>> index_auc(np.array([2, 3]), np.array([1, 2]), np.array([1, 2]))  # + −, + + −
     0.9166666666666666
     """
@@ -404,17 +371,8 @@ class CorpusStatistics:
 def stats(
     paths: Any, config: StatsConfig | None = None, *, progress: Progress = silent, **options: Any
 ) -> CorpusStatistics:
-    """Statistics of a corpus: of each source, and of all together.
+    """Statistics of a corpus, whatever `mprm.open_corpus` takes: of each source, and of all together.
 
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes.
-    config, options
-        See `StatsConfig`.
-
-    Examples
-    --------
     >>> stats([{"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}]).total.error_step_ratio
     0.5
     """
@@ -484,28 +442,19 @@ def score_batches(corpus: Corpus, counts: LabelCounts, *, alpha: float) -> Itera
         yield pa.record_batch(columns, schema=score_schema())
 
 
-@contextmanager
-def _open_table(path: Path, suffix: str) -> Iterator[Callable[[Any], Any]]:
-    """A function that writes a record batch to a table of that kind."""
-    if suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        with pq.ParquetWriter(path, score_schema(), compression="zstd") as table:
-            yield table.write_batch
-    elif suffix == ".csv":
-        from pyarrow import csv
-
-        with csv.CSVWriter(str(path), score_schema()) as table:
-            yield table.write_batch
-    else:
-        import msgspec
-
+def _write_table(batches: Iterator[Any], path: Path, suffix: str) -> None:
+    """Write record batches as a table of that kind."""
+    if suffix == ".jsonl":
         encode = msgspec.json.Encoder().encode
         with path.open("wb") as out:
-            yield lambda batch: out.writelines(encode(row) + b"\n" for row in batch.to_pylist())
+            out.writelines(encode(row) + b"\n" for batch in batches for row in batch.to_pylist())
+        return
+    from pyarrow import csv, parquet
 
-
-SUFFIXES = (".parquet", ".csv", ".jsonl")
+    writer = partial(parquet.ParquetWriter, compression="zstd") if suffix == ".parquet" else csv.CSVWriter
+    with writer(str(path), score_schema()) as table:
+        for batch in batches:
+            table.write_batch(batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -522,17 +471,12 @@ class ScoreSummary(Tabular):
     n_rollouts: int
     n_dropped: int
     dropped_to: str | None
-    _corpus: Corpus = field(repr=False)
-    _counts: LabelCounts = field(repr=False)
-    _alpha: float = field(repr=False)
+    _batches: Callable[[], Iterator[Any]] = field(repr=False)
 
     def to_arrow(self) -> Any:
-        """A `pyarrow.Table` of the scores."""
         import pyarrow as pa
 
-        return pa.Table.from_batches(
-            score_batches(self._corpus, self._counts, alpha=self._alpha), schema=score_schema()
-        )
+        return pa.Table.from_batches(self._batches(), schema=score_schema())
 
 
 @takes(ScoreConfig)
@@ -546,27 +490,17 @@ def score(
 ) -> ScoreSummary:
     """The scores of every rollout, written to ``out`` where it is named; ``to_pandas()`` of the result has them too.
 
-    Columns: source, file, line, n, n_pos, p_pos, mixture, R, mean_mc, bis.
+    Columns: source, file, line, n, n_pos, p_pos, mixture, R, mean_mc, bis. ``paths`` are whatever `mprm.open_corpus`
+    takes, ``out`` a .parquet, .csv or .jsonl file. With ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
 
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes.
-    out
-        A .parquet, .csv or .jsonl file; None writes nothing.
-    config, options
-        See `ScoreConfig`. With ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
-
-    Examples
-    --------
     >>> scores = score([{"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}])
     >>> scores.to_arrow()["bis"].to_pylist()
     [0.3]
     """
     config = ScoreConfig.of(config, options)
     outs = [] if out is None else [str(out)]
-    if outs and Path(outs[0]).suffix not in SUFFIXES:
-        raise ConfigError(f"{out}: scores go to a {', '.join(SUFFIXES)} file")
+    if outs and Path(outs[0]).suffix not in (".parquet", ".csv", ".jsonl"):
+        raise ConfigError(f"{out}: scores go to a .parquet, .csv or .jsonl file")
     with Outputs(*outs, force=config.force) as outputs:
         corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
         beside = [path for name in outs for path in (name, name + MANIFEST_SUFFIX, dropped_path(name))]
@@ -576,25 +510,19 @@ def score(
         on_bad = dropped if config.skip_bad else None
         corpus = flattened(corpus, on_bad)
         counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+        batches = partial(score_batches, corpus, counts, alpha=config.alpha)
         n_rollouts, dropped_to = sum(counts.n_rollouts.values()), None
         for name in outs:
             hashes, temporary = InputHashes(corpus.files, engine), outputs.add(name)
-            with _open_table(temporary, Path(name).suffix) as write_batch:
-                for batch in score_batches(corpus, counts, alpha=config.alpha):
-                    write_batch(batch)
+            _write_table(batches(), temporary, Path(name).suffix)
             dropped_to = dropped.write_beside(name, outputs)
             outputs.add_manifest(
                 name,
                 command="score",
-                config={
-                    "alpha": config.alpha,
-                    "tau": config.tau,
-                    "skip_bad": config.skip_bad,
-                    "map": config.map,
-                    "text_only": corpus.options.text_only,
-                },
+                config={option: getattr(config, option) for option in ("alpha", "tau", "skip_bad", "map")}
+                | {"text_only": corpus.options.text_only},
                 inputs=corpus.manifest_entries(hashes),
                 sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
                 output=output_entry(name, temporary, n_rollouts),
             )
-    return ScoreSummary(n_rollouts, len(dropped), dropped_to, corpus, counts, config.alpha)
+    return ScoreSummary(n_rollouts, len(dropped), dropped_to, batches)

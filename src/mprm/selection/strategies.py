@@ -18,18 +18,6 @@ from mprm.config import StrategyName
 from mprm.selection.scan import ROLLOUT
 from mprm.selection.stats import BoolArray, FloatArray, LabelCounts, R_of, Rows, bis_of, is_mixed, mean_mc_of
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-
-
-def splitmix64(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's output function of each state."""
-    z = (state ^ (state >> np.uint64(30))) * _MIX_1
-    z = (z ^ (z >> np.uint64(27))) * _MIX_2
-    mixed: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
-    return mixed
-
 
 def random_order(seed: int, source: str, index: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A random number for each rollout, shape (N,); no two of one source are equal.
@@ -37,19 +25,18 @@ def random_order(seed: int, source: str, index: NDArray[np.uint64]) -> NDArray[n
     The SplitMix64 stream that starts at a hash of (seed, source), at the positions ``index``: the same on every
     machine, in every shard order, on any number of cores.
 
-    Examples
-    --------
     >>> random_order(0, "ai2d", np.arange(2, dtype=np.uint64)).tolist()
     [651717391976472452, 214633533871704631]
     """
     digest = blake2b(f"{seed}\n{source}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    start = np.uint64(int.from_bytes(digest, "little"))
-    return splitmix64(start + (index + np.uint64(1)) * _GOLDEN)
+    z = np.uint64(int.from_bytes(digest, "little")) + (index + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
-def rank_bis(rows: Rows, *, alpha: float) -> FloatArray:
-    """Mixed labels and reliable positives first."""
-    return bis_of(rows, alpha)
+rank_bis = bis_of
+"""Mixed labels and reliable positives first."""
 
 
 def rank_random(rows: Rows, *, alpha: float) -> FloatArray:  # noqa: ARG001 - one signature for all
@@ -118,18 +105,11 @@ def keep_top(
     pool: bool = False,
     by_length: bool = False,
 ) -> Kept:
-    """Which rows are kept: the best rollouts of each source, or of all sources together.
+    """Which rows are kept: the best rollouts of each source, or with ``pool`` of all sources together.
 
-    Parameters
-    ----------
-    n_keep
-        How many to keep, from the source (None when pooled) and its number of rollouts.
-    by_file_order
-        Among equal ranks the first in the file are kept, as the paper's code does, instead of a random choice.
-    pool
-        Rank all sources together.
-    by_length
-        Rank rollouts of equal length among themselves; every length gets its share (`length_strata`).
+    ``n_keep`` gives how many, from the source (None when pooled) and its number of rollouts. ``by_file_order`` keeps
+    the first in the file among equal ranks, as the paper's code does, instead of a random choice. ``by_length`` ranks
+    rollouts of equal length among themselves; every length gets its share (`length_strata`).
     """
     kept, n_by_ties = np.zeros(len(counts.rows), np.bool_), 0
     entry = STRATEGIES[strategy]
@@ -161,8 +141,6 @@ def length_strata(n_steps: NDArray[Any], n: int) -> Iterator[tuple[NDArray[np.in
     Lengths are exact. Wider bins would be filled from their short end, which mixes labels best. Shares are rounded
     along the lengths, so that rare long rollouts together get theirs.
 
-    Examples
-    --------
     >>> [(stratum.tolist(), n) for stratum, n in length_strata(np.array([2, 9, 2, 5, 2, 2]), 3)]
     [([0, 2, 4, 5], 2), ([3], 1)]
     """
@@ -179,8 +157,6 @@ def length_strata(n_steps: NDArray[Any], n: int) -> Iterator[tuple[NDArray[np.in
 def best(rank: FloatArray, order: NDArray[np.uint64], n: int) -> NDArray[np.intp]:
     """Indices of the ``n`` with the largest rank; among equal ranks those with the smallest ``order``.
 
-    Examples
-    --------
     >>> best(np.array([0.3, 0.1, 0.1, 0.2]), np.array([7, 9, 5, 1], np.uint64), 3).tolist()
     [0, 3, 2]
     """

@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike
 from mprm.errors import DataError, MissingDependencyError
 from mprm.theory.equations import FloatArray, IntArray
 
+Parameter = float | FloatArray
+
 
 def scipy_special() -> ModuleType:
     """SciPy's special functions, or an error that says what to install."""
@@ -29,24 +31,16 @@ def scipy_special() -> ModuleType:
 
 
 def posterior_mean(k: ArrayLike, n: ArrayLike, *, a: float, b: float) -> FloatArray:
-    """Expected success rate of a step with k successes of n, ``(a + k) / (a + b + n)``; in (0, 1).
-
-    Examples
-    --------
-    >>> posterior_mean([0, 4], 4, a=1, b=1).round(4).tolist()  # 1/6 and 5/6
-    [0.1667, 0.8333]
-    """
+    """Expected success rate of a step with k successes of n, ``(a + k) / (a + b + n)``; in (0, 1)."""
     k, n = checked_counts(k, n)
     return (a + k) / (a + b + n)
 
 
-def eta_eff(k: ArrayLike, n: ArrayLike, *, tau: float, a: float, b: float) -> FloatArray:
+def eta_eff(k: ArrayLike, n: ArrayLike, *, tau: float, a: Parameter, b: Parameter) -> FloatArray:
     """Posterior probability that a step is not tau-reliable, the paper's effective noise; in [0, 1].
 
     ``Pr(r < tau | k of n) = I_tau(a + k, b + n - k)``, I the regularized incomplete beta function; decreasing in k.
 
-    Examples
-    --------
     >>> eta_eff([3, 4], 4, tau=0.5, a=1, b=1).tolist()  # 6/32 and 1/32
     [0.1875, 0.03125]
     """
@@ -59,11 +53,6 @@ def all_fail(n: ArrayLike, n_max: ArrayLike, *, a: float, b: float) -> FloatArra
     """Probability that after n failures in a row all continuations up to n_max fail as well; in (0, 1].
 
     ``Pr(k = 0 of n_max | k = 0 of n) = B(a, b + n_max) / B(a, b + n)``, B the beta function; rises with n to 1.
-
-    Examples
-    --------
-    >>> round(float(all_fail(12, 16, a=1, b=1)), 4)  # 13/17
-    0.7647
     """
     n, n_max = checked_counts(n, n_max)
     betaln = scipy_special().betaln
@@ -77,8 +66,6 @@ def pseudo_positive_share(n: ArrayLike, *, tau: float, a: float, b: float) -> Fl
     ``(I_tau(a, b) - f I_tau(a, b + n)) / (1 - f)``, with ``f = Pr(k = 0) = B(a, b + n) / B(a, b)``. The mean of
     `eta_eff` over positive steps; rises with n, for more continuations find the rare success of more steps.
 
-    Examples
-    --------
     >>> pseudo_positive_share([1, 16], tau=0.5, a=1, b=1).round(4).tolist()  # 1/4; (1/2 - 1/17) / (16/17)
     [0.25, 0.4688]
     """
@@ -115,31 +102,23 @@ def fit_beta(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None = None) -> tup
     to fit a histogram; one each when None. A `DataError` says that no prior is the most likely one: all continuations
     succeed or all fail, no step has two of them, or success rates vary less than a Binomial, or more than any Beta.
 
-    Examples
-    --------
     >>> a, b = fit_beta([0, 1, 2, 3, 4], [4, 4, 4, 4, 4], counts=[20, 20, 20, 20, 20])
     >>> round(a, 3), round(b, 3)  # all counts equally likely: the uniform prior
     (1.0, 1.0)
     """
     special = scipy_special()
-    from scipy.optimize import OptimizeResult, minimize
+    from scipy.optimize import minimize
 
     k, n, weight = _histogram(k, n, counts)
 
     def loss(logs: FloatArray) -> tuple[float, FloatArray]:
         a, b = np.exp(logs)
         value = weight @ (special.betaln(a, b) - special.betaln(a + k, b + n - k))
-        both = special.digamma(a + b + n) - special.digamma(a + b)
-        slope_a = weight @ (both + special.digamma(a) - special.digamma(a + k))
-        slope_b = weight @ (both + special.digamma(b) - special.digamma(b + n - k))
-        return float(value), np.array([a * slope_a, b * slope_b])
+        return float(value), -weight @ likelihood_slopes(k, n, a=a, b=b)
 
     ends = np.log(PRIOR_RANGE)
-
-    def minimized(start: FloatArray) -> OptimizeResult:
-        options = {"ftol": 1e-14, "gtol": 1e-9}
-        return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[ends, ends], options=options)
-
+    settings = {"bounds": [ends, ends], "options": {"ftol": 1e-14, "gtol": 1e-9}}
+    minimized = partial(minimize, loss, jac=True, method="L-BFGS-B", **settings)
     best = minimized(np.zeros(2))
     # a likelihood that rises to an end does so ever more slowly, and the search stops on the way: start there too
     for start in (best.x - best.x.max() + ends[1], best.x - best.x.min() + ends[0]):
@@ -175,7 +154,7 @@ def _histogram(k: ArrayLike, n: ArrayLike, counts: ArrayLike | None) -> tuple[In
 Z_95 = 1.959963984540054
 
 
-def likelihood_slopes(k: ArrayLike, n: ArrayLike, *, a: float, b: float) -> FloatArray:
+def likelihood_slopes(k: ArrayLike, n: ArrayLike, *, a: Parameter, b: Parameter) -> FloatArray:
     """Slope of each step's Beta-Binomial log-likelihood in ``(log a, log b)``; shape (..., 2).
 
     ``a (psi(a + k) - psi(a) - psi(a + b + n) + psi(a + b))``, and the same with b and ``n - k``; 0 where n = 0.
@@ -193,7 +172,6 @@ def observed_information(k: ArrayLike, n: ArrayLike, counts: ArrayLike, *, a: fl
     """
     k, n = checked_counts(k, n)
     weight = np.asarray(counts, np.float64)
-
     psi_1 = partial(scipy_special().polygamma, 1)
     both = weight @ (psi_1(a + b) - psi_1(a + b + n))
     aa = weight @ (psi_1(a + k) - psi_1(a)) + both
@@ -213,29 +191,7 @@ def prior_covariance(information: FloatArray, squared_slopes: FloatArray | None 
     return inverse if squared_slopes is None else inverse @ squared_slopes @ inverse
 
 
-def few_rollouts_factor(n_rollouts: int) -> float:
-    """How much wider a variance from so few rollouts must be taken; at least 2 of them.
-
-    ``G / (G - 1)``, for their slopes sum to 0 at the maximum, and Student's t with G - 1 degrees of freedom in
-    place of the normal distribution.
-
-    Examples
-    --------
-    >>> round(few_rollouts_factor(600), 3), round(few_rollouts_factor(2), 1)
-    (1.006, 84.1)
-    """
-    t = float(scipy_special().stdtrit(n_rollouts - 1, 0.975))
-    return n_rollouts / (n_rollouts - 1) * (t / Z_95) ** 2
-
-
 def log_interval(value: float, variance_of_log: float) -> tuple[float, float]:
-    """95% interval of a positive parameter from the variance of its logarithm.
-
-    Examples
-    --------
-    >>> low, high = log_interval(2.0, 0.01)
-    >>> round(low, 3), round(high, 3)  # 2 exp(-0.196) and 2 exp(0.196)
-    (1.644, 2.433)
-    """
+    """95% interval of a positive parameter from the variance of its logarithm."""
     factor = float(np.exp(Z_95 * np.sqrt(variance_of_log)))
     return value / factor, value * factor

@@ -2,8 +2,9 @@
 
 Section 3.1: the teacher and the student, logistic regression on the representation of a step. Section 3.2: the bound
 on the excess risk, and what random sub-sampling does to it. Section 3.3: how much a step moves the student, what the
-mixture of a rollout's labels tells, and what flipped labels do to it. Throughout, q is the teacher's probability
-``q*(phi)`` of a positive label, eta the probability that a label is flipped, norm_sq the squared norm ``||phi||^2``.
+mixture of a rollout's labels tells, and what flipped labels do to it. Throughout, phi and the parameters w have shape
+(..., d), q is the teacher's probability ``q*(phi)`` of a positive label, eta the probability that a label is flipped,
+norm_sq the squared norm ``||phi||^2``; shapes broadcast.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ def within(name: str, values: ArrayLike, low: float, high: float, expected: str 
     return array
 
 
-def _of_steps(name: str, values: ArrayLike) -> FloatArray:
+def _of_steps(q: ArrayLike) -> FloatArray:
     """Probabilities with the steps of a rollout on the last axis, shape (..., n); n must be at least 1."""
-    array = within(name, values, 0, 1)
+    array = within("q", q, 0, 1)
     if array.ndim == 0 or array.shape[-1] == 0:
-        raise DataError(f"{name} must hold one probability for each step, at least one, got shape {array.shape}")
+        raise DataError(f"q must hold one probability for each step, at least one, got shape {array.shape}")
     return array
 
 
@@ -47,30 +48,14 @@ def _above_zero(name: str, values: ArrayLike) -> FloatArray:
 
 
 def positive_probability(phi: ArrayLike, w: ArrayLike) -> FloatArray:
-    """Probability ``q_w(phi) = sigma(<w, phi>)`` of the positive label; at the teacher's w*, ``q*(phi)``.
-
-    phi and w have shape (..., d); leading axes broadcast.
-
-    Examples
-    --------
-    >>> positive_probability([[0.0, 0.0], [np.log(3), 5.0]], [1.0, 0.0]).round(4).tolist()  # 1/2 and 3/4
-    [0.5, 0.75]
-    """
+    """Probability ``q_w(phi) = sigma(<w, phi>)`` of the positive label; at the teacher's w*, ``q*(phi)``."""
     logit: FloatArray = np.sum(np.asarray(phi, np.float64) * np.asarray(w, np.float64), axis=-1)
     # exp(-log(1 + exp(-z))): neither overflows nor rounds a small probability to 0, as 1 / (1 + exp(-z)) may
     return np.exp(-np.logaddexp(0.0, -logit))
 
 
 def gradient(phi: ArrayLike, Y: ArrayLike, w: ArrayLike) -> FloatArray:
-    """Gradient ``g(phi, Y; w) = (q_w(phi) - Y) phi`` of the logistic loss of one step; shape (..., d).
-
-    phi and w have shape (..., d), labels Y, 0 or 1, shape (...).
-
-    Examples
-    --------
-    >>> gradient([2.0, -4.0], 1, [0.0, 0.0]).tolist()  # (1/2 - 1) phi
-    [-1.0, 2.0]
-    """
+    """Gradient ``g(phi, Y; w) = (q_w(phi) - Y) phi`` of the logistic loss of a step with label Y; shape (..., d)."""
     residual = positive_probability(phi, w) - np.asarray(Y, np.float64)
     return residual[..., None] * np.asarray(phi, np.float64)
 
@@ -83,26 +68,13 @@ def gradient_second_moment(q: ArrayLike, *, norm_sq: ArrayLike = 1.0, eta: Array
     The label is sampled from the teacher, ``Y ~ Bernoulli(q)``, then flipped with probability eta whatever it
     and phi are. The paper asks for eta below 1/2; the equation holds up to 1. It may also be written
     ``(q (1 - q) + eta (1 - 2 q)^2) ||phi||^2``: noise never lowers it, and leaves it at 1/4 where q = 1/2.
-
-    Examples
-    --------
-    >>> gradient_second_moment([0.5, 0.9], norm_sq=4.0).round(4).tolist()  # 4 * 0.25 and 4 * 0.09
-    [1.0, 0.36]
-    >>> round(float(gradient_second_moment(0.9, eta=0.1)), 4)  # 0.6 * 0.09 + 0.1
-    0.154
     """
     q, eta = within("q", q, 0, 1), within("eta", eta, 0, 1)
     return ((1 - 4 * eta) * q * (1 - q) + eta) * _squared_norms(norm_sq)
 
 
 def flipped_probability(q: ArrayLike, *, eta: ArrayLike) -> FloatArray:
-    """Probability of a positive label after the flip, ``q~ = (1 - eta) q + eta (1 - q) = (1 - 2 eta) q + eta``.
-
-    Examples
-    --------
-    >>> flipped_probability([0.0, 0.5, 1.0], eta=0.25).tolist()
-    [0.25, 0.5, 0.75]
-    """
+    """Probability of a positive label after the flip, ``q~ = (1 - eta) q + eta (1 - q) = (1 - 2 eta) q + eta``."""
     q, eta = within("q", q, 0, 1), within("eta", eta, 0, 1)
     return (1 - eta) * q + eta * (1 - q)  # the first form: it never rounds to above 1
 
@@ -111,24 +83,13 @@ def flipped_mixture(theta: ArrayLike, *, eta: ArrayLike) -> FloatArray:
     """Mixture that flips make of theta: ``theta~ = (1 - 2 eta)^2 theta + eta (1 - eta)``; in [0, 1/4].
 
     ``theta~ = q~_bar (1 - q~_bar)``, with q~_bar the mean over steps of the flipped probabilities.
-
-    Examples
-    --------
-    >>> flipped_mixture([0.0, 0.25], eta=0.25).tolist()  # 3/16, and 1/4 which no flip can change
-    [0.1875, 0.25]
     """
     theta, eta = within("theta", theta, 0, 0.25), within("eta", eta, 0, 1)
     return (1 - 2 * eta) ** 2 * theta + eta * (1 - eta)
 
 
 def mixture_shift_bound(theta: ArrayLike, *, eta: ArrayLike) -> FloatArray:
-    """The paper's bound on `mixture_shift`: ``|theta~ - theta| <= 4 eta theta + eta (1 - eta) <= 2 eta``.
-
-    Examples
-    --------
-    >>> round(float(mixture_shift_bound(0.25, eta=0.1)), 4)  # 0.1 + 0.09, though nothing moves
-    0.19
-    """
+    """The paper's bound on `mixture_shift`: ``|theta~ - theta| <= 4 eta theta + eta (1 - eta) <= 2 eta``."""
     theta, eta = within("theta", theta, 0, 0.25), within("eta", eta, 0, 1)
     return 4 * eta * theta + eta * (1 - eta)
 
@@ -137,11 +98,6 @@ def mixture_shift(theta: ArrayLike, *, eta: ArrayLike) -> FloatArray:
     """How far flips move the mixture: ``theta~ - theta = eta (1 - eta) (1 - 4 theta)``; never below 0.
 
     Since ``(1 - 2 eta)^2 - 1 = -4 eta (1 - eta)``. Flips only ever raise the mixture, most where labels are alike.
-
-    Examples
-    --------
-    >>> mixture_shift([0.0, 0.25], eta=0.1).round(4).tolist()
-    [0.09, 0.0]
     """
     theta, eta = within("theta", theta, 0, 0.25), within("eta", eta, 0, 1)
     return eta * (1 - eta) * (1 - 4 * theta)
@@ -151,11 +107,6 @@ def positive_label_probability(r: ArrayLike, N: ArrayLike) -> FloatArray:
     """Probability of a positive label, ``Pr(Y = 1) = 1 - (1 - r)^N``; strictly increasing in r.
 
     r is the probability that one continuation reaches the right answer, N the number of continuations.
-
-    Examples
-    --------
-    >>> positive_label_probability([0.0, 0.5, 1.0], 3).tolist()  # 1 - 1/8 in the middle
-    [0.0, 0.875, 1.0]
     """
     r, N = within("r", r, 0, 1), _continuations(N)
     with np.errstate(divide="ignore"):  # r = 1: log 0, and the probability is 1
@@ -164,13 +115,7 @@ def positive_label_probability(r: ArrayLike, N: ArrayLike) -> FloatArray:
 
 
 def score_variance(r: ArrayLike, N: ArrayLike) -> FloatArray:
-    """Variance of the score, ``Var(s | r) = r (1 - r) / N``; its mean is r.
-
-    Examples
-    --------
-    >>> float(score_variance(0.5, 16))  # 1/64
-    0.015625
-    """
+    """Variance of the score, ``Var(s | r) = r (1 - r) / N``; its mean is r."""
     r = within("r", r, 0, 1)
     return r * (1 - r) / _continuations(N)
 
@@ -208,15 +153,8 @@ def risk_bound(*, N_eff: ArrayLike, T: ArrayLike, C_data: ArrayLike, C_opt: Arra
     Assumes (appendix) bounded representations; labels sampled from a logistic teacher; a population and an empirical
     loss that are strongly convex and smooth on a bounded convex set, which holds w* and, in its interior, the
     empirical minimizer; and projected SGD on that set, its batches sampled independently from the sample, its
-    gradients of bounded second moment, with steps ``eta_0 / sqrt(t)``, eta_0 small.
-
-    C_data and C_opt are constants of the problem; the paper shows that there are such, and gives no values.
-
-    Examples
-    --------
-    >>> bound = risk_bound(N_eff=10_000, T=100, C_data=1, C_opt=1)
-    >>> float(bound.data), float(bound.opt), round(float(bound.total), 4)
-    (0.01, 0.1, 0.11)
+    gradients of bounded second moment, with steps ``eta_0 / sqrt(t)``, eta_0 small. C_data and C_opt are constants of
+    the problem; the paper shows that there are such, and gives no values.
     """
     return RiskBound(
         data=_above_zero("C_data", C_data) * _above_zero("N_eff", N_eff) ** -0.5,
@@ -232,8 +170,6 @@ def subsampled(bound: RiskBound, *, gamma: ArrayLike, updates: Updates) -> RiskB
     - ``matched`` (T updates all the same): ``gamma^(-1/2) C_data N_eff^(-1/2) + C_opt T^(-1/2)``
     - ``single-pass`` (gamma T updates): ``gamma^(-1/2)`` times the whole bound
 
-    Examples
-    --------
     >>> full = risk_bound(N_eff=10_000, T=100, C_data=1, C_opt=1)
     >>> matched = subsampled(full, gamma=0.25, updates="matched")
     >>> float(matched.data), float(matched.opt)
@@ -250,40 +186,22 @@ def step_information(q: ArrayLike, *, norm_sq: ArrayLike = 1.0) -> FloatArray:
 
     With squared norms it is ``A_full(x) = (1/n) sum q_j (1 - q_j) ||phi_j||^2``, which lies between
     ``c_min A(x)`` and ``c_max A(x)`` when all squared norms lie in [c_min, c_max].
-
-    Examples
-    --------
-    >>> float(step_information([0.5, 1.0]))  # (1/4 + 0) / 2
-    0.125
     """
-    q = _of_steps("q", q)
-    information: FloatArray = np.mean(q * (1 - q) * _squared_norms(norm_sq), axis=-1)
-    return information
+    return rollout_signal(q, eta=0.0, norm_sq=norm_sq)
 
 
 def teacher_mixture(q: ArrayLike) -> FloatArray:
     """Uncertainty of the rollout as a whole, ``theta = q_bar (1 - q_bar)``, q_bar the mean of q_j; shape (...).
 
     Lies in [0, 1/4], and is never below ``A(x)``, by Jensen's inequality.
-
-    Examples
-    --------
-    >>> float(teacher_mixture([0.5, 1.0]))  # 3/4 * 1/4
-    0.1875
     """
-    q_bar: FloatArray = np.mean(_of_steps("q", q), axis=-1)
+    q_bar: FloatArray = np.mean(_of_steps(q), axis=-1)
     return q_bar * (1 - q_bar)
 
 
 def expected_mixture(q: ArrayLike) -> FloatArray:
-    """Expected mixture of labels, ``E[p_hat (1 - p_hat) | q] = theta - (1/n^2) sum q_j (1 - q_j)``; shape (...).
-
-    Examples
-    --------
-    >>> float(expected_mixture([0.5, 1.0]))  # labels 1 1 or 0 1: half of 1/4
-    0.125
-    """
-    q = _of_steps("q", q)
+    """Expected mixture of labels ``E[p_hat (1 - p_hat) | q] = theta - (1/n^2) sum q_j (1 - q_j)``; shape (...)."""
+    q = _of_steps(q)
     n: int = q.shape[-1]
     return teacher_mixture(q) - step_information(q) / n
 
@@ -292,16 +210,9 @@ def mixture_bounds(q: ArrayLike) -> tuple[FloatArray, FloatArray]:
     """Least and largest that the expected mixture can be: ``theta (1 - 1/n)`` and ``theta``; shapes (...).
 
     The lower one is reached when all q_j are equal, the upper when each is 0 or 1.
-
-    Examples
-    --------
-    >>> low, high = mixture_bounds([0.5, 1.0])
-    >>> float(low), float(high)
-    (0.09375, 0.1875)
     """
-    q = _of_steps("q", q)
-    theta, n = teacher_mixture(q), q.shape[-1]
-    return theta * (1 - 1 / n), theta
+    theta = teacher_mixture(q)
+    return theta * (1 - 1 / np.shape(q)[-1]), theta
 
 
 def rollout_signal(q: ArrayLike, *, eta: ArrayLike, norm_sq: ArrayLike = 1.0) -> FloatArray:
@@ -310,12 +221,7 @@ def rollout_signal(q: ArrayLike, *, eta: ArrayLike, norm_sq: ArrayLike = 1.0) ->
     The mean over steps of `gradient_second_moment` is ``S(x) + (1/n) sum eta_j ||phi_j||^2``, with a rate of flips
     for each step; q has shape (..., n). A step with eta above 1/4 weighs negatively: there the more uncertain step
     has the smaller term. The paper puts ``eta_eff(K_j)`` for eta_j, often above 1/4 for a low-scored positive step.
-
-    Examples
-    --------
-    >>> float(rollout_signal([0.5, 0.5], eta=[0.0, 0.125]))  # (1/4 + 1/8) / 2
-    0.1875
     """
-    q, eta = _of_steps("q", q), within("eta", eta, 0, 1)
+    q, eta = _of_steps(q), within("eta", eta, 0, 1)
     signal: FloatArray = np.mean((1 - 4 * eta) * q * (1 - q) * _squared_norms(norm_sq), axis=-1)
     return signal

@@ -8,7 +8,7 @@ the fit works on a table of sources by kinds.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, NamedTuple, get_args
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mprm.config import Alpha, CorpusOptions, EngineOptions, Option, Seed, StrategyName, Tau, takes
 from mprm.data.corpus import Corpus, flattened, open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
-from mprm.data.output import Dropped, DroppedRecords
+from mprm.data.output import DroppedRecords
 from mprm.data.records import lines_of
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.types import Issues, location
@@ -27,10 +27,10 @@ from mprm.errors import DataError
 from mprm.progress import Progress, silent
 from mprm.selection import scan
 from mprm.selection.select import SelectConfig
-from mprm.selection.stats import ROW_TYPE, BoolArray, LabelCounts, gather_counts
+from mprm.selection.stats import ROW_TYPE, BoolArray, LabelCounts, OnBad, gather_counts
 from mprm.selection.strategies import keep_top
 from mprm.theory import beta_binomial
-from mprm.theory.beta_binomial import all_fail, eta_eff, few_rollouts_factor, log_interval
+from mprm.theory.beta_binomial import Z_95, all_fail, eta_eff, log_interval, scipy_special
 from mprm.theory.equations import FloatArray, IntArray
 
 MAX_GRID = 64
@@ -45,15 +45,16 @@ GRID_REMEDY = "name the number of continuations (--continuations N; in Python: c
 def grid(scores: FloatArray) -> int | None:
     """The smallest N for which every score is some k/N; None where no N up to `MAX_GRID` is.
 
-    Examples
-    --------
     >>> grid(np.array([0.25, 0.5, 1.0])), grid(np.array([0.3333333, 0.5])), grid(np.array([0.123]))
     (4, 6, None)
     """
-    for N in range(1, MAX_GRID + 1):
-        if np.all(np.abs(scores * N - np.round(scores * N)) <= GRID_TOLERANCE * N):
-            return N
-    return None
+    fitting = (N for N in range(1, MAX_GRID + 1) if np.all(_off_grid(scores, N) <= GRID_TOLERANCE))
+    return next(fitting, None)
+
+
+def _off_grid(scores: FloatArray, N: int | IntArray) -> FloatArray:
+    """How far each score is from the nearest k/N."""
+    return np.abs(scores - np.round(scores * N) / np.maximum(N, 1))
 
 
 def infer_continuations(
@@ -68,8 +69,7 @@ def infer_continuations(
     has = counts > 0
     present = scores[has.any(axis=0)]
     if given is not None:
-        off = present[np.abs(present * given - np.round(present * given)) > 0.5e-2 * given]
-        if len(off):
+        if len(off := present[_off_grid(present, given) > 0.5e-2]):
             raise DataError(f"score {off[0]:g} is no k/{given}; the steps do not have {given} continuations each")
         return np.where(has.any(axis=1), given, 0)
     if has.any() and not has[:, is_inner].any():
@@ -79,15 +79,13 @@ def infer_continuations(
         )
     pooled = grid(present)
     numbers = np.zeros(len(sources), np.int64)
-    for index, name in enumerate(sources):
-        if not has[index].any():
-            continue
+    for index in np.flatnonzero(has.any(axis=1)).tolist():
         own = grid(scores[has[index]]) if counts[index, is_inner].sum() >= MIN_INNER_SCORES else pooled
         if own is None:
             some = ", ".join(f"{score:g}" for score in scores[has[index] & is_inner].tolist()[:3])
             raise DataError(
-                f"the scores of {name} lie on no grid k/N with N up to {MAX_GRID} (there are {some}): they are no"
-                f" shares of continuations, or were rounded; if they are shares, {GRID_REMEDY}"
+                f"the scores of {sources[index]} lie on no grid k/N with N up to {MAX_GRID} (there are {some}): they"
+                f" are no shares of continuations, or were rounded; if they are shares, {GRID_REMEDY}"
             )
         numbers[index] = own
     return numbers
@@ -148,12 +146,7 @@ class StepCounts:
 
 
 def count_corpus_steps(
-    corpus: Corpus,
-    engine: Engine,
-    *,
-    tau: float = 0.0,
-    on_bad: Callable[[Dropped], Any] | None = None,
-    progress: Progress = silent,
+    corpus: Corpus, engine: Engine, *, tau: float = 0.0, on_bad: OnBad = None, progress: Progress = silent
 ) -> StepCounts:
     """Read the corpus once; see `mprm.selection.stats.count_corpus`."""
     numbers: dict[Kind, int] = {}
@@ -165,17 +158,13 @@ def count_corpus_steps(
             renumber = np.array([numbers.setdefault(kind, len(numbers)) for kind in kinds], np.uint32)
             if len(numbers) > MAX_KINDS:
                 raise DataError(
-                    f"the scores take more than {MAX_KINDS:,} values: they are no shares k/N of continuations,"
-                    " and the Beta-Binomial model says nothing of them"
+                    f"the scores take more than {MAX_KINDS:,} values: they are no shares of continuations"
                 )
             codes.extend(renumber[np.frombuffer(of_part, np.uint32)].tobytes())
             yield counted
 
     labels = gather_counts(corpus, counting(), on_bad=on_bad, progress=progress)
     return StepCounts(labels, list(numbers), np.frombuffer(codes, np.uint32))
-
-
-Interval = tuple[float, float]
 
 
 class Counts(NamedTuple):
@@ -192,9 +181,9 @@ class Prior:
     """A fitted Beta prior."""
 
     a: float
-    a_interval: Interval
+    a_interval: tuple[float, float]
     b: float
-    b_interval: Interval
+    b_interval: tuple[float, float]
     mean: float
     """Mean success rate, ``a / (a + b)``."""
     covariance: FloatArray
@@ -221,7 +210,7 @@ class SourceFit:
     pseudo_positive: float
     """Expected share of pseudo-positives among positive steps, by the source's own prior, or by that of all sources
     where it has none; 0 where there are no positive steps."""
-    pseudo_positive_interval: Interval
+    pseudo_positive_interval: tuple[float, float]
     """95%, from the prior's uncertainty alone."""
 
     def as_dict(self) -> dict[str, Any]:
@@ -315,8 +304,6 @@ def fit_corpus(
     Intervals allow for any dependence between the steps of a rollout. A positive step with k successes is
     pseudo-positive with probability ``eta_eff(k) = Pr(r < reliable | k)``.
 
-    Examples
-    --------
     >>> steps = [{"step": "s", "score": k / 4, "num_mc_correct": k, "num_mc_total": 4} for k in (0, 1, 2, 3, 4)]
     >>> rollouts = [{"question": "?", "steps_with_score": steps}] * 40
     >>> prior = fit_corpus(rollouts, text_only=True).total.prior
@@ -328,8 +315,8 @@ def fit_corpus(
     for path, fmt in corpus.formats.items():
         if fmt.labels == "binary":
             raise DataError(
-                f"{location(path)}: {fmt.title} holds right or wrong for each step and no MC scores; hard labels do"
-                " not tell how success rates vary; fit to the rollouts that the labels were made of"
+                f"{location(path)}: {fmt.title} holds right or wrong for each step and no MC scores, which alone tell"
+                " how success rates vary; fit to the rollouts that the labels were made of"
             )
     engine, dropped = make_engine(config, n_bytes=corpus.n_bytes), DroppedRecords()
     on_bad = dropped if config.skip_bad else None
@@ -370,23 +357,22 @@ class Fit:
             own = infer_continuations(self.score[is_unknown], self.histogram[:, is_unknown], sources, given)
             of_source[:, is_unknown] = own[:, None]
             self.is_inferred = (own > 0) & (given is None)
-        is_off = np.abs(self.score - np.round(self.score * n) / np.maximum(n, 1)) > SCORE_TOLERANCE
-        if (is_off := is_off & ~is_unknown).any():
+        is_off = (_off_grid(self.score, n) > SCORE_TOLERANCE) & ~is_unknown
+        if is_off.any():
             raise DataError(
                 f"{self.steps.where(int(np.flatnonzero(is_off)[0]))}: a step has score {self.score[is_off][0]:g} of"
-                f" {n[is_off][0]} continuations; no number of successes gives it. Write the number (num_mc_correct)"
-                " and the score to six digits, or leave num_mc_total out and name it with --continuations"
+                f" {n[is_off][0]} continuations; no number of successes gives it. Write the score to six digits, or"
+                " leave num_mc_total out and name it with --continuations"
             )
         k = np.round(self.score * of_source).astype(np.int64)
         # a source's grid says nothing of the scores that only other sources have
         return np.where(self.histogram > 0, k, 0), np.where(self.histogram > 0, of_source, 0)
 
     def counts(self, source: int | None) -> Counts:
-        chosen = slice(None) if source is None else [source]
-        steps = self.histogram[chosen].ravel()
-        is_positive = np.broadcast_to(self.is_positive, self.histogram.shape)[chosen].ravel()
-        seen = steps > 0
-        return Counts(self.k[chosen].ravel()[seen], self.n[chosen].ravel()[seen], steps[seen], is_positive[seen])
+        chosen = slice(None) if source is None else source
+        steps = self.histogram[chosen]
+        is_positive, seen = np.broadcast_to(self.is_positive, steps.shape), steps > 0
+        return Counts(self.k[chosen][seen], self.n[chosen][seen], steps[seen], is_positive[seen])
 
     def corpus_fit(self, n_dropped: int = 0) -> CorpusFit:
         *priors, overall = self._priors()
@@ -413,25 +399,16 @@ class Fit:
 
     def _priors(self) -> list[Prior | str]:
         """The prior of each source, and last that of all together; or why there is none."""
-        groups: list[int | None] = [*range(len(self.histogram)), None]
-        fitted = [_fitted(self.counts(group)) for group in groups]
-        # slopes of the likelihood: of each source's own prior, and of that of all
-        slopes = np.zeros((*self.histogram.shape, 4))
-        for source in range(len(self.histogram)):
-            for first, prior in ((0, fitted[source]), (2, fitted[-1])):
-                if not isinstance(prior, str):
-                    own = beta_binomial.likelihood_slopes(self.k[source], self.n[source], a=prior[0], b=prior[1])
-                    slopes[source, :, first : first + 2] = own
-        squares = np.zeros((len(groups), 2, 2))
-        sources, sums = self.steps.sums(slopes)
-        squares[-1] = sums[:, 2:].T @ sums[:, 2:]
-        for source in np.unique(sources).tolist():
-            own = sums[sources == source, :2]
-            squares[source] = own.T @ own
-        of_source = list(self.steps.labels.n_rollouts.values())
+        groups = [self.counts(source) for source in (*range(len(self.histogram)), None)]
+        fitted = [_fitted(group) for group in groups]
+        a, b = np.array([(np.nan, np.nan) if isinstance(prior, str) else prior for prior in fitted]).T[..., None]
+        # slopes of each rollout's likelihood: at its source's own prior, and at that of all
+        source, own = self.steps.sums(beta_binomial.likelihood_slopes(self.k, self.n, a=a[:-1], b=b[:-1]))
+        _, of_all = self.steps.sums(beta_binomial.likelihood_slopes(self.k, self.n, a=a[-1], b=b[-1]))
+        slopes = [*(own[source == number] for number in range(len(self.histogram))), of_all]
         return [
-            prior if isinstance(prior, str) else _with_interval(self.counts(group), prior, square, n)
-            for group, prior, square, n in zip(groups, fitted, squares, [*of_source, sum(of_source)], strict=True)
+            prior if isinstance(prior, str) else _with_interval(group, prior, slopes_of_group)
+            for group, prior, slopes_of_group in zip(groups, fitted, slopes, strict=True)
         ]
 
     def _source(
@@ -439,22 +416,20 @@ class Fit:
     ) -> SourceFit:
         counts = self.counts(source)
         own = None if isinstance(prior, str) else prior
-        sampled = counts.n > 0
-        n_sampled = int(counts.steps[sampled].sum())
-        expected = None
-        if own is not None:
-            expected = float(counts.steps[sampled] @ all_fail(0, counts.n[sampled], a=own.a, b=own.b) / n_sampled)
+        sampled = counts.steps * (counts.n > 0)
+        n_steps, n_sampled = int(counts.steps.sum()), int(sampled.sum())
+        expected = None if own is None else float(sampled @ all_fail(0, counts.n, a=own.a, b=own.b) / n_sampled)
         pseudo, interval = pseudo_positives(counts, own or overall, tau=self.config.reliable)
         return SourceFit(
             name=name,
             n_rollouts=n_rollouts,
-            n_steps=int(counts.steps.sum()),
-            n_unsampled=int(counts.steps[~sampled].sum()),
-            continuations=tuple(np.unique(counts.n[sampled]).tolist()),
+            n_steps=n_steps,
+            n_unsampled=n_steps - n_sampled,
+            continuations=tuple(np.unique(counts.n[counts.n > 0]).tolist()),
             continuations_inferred=bool(self.is_inferred.any() if source is None else self.is_inferred[source]),
             prior=own,
             why_no_prior=prior if isinstance(prior, str) else None,
-            negative=float(counts.steps[sampled & (counts.k == 0)].sum() / max(1, n_sampled)),
+            negative=float(sampled[counts.k == 0].sum() / max(1, n_sampled)),
             expected_negative=expected,
             pseudo_positive=pseudo,
             pseudo_positive_interval=interval,
@@ -471,12 +446,10 @@ class Fit:
 
     def _subsets(self, priors: Sequence[Prior | str], overall: Prior) -> list[SubsetNoise]:
         """Expected pseudo-positives of all rollouts and of each strategy's, each step by its source's prior."""
-        noise = np.zeros(self.histogram.shape)
-        for source, prior in enumerate(priors):
-            used = overall if isinstance(prior, str) else prior
-            noise[source] = eta_eff(self.k[source], self.n[source], tau=self.config.reliable, a=used.a, b=used.b)
-        noise *= self.is_positive
         labels, config = self.steps.labels, self.config
+        used = [overall if isinstance(prior, str) else prior for prior in priors]
+        a, b = np.array([(prior.a, prior.b) for prior in used]).T[..., None]
+        noise = eta_eff(self.k, self.n, tau=config.reliable, a=a, b=b) * self.is_positive
         n_keep = partial(SelectConfig(rho=(config.rho,)).n_keep, config.rho)
         kept: dict[str, BoolArray] = {"all": labels.rows["kind"] == scan.ROLLOUT}
         for strategy in get_args(StrategyName):
@@ -498,34 +471,34 @@ def _fitted(counts: Counts) -> tuple[float, float] | str:
         return str(error).removesuffix(f"; {beta_binomial.REMEDY}")  # there is nothing to give
 
 
-def _with_interval(
-    counts: Counts, prior: tuple[float, float], squared_slopes: FloatArray, n_rollouts: int
-) -> Prior | str:
-    a, b = prior
+def _with_interval(counts: Counts, prior: tuple[float, float], slopes: FloatArray) -> Prior | str:
+    """The prior with its uncertainty, from the slopes of each rollout's likelihood, shape (rollouts, 2)."""
+    (a, b), n_rollouts = prior, len(slopes)
     if n_rollouts < 2:
         return "there is only one rollout, and nothing tells how rollouts vary"
     information = beta_binomial.observed_information(counts.k, counts.n, counts.steps, a=a, b=b)
     if np.linalg.eigvalsh(information)[0] <= 0:
         return f"the likelihood has no peak at a = {a:g}, b = {b:g}; there are too few steps"
-    covariance = few_rollouts_factor(n_rollouts) * beta_binomial.prior_covariance(information, squared_slopes)
+    # few rollouts: G / (G - 1), for their slopes sum to 0 at the maximum, and Student's t in place of the normal
+    t = float(scipy_special().stdtrit(n_rollouts - 1, 0.975))
+    widened = n_rollouts / (n_rollouts - 1) * (t / Z_95) ** 2
+    covariance = widened * beta_binomial.prior_covariance(information, slopes.T @ slopes)
     a_interval, b_interval = log_interval(a, covariance[0, 0]), log_interval(b, covariance[1, 1])
     return Prior(a, a_interval, b, b_interval, a / (a + b), covariance)
 
 
-def pseudo_positives(counts: Counts, prior: Prior, *, tau: float) -> tuple[float, Interval]:
+def pseudo_positives(counts: Counts, prior: Prior, *, tau: float) -> tuple[float, tuple[float, float]]:
     """Mean of ``eta_eff(k)`` over positive steps, with a 95% interval by the delta method."""
     positive = counts.steps * counts.is_positive
     if not positive.any():
         return 0.0, (0.0, 0.0)
 
-    def share(log_a: float, log_b: float) -> float:
-        noise = eta_eff(counts.k, counts.n, tau=tau, a=float(np.exp(log_a)), b=float(np.exp(log_b)))
-        return float(positive @ noise / positive.sum())
+    def share(logs: FloatArray) -> float:
+        a, b = np.exp(logs)
+        return float(positive @ eta_eff(counts.k, counts.n, tau=tau, a=a, b=b) / positive.sum())
 
-    log_a, log_b, h = float(np.log(prior.a)), float(np.log(prior.b)), 1e-4
-    by_a = share(log_a + h, log_b) - share(log_a - h, log_b)
-    by_b = share(log_a, log_b + h) - share(log_a, log_b - h)
-    slope = np.array([by_a, by_b]) / (2 * h)
-    value = share(log_a, log_b)
-    half = beta_binomial.Z_95 * float(np.sqrt(slope @ prior.covariance @ slope))
+    logs, h = np.log([prior.a, prior.b]), 1e-4
+    slope = np.array([share(logs + step) - share(logs - step) for step in h * np.eye(2)]) / (2 * h)
+    value = share(logs)
+    half = Z_95 * float(np.sqrt(slope @ prior.covariance @ slope))
     return value, (max(0.0, value - half), min(1.0, value + half))
