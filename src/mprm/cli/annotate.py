@@ -9,7 +9,7 @@ from mprm.annotation.annotate import AnnotateConfig, annotate, estimate_cost
 from mprm.annotation.sample import SampleConfig, sample
 from mprm.annotation.samplers.load import SamplerOptions
 from mprm.cli.arguments import as_json, command
-from mprm.config import Json, Option
+from mprm.config import Json, RayAddress, compute, inputs, output
 from mprm.errors import ConfigError, counted
 from mprm.progress import progress_bar
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 Questions = Annotated[
-    tuple[str, ...], Option("Files, globs or folders of questions.", "QUESTIONS", group="input", is_positional=True)
+    tuple[str, ...], inputs("Files, globs or folders of questions.", "QUESTIONS", is_positional=True)
 ]
 
 
@@ -33,21 +33,16 @@ class AnnotateCommand(AnnotateConfig, SamplerOptions):
     """
 
     questions: Questions = ()
-    out: Annotated[str | None, Option("Where the rollouts go, one line each.", "FILE", group="output")] = None
+    out: Annotated[str | None, output("Where the rollouts go, one line each.", "FILE")] = None
     engine: Annotated[
         Literal["local", "ray"],
-        Option("Where the policy of --policy runs: here, or one copy a GPU of a Ray cluster.", group="compute"),
+        compute("Where the policy of --policy runs: here, or one copy a GPU of a Ray cluster."),
     ] = "local"
     ray_workers: Annotated[
-        int | None,
-        Option("Copies of the policy with --engine ray; one a GPU by default.", "N", group="compute", at_least=1),
+        int | None, compute("Copies of the policy with --engine ray; one a GPU by default.", at_least=1)
     ] = None
-    ray_address: Annotated[
-        str | None, Option("Ray cluster to join; a local one by default.", "ADDRESS", group="compute")
-    ] = None
-    dry_run: Annotated[
-        bool, Option("Try a few questions and say what the run would cost; keep nothing.", group="output")
-    ] = False
+    ray_address: RayAddress = None
+    dry_run: Annotated[bool, output("Try a few questions and say what the run would cost; keep nothing.")] = False
     json: Json = False
 
     def __post_init__(self) -> None:
@@ -155,7 +150,7 @@ class SampleCommand(SampleConfig, SamplerOptions):
     """Sample several answers of a policy to each question. A run that was stopped continues where it was."""
 
     questions: Questions
-    out: Annotated[str, Option("Where the candidates go, one line a question.", "FILE", group="output")]
+    out: Annotated[str, output("Where the candidates go, one line a question.", "FILE")]
     json: Json = False
 
 

@@ -125,7 +125,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _add(parser: Any, entry: Declared) -> None:
-    option, default = entry.option, entry.field.default
+    option, default = entry.option, entry.default
     is_required = default is MISSING
     name = entry.name.replace("_", "-")
     words = option.help.replace("%", "%%")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from mprm.cli.arguments import as_json, command, show_warnings
 from mprm.cli.tables import latex_table, show_summary, show_table
-from mprm.config import Force, Json, Option, Paths
+from mprm.config import Force, Json, Option, Paths, output
 from mprm.data.corpus import open_corpus
 from mprm.data.output import atomic_write, check_outputs, markdown_table, printable
 from mprm.errors import ConfigError, counted
@@ -23,7 +23,7 @@ class ScoreCommand(ScoreConfig):
     __doc__ = ScoreConfig.__doc__
 
     paths: Paths
-    out: Annotated[str, Option("A .parquet, .csv or .jsonl file.", "FILE", group="output")]
+    out: Annotated[str, output("A .parquet, .csv or .jsonl file.", "FILE")]
 
 
 @command(ScoreCommand, "score", "annotations/*.jsonl --out scores.parquet")
@@ -39,10 +39,8 @@ class StatsCommand(StatsConfig):
     __doc__ = StatsConfig.__doc__
 
     paths: Paths
-    by: Annotated[
-        Literal["source", "all"], Option("One row a source and one for all, or only the last.", group="output")
-    ] = "source"
-    style: Annotated[Literal["table", "markdown", "latex"], Option("How to print.", group="output")] = "table"
+    by: Annotated[Literal["source", "all"], output("One row a source and one for all, or only the last.")] = "source"
+    style: Annotated[Literal["table", "markdown", "latex"], output("How to print.")] = "table"
     json: Json = False
 
 
@@ -105,7 +103,7 @@ class FitCommand(FitConfig):
     """
 
     paths: Paths
-    out: Annotated[str | None, Option("File for everything, as JSON.", "FILE", group="output")] = None
+    out: Annotated[str | None, output("File for everything, as JSON.", "FILE")] = None
     force: Force = False
     json: Json = False
 

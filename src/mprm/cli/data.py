@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, command
-from mprm.config import Config, Force, Json, Option, Paths
+from mprm.config import Config, Force, Json, Option, Paths, output
 from mprm.data.check import CheckConfig, CheckReport, check
 from mprm.data.convert import ConvertConfig, convert
 from mprm.data.quickstart import quickstart
@@ -24,8 +24,8 @@ class CheckCommand(CheckConfig):
     __doc__ = CheckConfig.__doc__
 
     paths: Paths
-    all: Annotated[bool, Option("List every issue, not only the first few of each kind.", group="output")] = False
-    json: Annotated[bool, Option("Print everything as JSON, every issue included.", group="output")] = False
+    all: Annotated[bool, output("List every issue, not only the first few of each kind.")] = False
+    json: Annotated[bool, output("Print everything as JSON, every issue included.")] = False
 
 
 @command(CheckCommand, "check", "annotations/*.jsonl --image-root images/")
@@ -68,7 +68,7 @@ class ConvertCommand(ConvertConfig):
     __doc__ = ConvertConfig.__doc__
 
     paths: Paths
-    out: Annotated[str, Option("File for the converted rollouts.", "FILE", group="output")]
+    out: Annotated[str, output("File for the converted rollouts.", "FILE")]
     json: Json = False
 
 

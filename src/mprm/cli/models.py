@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, command
-from mprm.config import Force, Json, Option, Paths
+from mprm.config import Force, Json, Option, Paths, output
 from mprm.errors import counted
 from mprm.evaluation.evaluate import EvaluateConfig, evaluate
 from mprm.evaluation.rerank import RerankConfig, rerank
@@ -25,7 +25,7 @@ class TrainCommand(TrainConfig):
     """
 
     paths: Paths
-    resume: Annotated[bool, Option("Continue from the last complete checkpoint.", group="output")] = False
+    resume: Annotated[bool, output("Continue from the last complete checkpoint.")] = False
     force: Force = False
     json: Json = False
 
@@ -79,7 +79,7 @@ class EvaluateCommand(EvaluateConfig):
             is_positional=True,
         ),
     ] = ()
-    verbose: Annotated[bool, Option("Print every metric, source and difference.", group="output")] = False
+    verbose: Annotated[bool, output("Print every metric, source and difference.")] = False
     json: Json = False
 
 
@@ -131,7 +131,7 @@ class ConvertInternVLCommand(ConvertInternVLConfig):
     """Rewrite a published InternVL2.5 checkpoint for transformers' own class, without running its code."""
 
     source: Annotated[str, Option("Folder of the published checkpoint.", "SOURCE", is_positional=True)]
-    out: Annotated[str, Option("Folder to write.", "DIR", group="output")]
+    out: Annotated[str, output("Folder to write.", "DIR")]
     json: Json = False
 
 

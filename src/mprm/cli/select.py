@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mprm.cli.arguments import as_json, command, show_warnings
-from mprm.config import DryRun, Force, Json, Option, Paths
+from mprm.config import DryRun, Force, Json, Paths, output
 from mprm.errors import ConfigError, counted
 from mprm.progress import progress_bar
 from mprm.selection.select import SelectConfig, select
@@ -20,13 +20,11 @@ class SelectCommand(SelectConfig):
     __doc__ = SelectConfig.__doc__
 
     paths: Paths
-    out: Annotated[str | None, Option("File for the one subset.", "FILE", group="output")] = None
-    out_dir: Annotated[
-        str | None, Option("Folder for the subsets, one file for each strategy and rho.", "DIR", group="output")
-    ] = None
-    by_source: Annotated[
-        bool, Option("Under --out-dir: one folder a subset, with one file a source.", group="output")
-    ] = False
+    out: Annotated[str | None, output("File for the one subset.", "FILE")] = None
+    out_dir: Annotated[str | None, output("Folder for the subsets, one file for each strategy and rho.", "DIR")] = (
+        None
+    )
+    by_source: Annotated[bool, output("Under --out-dir: one folder a subset, with one file a source.")] = False
     dry_run: DryRun = False
     force: Force = False
     json: Json = False
@@ -45,9 +43,7 @@ class SelectCommand(SelectConfig):
             raise ConfigError("--by-source writes a folder; name --out-dir instead of --out")
 
 
-@command(
-    SelectCommand, "select", "annotations/*.jsonl --strategy bis --rho 0.10 --alpha 0.05 --seed 0 --out bis10.jsonl"
-)
+@command(SelectCommand, "select", "annotations/*.jsonl --strategy bis --rho 0.10 --alpha 0.05 --out bis10.jsonl")
 def run_select(options: SelectCommand) -> None:
     from mprm.data.convert import target_for
     from mprm.data.output import check_output_name, reserved

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Literal
 
 from mprm.config import (
@@ -13,26 +12,25 @@ from mprm.config import (
     Alpha,
     CorpusOptions,
     ImageRoot,
-    Option,
     PromptLayout,
     StrategyName,
     Stratify,
     Tau,
+    compute,
+    evaluation,
+    labels,
+    output,
+    selection,
+    training,
 )
 from mprm.errors import ConfigError
-
-labels, selection, training, evaluation, compute, output = (
-    partial(Option, group=name) for name in ("labels", "selection", "training", "evaluation", "compute", "output")
-)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(CorpusOptions):
     """Everything that decides what a training run makes."""
 
-    model: Annotated[
-        str, training("Folder of the Qwen2.5-VL, InternVL or causal language model to start from.", "DIR")
-    ]
+    model: Annotated[str, training("Folder of a Qwen2.5-VL, InternVL or causal language model to start from.", "DIR")]
     out: Annotated[str, output("Folder of the run; at the end it holds the model.", "DIR")]
     image_root: ImageRoot = None
     tau: Tau = 0.0
@@ -40,46 +38,35 @@ class TrainConfig(CorpusOptions):
     positive: Annotated[str, labels("Token of a correct step.", "TOKEN")] = POSITIVE
     negative: Annotated[str, labels("Token of an incorrect step.", "TOKEN")] = NEGATIVE
     strategy: Annotated[StrategyName | None, selection("Select a subset first, by this strategy.")] = None
-    rho: Annotated[
-        float | None,
-        selection("Fraction selected from each source. (default: 0.1)", "NUMBER", above=0, at_most=1),
-    ] = None
+    rho: Annotated[float | None, selection("Fraction kept of each source. (default: 0.1)", above=0, at_most=1)] = None
     alpha: Alpha = 0.05
     stratify: Stratify = None
-    select_seed: Annotated[int, selection("Seed of the selection.", "N", at_least=0)] = 0
-    learning_rate: Annotated[float, training("Peak learning rate.", "NUMBER", at_least=0)] = 1e-5
-    beta1: Annotated[float, training("AdamW's beta1.", "NUMBER", at_least=0, below=1)] = 0.9
-    beta2: Annotated[float, training("AdamW's beta2.", "NUMBER", at_least=0, below=1)] = 0.999
-    epsilon: Annotated[float, training("AdamW's epsilon.", "NUMBER", above=0)] = 1e-8
-    weight_decay: Annotated[float, training("Weight decay.", "NUMBER", at_least=0)] = 0.05
-    warmup: Annotated[
-        float, training("Warm-up share of the optimizer steps, before a cosine to 0.", "NUMBER", at_least=0, below=1)
-    ] = 0.05
-    max_grad_norm: Annotated[float, training("Norm to clip gradients to; 0 = never.", "NUMBER", at_least=0)] = 1.0
-    batch_size: Annotated[int, training("Rollouts in an optimizer step, over all devices.", "N", at_least=1)] = 512
-    epochs: Annotated[int, training("Passes over the data.", "N", at_least=1)] = 1
-    max_length: Annotated[int, training("Tokens that a rollout is truncated to.", "N", at_least=1)] = MAX_LENGTH
+    select_seed: Annotated[int, selection("Seed of the selection.", at_least=0)] = 0
+    learning_rate: Annotated[float, training("Peak learning rate.", at_least=0)] = 1e-5
+    beta1: Annotated[float, training("AdamW's beta1.", at_least=0, below=1)] = 0.9
+    beta2: Annotated[float, training("AdamW's beta2.", at_least=0, below=1)] = 0.999
+    epsilon: Annotated[float, training("AdamW's epsilon.", above=0)] = 1e-8
+    weight_decay: Annotated[float, training("Weight decay.", at_least=0)] = 0.05
+    warmup: Annotated[float, training("Share of warm-up steps, before a cosine to 0.", at_least=0, below=1)] = 0.05
+    max_grad_norm: Annotated[float, training("Norm to clip gradients to; 0 = never.", at_least=0)] = 1.0
+    batch_size: Annotated[int, training("Rollouts in an optimizer step, over all devices.", at_least=1)] = 512
+    epochs: Annotated[int, training("Passes over the data.", at_least=1)] = 1
+    max_length: Annotated[int, training("Tokens that a rollout is truncated to.", at_least=1)] = MAX_LENGTH
     prompt_layout: Annotated[
         PromptLayout,
         training("user: all in the user's turn; paper: as its code; chat: steps in the assistant's turn."),
     ] = "user"
-    seed: Annotated[int, training("Random seed.", "N", at_least=0, below=2**32)] = 0
-    lora_rank: Annotated[int, training("Rank of LoRA adapters; 0 = train all weights.", "N", at_least=0)] = 0
-    lora_alpha: Annotated[int | None, training("Scale of the adapters. (default: twice the rank)", "N")] = None
-    min_pixels: Annotated[
-        int | None, training("Qwen2.5-VL: fewest pixels of an image. (default: 784)", "N", at_least=1)
-    ] = None
-    max_pixels: Annotated[
-        int | None, training("Qwen2.5-VL: most pixels of an image. (default: 200704)", "N", at_least=1)
-    ] = None
-    max_patches: Annotated[
-        int | None, training("InternVL: most tiles of a question's images. (default: 6)", "N", at_least=1)
-    ] = None
+    seed: Annotated[int, training("Random seed.", at_least=0, below=2**32)] = 0
+    lora_rank: Annotated[int, training("Rank of LoRA adapters; 0 = train all weights.", at_least=0)] = 0
+    lora_alpha: Annotated[int | None, training("Scale of the adapters. (default: twice the rank)")] = None
+    min_pixels: Annotated[int | None, training("Qwen2.5-VL: fewest image pixels. (default: 784)", at_least=1)] = None
+    max_pixels: Annotated[int | None, training("Qwen2.5-VL: most image pixels. (default: 200704)", at_least=1)] = None
+    max_patches: Annotated[int | None, training("InternVL: most tiles a question. (default: 6)", at_least=1)] = None
     benchmark: Annotated[tuple[str, ...], evaluation("Labelled steps to score during training.", "FILE")] = ()
     benchmark_root: Annotated[str | None, evaluation("Folder of its images; else the image root.", "DIR")] = None
-    eval_every: Annotated[int, evaluation("Optimizer steps between scorings of it.", "N", at_least=0)] = 0
+    eval_every: Annotated[int, evaluation("Optimizer steps between scorings of it.", at_least=0)] = 0
     per_device: Annotated[
-        int, compute("Rollouts in a micro-batch, on average; does not change the result.", "N", at_least=1)
+        int, compute("Rollouts in a micro-batch, on average; the result is the same.", at_least=1)
     ] = 2
     pack: Annotated[
         Literal["tree", "none"],
@@ -89,28 +76,22 @@ class TrainConfig(CorpusOptions):
         Literal["auto", "bf16", "float32", "pure-bf16"],
         compute("bf16 keeps float32 weights; pure-bf16 halves memory and loses small changes."),
     ] = "auto"
-    sharding: Annotated[
-        Literal["none", "fsdp", "zero3"], compute("Shard weights and optimizer over the devices.")
-    ] = "none"
+    sharding: Annotated[Literal["none", "fsdp", "zero3"], compute("Shard model and optimizer over devices.")] = "none"
     gradient_checkpointing: Annotated[
         bool, compute("Keep activations instead of recomputing them in backward: faster, more memory.")
     ] = True
     attention: Annotated[str | None, compute("Attention implementation, by transformers' name.", "NAME")] = None
-    dataloader_workers: Annotated[int, compute("Processes a device that load images.", "N", at_least=0)] = 4
+    dataloader_workers: Annotated[int, compute("Processes a device that load images.", at_least=0)] = 4
     device: Annotated[Literal["auto", "cpu"], compute("Where to train; CUDA_VISIBLE_DEVICES picks a GPU.")] = "auto"
-    save_every: Annotated[int, output("Optimizer steps between checkpoints; 0 = by time alone.", "N", at_least=0)] = (
-        100
-    )
+    save_every: Annotated[int, output("Optimizer steps between checkpoints; 0 = by time alone.", at_least=0)] = 100
     save_every_min: Annotated[
         float, output("Minutes after which a checkpoint is due anyway; 0 = never.", "MINUTES", at_least=0)
     ] = 15.0
-    save_total_limit: Annotated[int, output("Checkpoints kept besides the model.", "N", at_least=1)] = 2
+    save_total_limit: Annotated[int, output("Checkpoints kept besides the model.", at_least=1)] = 2
     max_optimizer_steps: Annotated[
-        int | None, output("Stop after so many optimizer steps, to be resumed later.", "N", at_least=1)
+        int | None, output("Stop after so many optimizer steps, to be resumed later.", at_least=1)
     ] = None
-    report_to: Annotated[tuple[str, ...], output("Loggers, such as tensorboard, wandb, none.", "NAME")] = (
-        "tensorboard",
-    )
+    report_to: Annotated[tuple[str, ...], output("Loggers, as tensorboard, wandb, none.", "NAME")] = ("tensorboard",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
