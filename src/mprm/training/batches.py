@@ -34,7 +34,6 @@ class BatchPlan:
 
     @property
     def n_optimizer_steps(self) -> int:
-        """T = ⌈N/B⌉."""
         return math.ceil(len(self.lengths) / self.batch_size)
 
     @property
@@ -69,8 +68,8 @@ class BatchPlan:
 
     def max_tokens(self, batch: list[int]) -> int:
         """Tokens of the global batch's largest micro-batch, padding counted."""
-        real = [[index for index in some if index >= 0] for ranks in self.micro_batches(batch) for some in ranks]
-        return max(len(some) * int(self.lengths[some].max()) for some in real if some)
+        filled = [some for ranks in self.micro_batches(batch) for some in ranks if some[0] >= 0]
+        return max(len(some) * int(self.lengths[some].max()) for some in filled)
 
 
 def _even_cuts(lengths: list[int], n_groups: int, world_size: int) -> list[int]:

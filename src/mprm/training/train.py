@@ -17,17 +17,9 @@ import msgspec
 from mprm.config import EngineOptions, takes
 from mprm.data.corpus import Corpus, open_corpus
 from mprm.data.engine import make_engine
-from mprm.data.output import DroppedRecords, InputHashes, atomic_write, hash_file, printable
+from mprm.data.output import DroppedRecords, InputHashes, _sync, atomic_write, hash_file, printable
 from mprm.errors import ConfigError, MprmError, OutputExistsError
-from mprm.models.checkpoint import (
-    OLD_PRM_CONFIG,
-    PRM_CONFIG,
-    PRMConfig,
-    checkpoints,
-    need_torch,
-    prm_config_path,
-    read_prm_config,
-)
+from mprm.models.checkpoint import PRMConfig, checkpoints, need_torch, prm_config_path, read_prm_config
 from mprm.models.prm import PRM
 from mprm.progress import Progress, silent
 from mprm.selection.select import select
@@ -69,21 +61,13 @@ def train(
     progress: Progress = silent,
     **options: Any,
 ) -> Trained:
-    """Train a process reward model on annotated rollouts.
+    """Train a process reward model on annotated rollouts: whatever `mprm.open_corpus` takes.
 
     Every rank of a distributed launch calls it alike. The first prepares the data. At the end ``out`` holds the model
     and ``prm_config.json``, which says how it was trained.
 
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes: a corpus, or a subset that ``mprm select`` wrote.
-    config, options
-        A `TrainConfig`, its fields as keywords, or both; keywords win.
-    resume
-        Continue from the last complete checkpoint in ``out``; from the start where there is none.
-    force
-        Replace a run that is in ``out``, once the new one is finished.
+    ``resume`` continues from the last complete checkpoint in ``out``, or starts where there is none; ``force``
+    replaces a run that is in ``out``, once the new one is finished.
     """
     config = TrainConfig.of(config, options)
     need_torch()
@@ -114,8 +98,8 @@ def train(
             return Trained(config.out, 0, True, is_first, None, prm.config.data)
         return run_trainer(config, run_dir, prm, progress, is_first=is_first, world_size=arguments.world_size)
     except Exception as error:
-        number = error.errno if isinstance(error, OSError) else None
-        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or any(words in str(error) for words in DISK_FULL):
+        is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if is_full or any(words in str(error) for words in DISK_FULL):
             what = f"the disk is full, and {run_dir.path} could not be written ({str(error).splitlines()[0]:.200})"
             raise MprmError(f"{what}. Free some space. {resume_hint(run_dir.path)}") from error
         raise
@@ -134,7 +118,7 @@ def _prepare(
     run_dir.lock({**identity, "base_fingerprint": prm.config.base_fingerprint}, resume=resume)
     if run_dir.summary.is_file():
         return
-    selected, dropped, warnings = None, DroppedRecords(), list[str]()
+    selected, dropped = None, DroppedRecords()
     if config.strategy is not None:
         names = ("strategy", "rho", "alpha", "tau", "stratify", "skip_bad")
         same = {name: value for name in names if (value := getattr(config, name)) is not None}
@@ -143,20 +127,10 @@ def _prepare(
         written_as = None if selection.corpus.origins else config.format
         corpus = open_corpus(subset.paths[0], format=written_as, text_only=corpus.options.text_only)
         manifest = str(Path(subset.manifest).relative_to(run_dir.path))
-        dropped = selection.dropped
+        dropped, warnings = selection.dropped, subset.subset.warnings
         selected = {"strategy": config.strategy, "rho": subset.subset.rho, "manifest": manifest}
-        warnings = subset.subset.warnings
-    counts, label_counts = prepare(
-        corpus,
-        prm.encoder,
-        run_dir.training_set,
-        tau=config.tau,
-        soft=config.soft,
-        skip_bad=config.skip_bad,
-        dropped=dropped,
-        progress=progress,
-    )
-    sync(run_dir.training_set)
+    counts, label_counts = prepare(corpus, prm.encoder, run_dir.training_set, config, dropped, progress)
+    _sync(run_dir.training_set)
     if selected is None:
         warnings = label_warnings(label_counts, statistics_by_source(label_counts, alpha=config.alpha))
     for warning in warnings:  # before hours of training, not after
@@ -210,15 +184,9 @@ class RunDir:
         # what is there before train.json has its name
         is_started = all(path.name == "lock" or path.name.startswith(".train.json.") for path in self.path.iterdir())
         if not self.options.is_file() and not is_started:
-            raise ConfigError(
-                f"{self.path} is not empty and not the folder of a training run ({self.options.name} is not in it);"
-                " choose another --out"
-            )
+            raise ConfigError(f"{self.path} is not empty and not the folder of a training run; choose another --out")
         if self.summary.is_file() and not (resume or force):
-            raise OutputExistsError(
-                f"{self.path} exists already; continue with --resume, replace it with --force, or choose another"
-                " folder"
-            )
+            raise OutputExistsError(f"{self.path} exists already; continue with --resume, or replace it with --force")
 
     def lock(self, identity: dict[str, Any], *, resume: bool) -> None:
         """Lock the folder, for a new run or the same one as before.
@@ -241,9 +209,7 @@ class RunDir:
             if self.summary.is_file():
                 replaced = self.path.with_name(self.path.name + ".replaced")
                 if replaced.exists():
-                    raise ConfigError(
-                        f"{replaced} is in the way: an earlier --force was not finished; move or remove it"
-                    )
+                    raise ConfigError(f"{replaced} is in the way: an earlier --force was not finished; move it")
                 self._replaced = self.path.rename(replaced)
                 print(f"the earlier run is kept in {replaced} until this one is finished", file=sys.stderr)
             else:
@@ -260,9 +226,7 @@ class RunDir:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._lock.close()
-            raise ConfigError(
-                f"another process is training in {self.path}; wait for it, or choose another --out"
-            ) from error
+            raise ConfigError(f"another process is training in {self.path}; choose another --out") from error
 
     def release(self) -> None:
         """Unlock the folder; the run that it replaced is removed once this one is finished."""
@@ -284,19 +248,12 @@ class RunDir:
     def take_model(self, folder: Path) -> None:
         """Move the model's files from the folder into that of the run, and force them onto the disk."""
         for path in folder.iterdir():
-            sync(path)
+            _sync(path)
             if (self.path / path.name).is_dir():
                 shutil.rmtree(self.path / path.name)
             path.replace(self.path / path.name)
-        sync(self.path)
+        _sync(self.path)
         folder.rmdir()
-
-
-def file_hashes(folder: Path) -> dict[str, int | str]:
-    """XXH3-128 of every file of a checkpoint but ``prm_config.json``."""
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    names = (PRM_CONFIG, OLD_PRM_CONFIG)
-    return {str(path.relative_to(folder)): hash_file(str(path)) for path in paths if path.name not in names}
 
 
 def _damage(folder: Path) -> str | None:
@@ -315,15 +272,6 @@ def _damage(folder: Path) -> str | None:
         if before != (path.stat().st_size if isinstance(before, int) else hash_file(str(path))):
             return f"{name} has changed since it was written"
     return None
-
-
-def sync(path: Path) -> None:
-    """Force a file, or the names in a folder, onto the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

@@ -28,11 +28,13 @@ from transformers.utils import logging
 from mprm.data.benchmarks import Benchmark, check_images_exist, check_images_readable, read_benchmark
 from mprm.data.engine import n_cores
 from mprm.data.images import image_folder
+from mprm.data.output import hash_file
 from mprm.errors import ConfigError, DataError, MissingDependencyError
 from mprm.evaluation.bootstrap import model_result
 from mprm.evaluation.metrics import step_counts
 from mprm.evaluation.scores import with_scores
 from mprm.models.checkpoint import (
+    PRM_CONFIG,
     SAFE,
     PRMConfig,
     check_complete,
@@ -48,7 +50,7 @@ from mprm.progress import Progress, silent
 from mprm.training.batches import BatchPlan, RankBatches, packed_plan
 from mprm.training.config import TrainConfig
 from mprm.training.dataset import TrainingSet
-from mprm.training.train import RunDir, Trained, file_hashes
+from mprm.training.train import RunDir, Trained
 
 LAUNCH = Path(__file__).parent / "launch"
 CURVE = "curve.jsonl"
@@ -111,9 +113,7 @@ def trainer_arguments(config: TrainConfig, plan: BatchPlan | None = None) -> Tra
         **_sharding(config),
     )
     if config.sharding != "none" and arguments.world_size == 1:
-        raise ConfigError(
-            f"sharding {config.sharding} splits a model over several processes; start them with torchrun"
-        )
+        raise ConfigError(f"sharding {config.sharding} splits a model over processes; start several with torchrun")
     if arguments.n_gpu > 1:
         raise ConfigError(
             f"this process sees {arguments.n_gpu} GPUs; start one process a GPU with torchrun --nproc-per-node"
@@ -182,8 +182,6 @@ def with_lora(model: Any, config: TrainConfig) -> Any:
     vision = tuple(path for path in (family.vision_tower_path, family.projector_path) if path)
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
     targets = [name for name in linear if not name.startswith(vision)]
-    if not targets:
-        raise ConfigError("the model has no linear layers that adapters could go on")
     lora = LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha if config.lora_alpha is not None else 2 * config.lora_rank,
@@ -205,7 +203,7 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         super().__init__(prm.model, arguments, train_dataset=examples)
         self.model_accepts_loss_kwargs = True  # what older versions ask instead of loss_is_scaled_for_ga
-        self._prm, self._plan, self._examples, self._save_total_limit = prm, plan, examples, save_total_limit
+        self._prm, self._plan, self._save_total_limit = prm, plan, save_total_limit
         self._unchecked: list[tuple[torch.Tensor, list[str]]] = []
         self._batches_of = lru_cache(maxsize=1)(plan.global_batches)
         self.remove_callback(PrinterCallback)
@@ -215,7 +213,7 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
         workers = self.args.dataloader_num_workers
         batches = RankBatches(self._plan, self.args.process_index)
         loader: Any = DataLoader(
-            self._examples,  # type: ignore[arg-type]
+            self.train_dataset,
             batch_sampler=batches,
             collate_fn=dict,  # what `TrainingSet` gives is a batch already
             num_workers=workers,
@@ -228,7 +226,7 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[Any, Any]:
         """The micro-batches of the next optimizer step, and its number of steps."""
         epoch, step = divmod(self.state.global_step, self._plan.n_optimizer_steps)
-        n_steps = int(self._examples.n_steps[self._batches_of(epoch)[step]].sum())
+        n_steps = int(self.train_dataset.n_steps[self._batches_of(epoch)[step]].sum())
         # lazily: Trainer would load all of them first, with images gigabytes
         return _Lazy(epoch_iterator, num_batches), torch.tensor(n_steps, device=device)
 
@@ -280,28 +278,21 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            folder = Path(self.args.output_dir)
-            finish_checkpoint(self._prm, folder / f"checkpoint-{self.state.global_step}")
-            for old in checkpoints(folder.parent)[: -self._save_total_limit]:
+            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            complete_model(self._prm, folder)
+            paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != PRM_CONFIG]
+            hashes = {str(path.relative_to(folder)): hash_file(str(path)) for path in paths}
+            write_prm_config(folder, replace(self._prm.config, files=hashes))
+            for old in checkpoints(folder.parents[1])[: -self._save_total_limit]:
                 shutil.rmtree(old)
 
 
-def finish_checkpoint(prm: PRM, folder: Path, run_dir: RunDir | None = None) -> None:
-    """Write what it takes to load the weights; ``prm_config.json`` comes last, as the mark that all is there.
-
-    With ``run_dir``, the folder is the finished model, which is moved there.
-    """
+def complete_model(prm: PRM, folder: Path) -> None:
+    """Write what it takes to load the weights, but ``prm_config.json``, the mark that all is there."""
     prm.save_processor(folder)
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, and of no use without Trainer
-    mask = os.umask(0)
-    os.umask(mask)
     for path in folder.glob("*.safetensors"):  # written for their owner alone
-        path.chmod(0o666 & ~mask)
-    if run_dir is None:
-        write_prm_config(folder, replace(prm.config, files=file_hashes(folder)))
-    else:
-        run_dir.take_model(folder)
-        write_prm_config(run_dir.path, prm.config)
+        shutil.copymode(folder / "tokenizer_config.json", path)
 
 
 @dataclass(frozen=True)
@@ -398,33 +389,26 @@ class ReportProgress(TrainerCallback):  # type: ignore[misc]
             self._advance(1, f"loss {logs['loss']:.4f}, {step_s:.3g} s/step")
 
 
-class StopAfter(TrainerCallback):  # type: ignore[misc]
-    """Saves and stops after so many optimizer steps; the learning rate stays that of the whole schedule."""
+class SaveOrStop(TrainerCallback):  # type: ignore[misc]
+    """Saves where the last checkpoint is too old; saves and stops after so many optimizer steps of the schedule."""
 
-    def __init__(self, n_steps: int) -> None:
-        self._n_steps = n_steps
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._n_steps <= state.global_step < state.max_steps:
-            control.should_save = control.should_training_stop = True
-
-
-class SaveByTime(TrainerCallback):  # type: ignore[misc]
-    """Saves where the last checkpoint is so many minutes old; the first process decides for all."""
-
-    def __init__(self, minutes: float) -> None:
-        self._seconds, self._saved = 60 * minutes, monotonic()
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._saved = monotonic()
+    def __init__(self, config: TrainConfig) -> None:
+        self._max_age_s, self._last_step = 60 * config.save_every_min, config.max_optimizer_steps
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._saved = monotonic()
 
+    on_train_begin = on_save
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        [is_due] = broadcast_object_list([monotonic() - self._saved >= self._seconds])
-        if is_due and state.global_step < state.max_steps:  # after the last step the model itself is written
-            control.should_save = True
+        if state.global_step >= state.max_steps:
+            return  # the model itself is written
+        is_due = is_last = self._last_step is not None and state.global_step >= self._last_step
+        if self._max_age_s:  # the first process decides for all
+            [is_old] = broadcast_object_list([monotonic() - self._saved >= self._max_age_s])
+            is_due |= is_old
+        control.should_save |= is_due
+        control.should_training_stop |= is_last
 
 
 def run_trainer(
@@ -451,10 +435,7 @@ def run_trainer(
         raise ConfigError(f"transformers' Trainer cannot be set up: {error}") from error
     with ExitStack() as context:
         trainer.add_callback(ReportProgress(progress, context, config.max_optimizer_steps))
-        if config.save_every_min:
-            trainer.add_callback(SaveByTime(config.save_every_min))
-        if config.max_optimizer_steps is not None:
-            trainer.add_callback(StopAfter(config.max_optimizer_steps))
+        trainer.add_callback(SaveOrStop(config))
         if config.eval_every:
             trainer.add_callback(LearningCurve(trainer, config, prm.encoder))
         if logging.is_progress_bar_enabled():  # those of transformers would tear through ours
@@ -473,7 +454,9 @@ def run_trainer(
         trainer.accelerator.wait_for_everyone()
         if trainer.args.should_save:
             state.save_to_json(str(folder / "trainer_state.json"))  # the loss of every step, for mprm report
-            finish_checkpoint(prm, folder, run_dir)
+            complete_model(prm, folder)
+            run_dir.take_model(folder)
+            write_prm_config(run_dir.path, prm.config)
     trainer.accelerator.wait_for_everyone()
     last_loss = next((entry["loss"] for entry in reversed(state.log_history) if "loss" in entry), None)
     done = state.global_step, is_finished, is_first, result.training_loss
