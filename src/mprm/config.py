@@ -200,9 +200,7 @@ Paths = Annotated[tuple[str, ...], inputs("Files, globs, folders or URLs of roll
 InputFormat = Annotated[str | None, inputs("Input format, where the first record must not decide.", "NAME")]
 ImageRoot = Annotated[str | None, inputs("Folder that image paths are relative to.", "DIR")]
 TextOnly = Annotated[bool, inputs("Accept records without an image beside others with one.")]
-KeyMap = Annotated[
-    tuple[str, ...], inputs("Fields that the records call otherwise, such as steps=chain,scores=mc.", "FIELD=KEY")
-]
+KeyMap = Annotated[tuple[str, ...], inputs("Fields called otherwise, such as steps=chain,scores=mc.", "FIELD=KEY")]
 SkipBad = Annotated[bool, inputs("Drop bad records, each with its reason, instead of stopping at the first.")]
 Alpha = Annotated[float, selection("BIS smoothing; larger lets in more single-label rollouts.", at_least=0)]
 Tau = Annotated[float, labels("A step is positive if its score is strictly above it.", at_least=0, below=1)]
@@ -237,9 +235,9 @@ class ModelOptions(Config):
     """A folder; in Python also anything with ``score_many``."""
     format: InputFormat = None
     image_root: ImageRoot = None
-    prompt_layout: Annotated[
-        PromptLayout | None, inputs("Layout of a model not from mprm train; for others a check.")
-    ] = None
+    prompt_layout: Annotated[PromptLayout | None, inputs("Layout of a model not from mprm train; else a check.")] = (
+        None
+    )
     device: Device = "auto"
     dtype: Dtype = "auto"
     batch_tokens: BatchTokens = None

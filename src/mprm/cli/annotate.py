@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from mprm.annotation.samplers.sampler import Sampler
 
 
-Questions = Annotated[
-    tuple[str, ...], inputs("Files, globs or folders of questions.", "QUESTIONS", is_positional=True)
-]
+Questions = Annotated[tuple[str, ...], inputs("Files, globs, folders of questions.", "QUESTIONS", is_positional=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +36,9 @@ class AnnotateCommand(AnnotateConfig, SamplerOptions):
         Literal["local", "ray"],
         compute("Where the policy of --policy runs: here, or one copy a GPU of a Ray cluster."),
     ] = "local"
-    ray_workers: Annotated[
-        int | None, compute("Copies of the policy with --engine ray; one a GPU by default.", at_least=1)
-    ] = None
+    ray_workers: Annotated[int | None, compute("Copies of the policy in Ray; one a GPU by default.", at_least=1)] = (
+        None
+    )
     ray_address: RayAddress = None
     dry_run: Annotated[bool, output("Try a few questions and say what the run would cost; keep nothing.")] = False
     json: Json = False

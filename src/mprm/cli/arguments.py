@@ -31,14 +31,13 @@ ELSEWHERE |= {"--max-tokens": "--max-new-tokens", "-o": "--out", "--output": "--
 """What options are called elsewhere."""
 
 C = TypeVar("C", bound=Config)
+Run = Callable[[list[str]], int]
 
 
-def command(
-    config: type[C], name: str, example: str
-) -> Callable[[Callable[[C], int | None]], Callable[[list[str]], int]]:
+def command(config: type[C], name: str, example: str) -> Callable[[Callable[[C], int | None]], Run]:
     """Make a function of a command's options one of its arguments; it returns the exit code, or None for 0."""
 
-    def decorate(function: Callable[[C], int | None]) -> Callable[[list[str]], int]:
+    def decorate(function: Callable[[C], int | None]) -> Run:
         whole = f"mprm {name} {example}"
         return lambda arguments: function(parsed(config, arguments, command=name, example=whole)) or 0
 
@@ -81,10 +80,8 @@ def parser_of(config: type[Config], *, command: str, example: str) -> argparse.A
 def _description(text: str, example: str) -> str:
     """Paragraphs and example in lines that fit; the example is cut before an option."""
     paragraphs = [" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n")]
-    together = re.sub(r"(--\S+) (?!-)", "\\1\xa0", example)  # a value stays beside its option
-    lines = textwrap.wrap(
-        together, WIDTH - 4, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-    )
+    whole = re.sub(r"(--\S+) (?!-)", "\\1\xa0", example)  # a value stays beside its option
+    lines = textwrap.wrap(whole, WIDTH - 4, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     shown = "Example:\n  " + " \\\n  ".join(lines).replace("\xa0", " ")
     return "\n\n".join([*(textwrap.fill(part, WIDTH) for part in paragraphs), shown])
 

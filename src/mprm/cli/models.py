@@ -14,7 +14,7 @@ from mprm.evaluation.evaluate import EvaluateConfig, evaluate
 from mprm.evaluation.rerank import RerankConfig, rerank
 from mprm.models.internvl_convert import ConvertInternVLConfig, convert_internvl
 from mprm.progress import progress_bar
-from mprm.training.config import TrainConfig
+from mprm.training.train import TrainConfig, leave_process_group, resume_hint, train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,6 @@ class TrainCommand(TrainConfig):
 
 @command(TrainCommand, "train", "bis10.jsonl --model Qwen2.5-VL-7B-Instruct --image-root images --out runs/bis10")
 def run_train(options: TrainCommand) -> None:
-    from mprm.training.train import leave_process_group, resume_hint, train
-
     config = options.narrowed(TrainConfig)
     try:
         trained = train(options.paths, config, resume=options.resume, force=options.force, progress=progress_bar)

@@ -21,9 +21,7 @@ class SelectCommand(SelectConfig):
 
     paths: Paths
     out: Annotated[str | None, output("File for the one subset.", "FILE")] = None
-    out_dir: Annotated[str | None, output("Folder for the subsets, one file for each strategy and rho.", "DIR")] = (
-        None
-    )
+    out_dir: Annotated[str | None, output("Folder for the subsets, one file a strategy and rho.", "DIR")] = None
     by_source: Annotated[bool, output("Under --out-dir: one folder a subset, with one file a source.")] = False
     dry_run: DryRun = False
     force: Force = False

@@ -12,15 +12,14 @@ from mprm.data.output import printable
 if TYPE_CHECKING:
     from mprm.data.output import Table
 
-Rows = Sequence[Sequence[str]]
+Cells = Sequence[str]
+Rows = Sequence[Cells]
 SCREEN_MARGIN = 14
 """Lines of a screen that are not the sources' of a table: its head, its total, what is printed after it."""
 TEX = {"\\": r"\textbackslash{}", "α": r"$\alpha$", "–": "--", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_"}
 
 
-def rich_table(
-    title: str, heads: Sequence[str], rows: Rows, *, left: Sequence[int] = (0,), total_last: bool = True
-) -> Any:
+def rich_table(title: str, heads: Cells, rows: Rows, *, left: Sequence[int] = (0,), total_last: bool = True) -> Any:
     """A table for the terminal: text columns left, numbers right, the total below a line; data cannot style it."""
     from rich import box
     from rich.cells import cell_len
@@ -44,9 +43,7 @@ def rich_table(
     return table
 
 
-def show_table(
-    title: str, heads: Sequence[str], rows: Rows, *, left: Sequence[int] = (0,), total_last: bool = True
-) -> None:
+def show_table(title: str, heads: Cells, rows: Rows, *, left: Sequence[int] = (0,), total_last: bool = True) -> None:
     """Print a table; where it is too wide, as several tables that repeat the first column."""
     console, start = _console(), 1
     while start < len(heads):
@@ -67,9 +64,7 @@ def show_table(
         start = end
 
 
-def show_summary(
-    title: str, heads: Sequence[str], rows: Rows, *, optional: Sequence[str], total_last: bool = True
-) -> None:
+def show_summary(title: str, heads: Cells, rows: Rows, *, optional: Sequence[str], total_last: bool = True) -> None:
     """Print a table on one screen.
 
     Of the ``optional`` columns those are shown that fit, the first ones first; of the rows above a total, where a
@@ -110,7 +105,7 @@ def _fits(console: Any, table: Any) -> bool:
     return bool(console.measure(table, options=wide).minimum <= console.width)  # columns of text can be wrapped
 
 
-def latex_table(heads: Sequence[str], rows: Rows) -> str:
+def latex_table(heads: Cells, rows: Rows) -> str:
     """The table in LaTeX, for booktabs."""
     signs = str.maketrans(TEX)
     head, *body = (" & ".join(printable(cell).translate(signs) for cell in row) + r" \\" for row in (heads, *rows))

@@ -27,7 +27,7 @@ from mprm.models.prompt import Prompt, PromptEncoder, TokenizedChain
 from mprm.progress import Progress
 from mprm.selection.scan import pack_row
 from mprm.selection.stats import ROW_TYPE, LabelCounts
-from mprm.training.config import TrainConfig
+from mprm.training.train import TrainConfig
 
 IGNORED = -100.0
 """The label of a step that has no part in the loss."""
@@ -108,11 +108,8 @@ def prepare(
                 chain, n_prompt = tokenized
                 rollout, n_kept = entry.rollout, len(chain.prm_positions)
                 if not n_kept:
-                    drop(
-                        entry,
-                        "no_step_left",
-                        f"no step is left of {chain.n_steps} within {encoder.max_length:,} tokens",
-                    )
+                    reason = f"no step is left of {chain.n_steps} within {encoder.max_length:,} tokens"
+                    drop(entry, "no_step_left", reason)
                     continue
                 scores = rollout.scores[:n_kept]
                 labels = step_labels(scores, tau=config.tau, soft=config.soft)

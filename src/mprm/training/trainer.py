@@ -46,11 +46,10 @@ from mprm.models.checkpoint import (
 from mprm.models.head import PRMModel, freeze_vision
 from mprm.models.prm import PRM, score_chains
 from mprm.models.prompt import PromptEncoder
-from mprm.progress import Progress, silent
+from mprm.progress import Advance, Progress, silent
 from mprm.training.batches import BatchPlan, RankBatches, packed_plan
-from mprm.training.config import TrainConfig
 from mprm.training.dataset import TrainingSet
-from mprm.training.train import RunDir, Trained
+from mprm.training.train import RunDir, TrainConfig, Trained
 
 LAUNCH = Path(__file__).parent / "launch"
 CURVE = "curve.jsonl"
@@ -76,9 +75,7 @@ def trainer_arguments(config: TrainConfig, plan: BatchPlan | None = None) -> Tra
     """Trainer's arguments; without a plan they only say how the run is launched, which loading weights depends on."""
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(Path(config.out) / "logs"))
     n_steps = 1 if plan is None else plan.n_optimizer_steps * config.epochs
-    is_bf16 = config.precision in ("bf16", "pure-bf16")
-    if config.precision == "auto":
-        is_bf16 = config.device != "cpu" and torch.cuda.is_available()
+    on_gpu = config.device != "cpu" and torch.cuda.is_available()
     arguments = TrainingArguments(
         output_dir=str(Path(config.out) / "checkpoints"),
         per_device_train_batch_size=config.per_device,
@@ -94,7 +91,7 @@ def trainer_arguments(config: TrainConfig, plan: BatchPlan | None = None) -> Tra
         lr_scheduler_type="cosine",
         # Trainer's first warm-up step has a learning rate of zero: a run of one step must not consist of it
         warmup_steps=min(math.ceil(config.warmup * n_steps), n_steps - 1),
-        bf16=is_bf16,
+        bf16=on_gpu if config.precision == "auto" else config.precision in ("bf16", "pure-bf16"),
         use_cpu=config.device == "cpu",
         gradient_checkpointing=config.gradient_checkpointing and config.sharding != "fsdp",
         gradient_checkpointing_kwargs={"use_reentrant": False},
@@ -198,12 +195,10 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
     loss_is_scaled_for_ga = True
     """The loss is divided by the steps of the whole global batch; the number of micro-batches has no part in it."""
 
-    def __init__(
-        self, prm: PRM, arguments: Any, plan: BatchPlan, examples: TrainingSet, save_total_limit: int
-    ) -> None:
+    def __init__(self, prm: PRM, arguments: Any, plan: BatchPlan, examples: TrainingSet, n_kept: int) -> None:
         super().__init__(prm.model, arguments, train_dataset=examples)
         self.model_accepts_loss_kwargs = True  # what older versions ask instead of loss_is_scaled_for_ga
-        self._prm, self._plan, self._save_total_limit = prm, plan, save_total_limit
+        self._prm, self._plan, self._n_kept = prm, plan, n_kept
         self._unchecked: list[tuple[torch.Tensor, list[str]]] = []
         self._batches_of = lru_cache(maxsize=1)(plan.global_batches)
         self.remove_callback(PrinterCallback)
@@ -281,9 +276,9 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             complete_model(self._prm, folder)
             paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != PRM_CONFIG]
-            hashes = {str(path.relative_to(folder)): hash_file(str(path)) for path in paths}
+            hashes: dict[str, int | str] = {str(path.relative_to(folder)): hash_file(str(path)) for path in paths}
             write_prm_config(folder, replace(self._prm.config, files=hashes))
-            for old in checkpoints(folder.parents[1])[: -self._save_total_limit]:
+            for old in checkpoints(folder.parents[1])[: -self._n_kept]:
                 shutil.rmtree(old)
 
 
@@ -371,16 +366,13 @@ def curve_point(benchmark: Benchmark, scores: dict[Any, list[float]]) -> dict[st
 
 
 class ReportProgress(TrainerCallback):  # type: ignore[misc]
-    """Advances a bar by optimizer steps, on the first process alone; ``context`` closes it, also on failure."""
+    """Advances a bar by optimizer steps."""
 
-    def __init__(self, progress: Progress, context: ExitStack, last_step: int | None) -> None:
-        self._progress, self._context, self._last_step = progress, context, last_step
+    def __init__(self, advance: Advance) -> None:
+        self._advance = advance
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._started, self._first_step = monotonic(), state.global_step
-        progress = self._progress if state.is_world_process_zero else silent
-        end = min(state.max_steps, self._last_step or state.max_steps)
-        self._advance = self._context.enter_context(progress("training", max(end, state.global_step)))
         self._advance(state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -411,11 +403,9 @@ class SaveOrStop(TrainerCallback):  # type: ignore[misc]
         control.should_training_stop |= is_last
 
 
-def run_trainer(
-    config: TrainConfig, run_dir: RunDir, prm: PRM, progress: Progress, *, is_first: bool, world_size: int
-) -> Trained:
+def run_trainer(run_dir: RunDir, prm: PRM, progress: Progress, *, is_first: bool, world_size: int) -> Trained:
     """Do the optimizer steps that are left, and write the model."""
-    reason = prm.model.why_no_trees
+    config, reason = run_dir.config, prm.model.why_no_trees
     if config.pack == "tree" and reason is not None and is_first:
         print(f"rollouts are padded and not packed, which is slower: {reason}", file=sys.stderr)
     is_packed = config.pack == "tree" and reason is None
@@ -434,7 +424,9 @@ def run_trainer(
     except (ValueError, RuntimeError, ImportError) as error:  # such as a logger that is not installed
         raise ConfigError(f"transformers' Trainer cannot be set up: {error}") from error
     with ExitStack() as context:
-        trainer.add_callback(ReportProgress(progress, context, config.max_optimizer_steps))
+        n_steps = plan.n_optimizer_steps * config.epochs
+        bar = (progress if is_first else silent)("training", min(n_steps, config.max_optimizer_steps or n_steps))
+        trainer.add_callback(ReportProgress(context.enter_context(bar)))
         trainer.add_callback(SaveOrStop(config))
         if config.eval_every:
             trainer.add_callback(LearningCurve(trainer, config, prm.encoder))
