@@ -92,6 +92,9 @@ def declared(config: type[Config]) -> tuple[Declared, ...]:
 class Config:
     """Checks each option's type, choices and range; a subclass adds what must hold between them."""
 
+    def __init_subclass__(cls) -> None:
+        cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__  # a command's help is that of its config
+
     def __post_init__(self) -> None:
         for entry in declared(type(self)):
             value = _plain(getattr(self, entry.name), entry)

@@ -20,8 +20,6 @@ from mprm.theory.fit import CorpusFit, FitConfig, SourceFit, fit_corpus
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreCommand(ScoreConfig):
-    __doc__ = ScoreConfig.__doc__
-
     paths: Paths
     out: Annotated[str, output("A .parquet, .csv or .jsonl file.", "FILE")]
 
@@ -36,8 +34,6 @@ def run_score(options: ScoreCommand) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class StatsCommand(StatsConfig):
-    __doc__ = StatsConfig.__doc__
-
     paths: Paths
     by: Annotated[Literal["source", "all"], output("One row a source and one for all, or only the last.")] = "source"
     style: Annotated[Literal["table", "markdown", "latex"], output("How to print.")] = "table"

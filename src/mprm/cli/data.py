@@ -21,8 +21,6 @@ EXAMPLES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class CheckCommand(CheckConfig):
-    __doc__ = CheckConfig.__doc__
-
     paths: Paths
     all: Annotated[bool, output("List every issue, not only the first few of each kind.")] = False
     json: Annotated[bool, output("Print everything as JSON, every issue included.")] = False
@@ -65,8 +63,6 @@ def _print_check(report: CheckReport, *, list_all: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertCommand(ConvertConfig):
-    __doc__ = ConvertConfig.__doc__
-
     paths: Paths
     out: Annotated[str, output("File for the converted rollouts.", "FILE")]
     json: Json = False

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SelectCommand(SelectConfig):
-    __doc__ = SelectConfig.__doc__
-
     paths: Paths
     out: Annotated[str | None, output("File for the one subset.", "FILE")] = None
     out_dir: Annotated[str | None, output("Folder for the subsets, one file a strategy and rho.", "DIR")] = None
@@ -28,7 +26,6 @@ class SelectCommand(SelectConfig):
     json: Json = False
 
     def __post_init__(self) -> None:
-        """Check where the subsets go, before anything is read."""
         super().__post_init__()
         if (self.out is None) == (self.out_dir is None) and not self.dry_run:
             raise ConfigError("name either --out FILE or --out-dir DIR (or --dry-run)")

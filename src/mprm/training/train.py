@@ -123,10 +123,9 @@ class TrainConfig(CorpusOptions):
         super().__post_init__()
         if self.soft and self.tau:
             raise ConfigError("soft labels have no threshold; leave out tau or soft")
-        if self.rho is not None and self.strategy is None:
-            raise ConfigError("rho says how much to select, and strategy does not say how")
-        if self.stratify is not None and self.strategy is None:
-            raise ConfigError("stratify says among which rollouts to rank, and strategy does not say how")
+        for name in ("rho", "stratify"):
+            if getattr(self, name) is not None and self.strategy is None:
+                raise ConfigError(f"{name} is for a selection, and strategy does not say how to select")
         if bool(self.eval_every) != bool(self.benchmark):
             raise ConfigError("eval-every and benchmark go together: name both or neither")
         if self.lora_alpha is not None and not self.lora_rank:

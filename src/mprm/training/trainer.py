@@ -104,7 +104,6 @@ def trainer_arguments(config: TrainConfig, plan: BatchPlan | None = None) -> Tra
         logging_nan_inf_filter=False,
         save_strategy="steps" if config.save_every else "no",
         save_steps=config.save_every or 1,
-        save_total_limit=None,  # `PRMTrainer` removes old checkpoints once the new one is complete
         report_to=_reporters(config.report_to),
         disable_tqdm=True,
         **_sharding(config),
@@ -205,15 +204,13 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
         """Micro-batches of this rank; not handed to Accelerate, which would repeat rollouts to fill the last."""
-        workers = self.args.dataloader_num_workers
         batches = RankBatches(self._plan, self.args.process_index)
         loader: Any = DataLoader(
             self.train_dataset,
             batch_sampler=batches,
             collate_fn=dict,  # what `TrainingSet` gives is a batch already
-            num_workers=workers,
+            num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.device.type == "cuda",
-            prefetch_factor=2 if workers else None,
         )
         loader.set_epoch = batches.set_epoch  # Trainer calls it where it is there
         return loader
@@ -225,17 +222,13 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
         # lazily: Trainer would load all of them first, with images gigabytes
         return _Lazy(epoch_iterator, num_batches), torch.tensor(n_steps, device=device)
 
-    def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *, num_items_in_batch: Any) -> Any:
         """The summed loss over the steps of the global batch; scaled up, as gradients are averaged over ranks."""
         inputs = dict(inputs)
         labels, locations = inputs.pop("labels"), inputs.pop("locations")
-        outputs = model(**inputs)
-        total = step_loss_sum(outputs["logits"], labels)
+        total = step_loss_sum(model(**inputs)["logits"], labels)
         self._unchecked.append((total.detach(), locations))
-        loss = total / num_items_in_batch * self.accelerator.num_processes
-        return (loss, outputs) if return_outputs else loss
+        return total / num_items_in_batch * self.accelerator.num_processes
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Trainer's; before the weights change, every loss of the optimizer step must be finite."""
