@@ -61,7 +61,7 @@ def progress_bar(title: str, total: int | None, unit: Unit = "items") -> Iterato
         first = first or (now, done)
         left = "-:--:--"
         if total is not None and done > first[1]:
-            left = str(timedelta(seconds=round((total - done) * (now - first[0]) / (done - first[1]))))
+            left = str(timedelta(seconds=round(max(0, total - done) * (now - first[0]) / (done - first[1]))))
         if not is_terminal:
             if now - shown > LOG_EVERY_S and unit == "items":
                 shown = now
