@@ -11,24 +11,31 @@ it: a field's annotation says what the option is for and which values it takes.
 ...     return KeepConfig.of(config, options).rho
 >>> keep("a.jsonl", rho=0.25)
 0.25
->>> keep("a.jsonl", rho=10)
-Traceback (most recent call last):
-mprm.errors.ConfigError: rho must be above 0 and at most 1, got 10; did you mean 0.1?
 """
 
 from __future__ import annotations
 
 import difflib
 import inspect
+import operator
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mprm.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
+KINDS: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "True or False"),
+    str: (str, "text"),
+    int: (int, "a whole number"),
+    float: (int | float, "a number"),
+}
+"""What an option's type accepts, and how it is called."""
+BOUNDS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +57,16 @@ class Option:
 class Declared:
     """A field of a config with its annotation taken apart."""
 
-    field: Field[Any]
+    name: str
+    default: Any
+    """MISSING where the option is required."""
     option: Option
     kind: Any
     """Type of one value: str, int, float, bool, Literal or whatever the field holds."""
+    choices: tuple[Any, ...]
+    """The values of a Literal; empty for other types."""
     is_many: bool
     is_optional: bool
-
-    @property
-    def name(self) -> str:
-        return self.field.name
-
-    @property
-    def choices(self) -> tuple[Any, ...]:
-        """The values of a Literal; empty for other types."""
-        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
 
 def declared(config: type[Config]) -> tuple[Declared, ...]:
@@ -80,13 +82,18 @@ def declared(config: type[Config]) -> tuple[Declared, ...]:
         kind = kinds[0] if len(kinds) == 1 else object  # of several types: the config itself checks the value
         is_many = get_origin(kind) is tuple
         kind = get_args(kind)[0] if is_many else kind
-        entries.append(Declared(field, option, kind, is_many, types.NoneType in members))
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        is_optional = types.NoneType in members
+        entries.append(Declared(field.name, field.default, option, kind, choices, is_many, is_optional))
     return tuple(entries)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Checks each option's type, choices and range; a subclass adds what must hold between them."""
+
+    def __init_subclass__(cls) -> None:
+        cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__  # a command's help is that of its config
 
     def __post_init__(self) -> None:
         for entry in declared(type(self)):
@@ -101,18 +108,16 @@ class Config:
     @classmethod
     def of(cls, config: Self | None, options: Mapping[str, Any]) -> Self:
         """The config, or the default one, with these options in place of its own."""
-        names = [field.name for field in fields(cls)]
+        parameters = inspect.signature(cls).parameters
         for name in options:
-            if name not in names:
-                raise ConfigError(f"unknown option {name!r}; {nearest(name, names)}")
-        if config is None:
-            missing = [
-                f.name for f in fields(cls) if f.default is f.default_factory is MISSING and f.name not in options
-            ]
-            if missing:
-                raise ConfigError(f"{', '.join(missing)} must be given")
-            return cls(**options)
-        return replace(config.narrowed(cls), **options)
+            if name not in parameters:
+                raise ConfigError(f"unknown option {name!r}; {nearest(name, parameters)}")
+        if config is not None:
+            return replace(config.narrowed(cls), **options)
+        missing = [name for name, p in parameters.items() if p.default is p.empty and name not in options]
+        if missing:
+            raise ConfigError(f"{', '.join(missing)} must be given")
+        return cls(**options)
 
     def narrowed(self, cls: type[C]) -> C:
         """The same options as an instance of ``cls``, a class that this one extends."""
@@ -140,46 +145,16 @@ def _check(value: Any, entry: Declared) -> None:
     name, option = entry.name, entry.option
     if entry.choices and value not in entry.choices:
         raise ConfigError(f"unknown {name} {value!r}; {nearest(value, entry.choices)}")
-    if entry.kind is bool and not isinstance(value, bool):
-        raise ConfigError(f"{name} must be True or False, got {value!r}")
-    if entry.kind is str and not isinstance(value, str):
-        raise ConfigError(f"{name} must be text, got {value!r}")
+    kinds, words = KINDS.get(entry.kind, (object, ""))
+    if not isinstance(value, kinds) or (isinstance(value, bool) and entry.kind in (int, float)):
+        raise ConfigError(f"{name} must be {words}, got {value!r}")
     if entry.kind not in (int, float):
         return
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if entry.kind is int and not is_whole:
-        raise ConfigError(f"{name} must be a whole number, got {value!r}")
-    if not is_whole and not isinstance(value, float):
-        raise ConfigError(f"{name} must be a number, got {value!r}")
-    if not in_range(value, option):
+    bounds = [(bound, limit) for bound in BOUNDS if (limit := getattr(option, bound)) is not None]
+    if not (abs(value) < float("inf") and all(BOUNDS[bound](value, limit) for bound, limit in bounds)):
+        expected = " and ".join(f"{bound.replace('_', ' ')} {limit}" for bound, limit in bounds) or "finite"
         hint = f"; did you mean {value / 100:g}?" if option.at_most == 1 and 2 <= value <= 100 else ""
-        raise ConfigError(f"{name} must be {range_words(option)}, got {value}{hint}")
-
-
-def in_range(value: float, option: Option) -> bool:
-    """Whether the number is finite and within the option's bounds."""
-    return (
-        abs(value) < float("inf")
-        and (option.at_least is None or value >= option.at_least)
-        and (option.above is None or value > option.above)
-        and (option.at_most is None or value <= option.at_most)
-        and (option.below is None or value < option.below)
-    )
-
-
-def range_words(option: Option) -> str:
-    """The option's bounds in words.
-
-    >>> range_words(Option("", above=0, at_most=1)), range_words(Option("", at_least=1))
-    ('above 0 and at most 1', 'at least 1')
-    """
-    bounds = (
-        ("at least", option.at_least),
-        ("above", option.above),
-        ("at most", option.at_most),
-        ("below", option.below),
-    )
-    return " and ".join(f"{words} {bound}" for words, bound in bounds if bound is not None) or "finite"
+        raise ConfigError(f"{name} must be {expected}, got {value}{hint}")
 
 
 def nearest(name: Any, names: Iterable[Any]) -> str:
@@ -198,29 +173,21 @@ def takes(config: type[Config]) -> Callable[[F], F]:
     """Show the options of ``config`` in the signature of a function that takes them as ``**options``."""
 
     def decorate(function: F) -> F:
-        own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        options = [
-            inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=_default(field), annotation=field.type
-            )
-            for field in fields(config)
-            if field.name not in {p.name for p in own}
-        ]
-        signature = inspect.Signature([*own, *options])
-        function.__signature__ = signature  # type: ignore[attr-defined]
+        own = {p.name: p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD}
+        options = [p for name, p in inspect.signature(config).parameters.items() if name not in own]
+        function.__signature__ = inspect.Signature([*own.values(), *options])  # type: ignore[attr-defined]
         return function
 
     return decorate
 
 
-def _default(field: Field[Any]) -> Any:
-    if field.default is not MISSING:
-        return field.default
-    return inspect.Parameter.empty if field.default_factory is MISSING else field.default_factory()
-
-
 # Options that several commands share.
 
+inputs, selection, labels, training, evaluation, compute, output = (
+    partial(Option, group=name)
+    for name in ("input", "selection", "labels", "training", "evaluation", "compute", "output")
+)
+"""An `Option` under this heading."""
 StrategyName = Literal["bis", "random", "low-mc", "mixed", "reliable"]
 """The selection strategies; `mprm.selection.strategies` says how each ranks."""
 OUTPUT_FORMATS = ("visualprm-raw", "mm-prm", "mm-prm-soft", "visualprm", "trl", "parquet")
@@ -232,45 +199,25 @@ MAX_LENGTH = 8192
 PromptLayout = Literal["user", "paper", "chat"]
 """Which turns of the chat hold question and steps; `mprm.models.prompt` says how."""
 
-Paths = Annotated[
-    tuple[str, ...],
-    Option("Files, globs, folders or URLs of rollouts.", "INPUT", group="input", is_positional=True),
-]
-InputFormat = Annotated[
-    str | None, Option("Input format, where the first record must not decide.", "NAME", group="input")
-]
-ImageRoot = Annotated[str | None, Option("Folder that image paths are relative to.", "DIR", group="input")]
-TextOnly = Annotated[bool, Option("Accept records without an image beside others with one.", group="input")]
-KeyMap = Annotated[
-    tuple[str, ...],
-    Option("Fields that the records call otherwise, such as steps=chain,scores=mc.", "FIELD=KEY", group="input"),
-]
-SkipBad = Annotated[
-    bool, Option("Drop bad records, each with its reason, instead of stopping at the first.", group="input")
-]
-Alpha = Annotated[
-    float,
-    Option("BIS smoothing; larger lets in more single-label rollouts.", "NUMBER", group="selection", at_least=0),
-]
-Tau = Annotated[
-    float,
-    Option("A step is positive if its score is strictly above it.", "NUMBER", group="labels", at_least=0, below=1),
-]
+Paths = Annotated[tuple[str, ...], inputs("Files, globs, folders or URLs of rollouts.", "INPUT", is_positional=True)]
+InputFormat = Annotated[str | None, inputs("Input format, where the first record must not decide.", "NAME")]
+ImageRoot = Annotated[str | None, inputs("Folder that image paths are relative to.", "DIR")]
+TextOnly = Annotated[bool, inputs("Accept records without an image beside others with one.")]
+KeyMap = Annotated[tuple[str, ...], inputs("Fields called otherwise, such as steps=chain,scores=mc.", "FIELD=KEY")]
+SkipBad = Annotated[bool, inputs("Drop bad records, each with its reason, instead of stopping at the first.")]
+Alpha = Annotated[float, selection("BIS smoothing; larger lets in more single-label rollouts.", at_least=0)]
+Tau = Annotated[float, labels("A step is positive if its score is strictly above it.", at_least=0, below=1)]
 Stratify = Annotated[
-    Literal["length"] | None,
-    Option("Rank among rollouts of equal length: kept ones are as long as the corpus's.", group="selection"),
+    Literal["length"] | None, selection("Rank among rollouts of equal length: kept ones are as long as the corpus's.")
 ]
-Seed = Annotated[int, Option("Random seed.", "N", at_least=0, below=2**64)]
-Device = Annotated[str, Option("Device of the model, such as cpu or cuda:1.", "NAME", group="compute")]
-Dtype = Annotated[
-    Literal["auto", "float32", "bfloat16", "float16"], Option("Number format of the weights.", group="compute")
-]
-BatchTokens = Annotated[
-    int | None, Option("Tokens in a batch; fewer need less memory.", "N", group="compute", at_least=1)
-]
-Force = Annotated[bool, Option("Replace outputs that exist.", group="output")]
-Json = Annotated[bool, Option("Print the summary as JSON.", group="output")]
-DryRun = Annotated[bool, Option("Show what would be done, and write nothing.", group="output")]
+Seed = Annotated[int, Option("Random seed.", at_least=0, below=2**64)]
+Device = Annotated[str, compute("Device of the model, such as cpu or cuda:1.", "NAME")]
+Dtype = Annotated[Literal["auto", "float32", "bfloat16", "float16"], compute("Number format of the weights.")]
+BatchTokens = Annotated[int | None, compute("Tokens in a batch; fewer need less memory.", at_least=1)]
+RayAddress = Annotated[str | None, compute("Ray cluster to join; a local one by default.", "ADDRESS")]
+Force = Annotated[bool, output("Replace outputs that exist.")]
+Json = Annotated[bool, output("Print the summary as JSON.")]
+DryRun = Annotated[bool, output("Show what would be done, and write nothing.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,14 +234,13 @@ class CorpusOptions(Config):
 class ModelOptions(Config):
     """The process reward model that scores steps."""
 
-    model: Annotated[str | Any | None, Option("Process reward model that scores the steps.", "DIR", "input")] = None
+    model: Annotated[str | Any | None, inputs("Process reward model that scores the steps.", "DIR")] = None
     """A folder; in Python also anything with ``score_many``."""
     format: InputFormat = None
     image_root: ImageRoot = None
-    prompt_layout: Annotated[
-        PromptLayout | None,
-        Option("Layout of a model not from mprm train; for others a check.", group="input"),
-    ] = None
+    prompt_layout: Annotated[PromptLayout | None, inputs("Layout of a model not from mprm train; else a check.")] = (
+        None
+    )
     device: Device = "auto"
     dtype: Dtype = "auto"
     batch_tokens: BatchTokens = None
@@ -304,10 +250,6 @@ class ModelOptions(Config):
 class EngineOptions(Config):
     """Where a corpus is scanned."""
 
-    engine: Annotated[Literal["local", "ray"], Option("This machine's cores, or Ray.", group="compute")] = "local"
-    processes: Annotated[
-        int | None, Option("Worker processes; all cores by default.", "N", group="compute", at_least=1)
-    ] = None
-    ray_address: Annotated[
-        str | None, Option("Ray cluster to join; a local one by default.", "ADDRESS", group="compute")
-    ] = None
+    engine: Annotated[Literal["local", "ray"], compute("This machine's cores, or Ray.")] = "local"
+    processes: Annotated[int | None, compute("Worker processes; all cores by default.", at_least=1)] = None
+    ray_address: RayAddress = None

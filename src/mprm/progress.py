@@ -61,7 +61,7 @@ def progress_bar(title: str, total: int | None, unit: Unit = "items") -> Iterato
         first = first or (now, done)
         left = "-:--:--"
         if total is not None and done > first[1]:
-            left = str(timedelta(seconds=round((total - done) * (now - first[0]) / (done - first[1]))))
+            left = str(timedelta(seconds=round(max(0, total - done) * (now - first[0]) / (done - first[1]))))
         if not is_terminal:
             if now - shown > LOG_EVERY_S and unit == "items":
                 shown = now
@@ -88,21 +88,17 @@ def progress_bar(title: str, total: int | None, unit: Unit = "items") -> Iterato
 
 def _bar(title: str, total: int | None, unit: Unit) -> Any:
     # here and not above: rich takes longer to load than most work takes
-    from rich import progress as rich_progress
+    from rich import progress as rich
     from rich.console import Console
 
-    counts = (
-        (rich_progress.DownloadColumn(), rich_progress.TransferSpeedColumn())
-        if unit == "bytes"
-        else (rich_progress.MofNCompleteColumn(),)
-    )
-    bar = rich_progress.Progress(
-        rich_progress.TextColumn("{task.description}"),
-        rich_progress.BarColumn(),
+    counts = [rich.DownloadColumn(), rich.TransferSpeedColumn()] if unit == "bytes" else [rich.MofNCompleteColumn()]
+    bar = rich.Progress(
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
         *counts,
         # not rich's estimate, which forgets what is older than 30 s: one step of a large model
-        rich_progress.TextColumn("{task.fields[left]}", style="progress.remaining"),
-        rich_progress.TextColumn("{task.fields[note]}"),
+        rich.TextColumn("{task.fields[left]}", style="progress.remaining"),
+        rich.TextColumn("{task.fields[note]}"),
         console=Console(stderr=True),
         auto_refresh=False,
         transient=True,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mprm.cli.select import run as run_select
+from mprm.cli.select import run_select
 from mprm.report import corpus as report_corpus, report
 from mprm.report.page import at_most
 from tests.conftest import random_scores, raw_record, write_jsonl

@@ -359,7 +359,7 @@ def test_a_real_run_has_its_loss(runs: Path, view: RunsView) -> None:
 
 
 def test_options_that_are_not_compared_are_options_of_training() -> None:
-    options = {field.name for field in fields(pytest.importorskip("mprm.training.config").TrainConfig)}
+    options = {field.name for field in fields(pytest.importorskip("mprm.training").TrainConfig)}
     written_by_training = {"rollouts_xxh3_128", "base_fingerprint"}
     assert NOT_COMPARED - written_by_training <= options
     assert set(OLD_NAMES.values()) <= options

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from mprm.training import TrainConfig, leave_process_group, train
+from mprm.training import TrainConfig, train
+from mprm.training.train import leave_process_group
 from mprm.training.trainer import PRMTrainer
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mprm.annotation.annotate import AnnotateConfig, annotate, estimate_cost
 from mprm.annotation.sample import SampleConfig, sample
 from mprm.annotation.samplers.load import SamplerOptions
-from mprm.cli.arguments import as_json, parsed
-from mprm.config import Json, Option
+from mprm.cli.arguments import as_json, command
+from mprm.config import Json, RayAddress, compute, inputs, output
 from mprm.errors import ConfigError, counted
 from mprm.progress import progress_bar
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from mprm.annotation.annotate import CostEstimate
     from mprm.annotation.run import RunSummary
     from mprm.annotation.samplers.sampler import Sampler
+
+
+Questions = Annotated[tuple[str, ...], inputs("Files, globs, folders of questions.", "QUESTIONS", is_positional=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,25 +30,17 @@ class AnnotateCommand(AnnotateConfig, SamplerOptions):
     continues where it was.
     """
 
-    questions: Annotated[
-        tuple[str, ...],
-        Option("Files, globs or folders of questions.", "QUESTIONS", group="input", is_positional=True),
-    ] = ()
-    out: Annotated[str | None, Option("Where the rollouts go, one line each.", "FILE", group="output")] = None
+    questions: Questions = ()
+    out: Annotated[str | None, output("Where the rollouts go, one line each.", "FILE")] = None
     engine: Annotated[
         Literal["local", "ray"],
-        Option("Where the policy of --policy runs: here, or one copy a GPU of a Ray cluster.", group="compute"),
+        compute("Where the policy of --policy runs: here, or one copy a GPU of a Ray cluster."),
     ] = "local"
-    ray_workers: Annotated[
-        int | None,
-        Option("Copies of the policy with --engine ray; one a GPU by default.", "N", group="compute", at_least=1),
-    ] = None
-    ray_address: Annotated[
-        str | None, Option("Ray cluster to join; a local one by default.", "ADDRESS", group="compute")
-    ] = None
-    dry_run: Annotated[
-        bool, Option("Try a few questions and say what the run would cost; keep nothing.", group="output")
-    ] = False
+    ray_workers: Annotated[int | None, compute("Copies of the policy in Ray; one a GPU by default.", at_least=1)] = (
+        None
+    )
+    ray_address: RayAddress = None
+    dry_run: Annotated[bool, output("Try a few questions and say what the run would cost; keep nothing.")] = False
     json: Json = False
 
     def __post_init__(self) -> None:
@@ -67,18 +62,19 @@ class AnnotateCommand(AnnotateConfig, SamplerOptions):
         return RaySampler(self.sampler, workers=self.ray_workers, address=self.ray_address)
 
 
-def run_annotate(arguments: list[str]) -> int:
-    example = "mprm annotate questions.jsonl --policy Qwen2.5-VL-7B-Instruct --image-root images --out raw.jsonl"
-    options = parsed(AnnotateCommand, arguments, command="annotate", example=example)
+EXAMPLE = "questions.jsonl --policy Qwen2.5-VL-7B-Instruct --image-root images --out raw.jsonl"
+
+
+@command(AnnotateCommand, "annotate", EXAMPLE)
+def run_annotate(options: AnnotateCommand) -> None:
     config = options.narrowed(AnnotateConfig)
     questions = options.questions or None
     if options.dry_run:
         cost = estimate_cost(questions, options.engine_sampler, config, progress=progress_bar)
-        print(as_json(asdict(cost)) if options.json else _cost_text(cost))
-        return 0
+        print(as_json(cost) if options.json else _cost_text(cost))
+        return
     summary = annotate(questions, options.engine_sampler, str(options.out), config, progress=progress_bar)
-    print(as_json(asdict(summary)) if options.json else "\n".join(_summary_lines(summary, config)))
-    return 0
+    print(as_json(summary) if options.json else "\n".join(_summary_lines(summary, config)))
 
 
 def _cost_text(cost: CostEstimate) -> str:
@@ -151,28 +147,22 @@ def run_remarks(summary: RunSummary) -> list[str]:
 class SampleCommand(SampleConfig, SamplerOptions):
     """Sample several answers of a policy to each question. A run that was stopped continues where it was."""
 
-    questions: Annotated[
-        tuple[str, ...],
-        Option("Files, globs or folders of questions.", "QUESTIONS", group="input", is_positional=True),
-    ]
-    out: Annotated[str, Option("Where the candidates go, one line a question.", "FILE", group="output")]
+    questions: Questions
+    out: Annotated[str, output("Where the candidates go, one line a question.", "FILE")]
     json: Json = False
 
 
-def run_sample(arguments: list[str]) -> int:
-    example = "mprm sample questions.jsonl --policy Qwen2.5-VL-7B-Instruct --out candidates.jsonl"
-    options = parsed(SampleCommand, arguments, command="sample", example=example)
+@command(SampleCommand, "sample", "questions.jsonl --policy Qwen2.5-VL-7B-Instruct --out candidates.jsonl")
+def run_sample(options: SampleCommand) -> None:
     options.check_sampler(options.out)
     config = options.narrowed(SampleConfig)
     summary = sample(options.questions, options.sampler, options.out, config, progress=progress_bar)
     if options.json:
-        print(as_json(asdict(summary)))
-        return 0
+        print(as_json(summary))
+        return
     print(f"{counted(summary.n_done, 'question')} with {counted(options.n, 'candidate')} each in {summary.out}.")
     n_truncated, n_candidates = summary.stats["n_truncated"], summary.stats["n_candidates"]
     if n_truncated:
-        limit = f"{options.max_new_tokens:,} tokens"
-        print(f"{n_truncated:,} of {n_candidates:,} candidates were cut off at {limit}.")
+        print(f"{n_truncated:,} of {n_candidates:,} candidates were cut off at {options.max_new_tokens:,} tokens.")
     for remark in run_remarks(summary):
         print(remark)
-    return 0

@@ -20,17 +20,28 @@ from typing import Any, NoReturn, TypeVar
 from mprm.config import Config, Declared, declared
 from mprm.errors import ConfigError
 
-FIRST_GROUPS = ("input", "selection", "labels", "annotation", "adaptive", "policy", "server", "training")
-LAST_GROUPS = ("options", "compute", "output")
-"""Order of the headings in ``--help``; others are between."""
+GROUPS = ["input", "selection", "labels", "annotation", "adaptive", "policy", "server", "training", "others"]
+GROUPS += ["options", "compute", "output"]
+"""Order of the headings in ``--help``."""
 WIDTH = 80
 """No line of help is longer, however wide the terminal."""
-RENAMED = {"--select": "--strategy", "--keep": "--save-total-limit", "--max-updates": "--max-optimizer-steps"}
-RENAMED |= {"--model": "--served-model", "--timeout-s": "--check-timeout-s", "--cards": "--cases"}
-RENAMED |= {"--lr": "--learning-rate", "--max-tokens": "--max-new-tokens", "-o": "--out", "--output": "--out"}
-"""What an option was called before, or is called elsewhere."""
+METAVARS = {int: "N", float: "NUMBER"}
+ELSEWHERE = {"--select": "--strategy", "--model": "--served-model", "--lr": "--learning-rate"}
+ELSEWHERE |= {"--max-tokens": "--max-new-tokens", "-o": "--out", "--output": "--out"}
+"""What options are called elsewhere."""
 
 C = TypeVar("C", bound=Config)
+Run = Callable[[list[str]], int]
+
+
+def command(config: type[C], name: str, example: str) -> Callable[[Callable[[C], int | None]], Run]:
+    """Make a function of a command's options one of its arguments; it returns the exit code, or None for 0."""
+
+    def decorate(function: Callable[[C], int | None]) -> Run:
+        whole = f"mprm {name} {example}"
+        return lambda arguments: function(parsed(config, arguments, command=name, example=whole)) or 0
+
+    return decorate
 
 
 def parsed(config: type[C], arguments: list[str], *, command: str, example: str) -> C:
@@ -58,9 +69,9 @@ def parser_of(config: type[Config], *, command: str, example: str) -> argparse.A
     )
     parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     entries = declared(config)
-    names = list(dict.fromkeys(entry.option.group for entry in entries if not entry.option.is_positional))
-    order = [*FIRST_GROUPS, *(name for name in names if name not in (*FIRST_GROUPS, *LAST_GROUPS)), *LAST_GROUPS]
-    groups = {name: parser.add_argument_group(name) for name in sorted(names, key=order.index)}
+    names = dict.fromkeys(entry.option.group for entry in entries if not entry.option.is_positional)
+    ordered = sorted(names, key=lambda name: GROUPS.index(name if name in GROUPS else "others"))
+    groups = {name: parser.add_argument_group(name) for name in ordered}
     for entry in entries:
         _add(parser if entry.option.is_positional else groups[entry.option.group], entry)
     return parser
@@ -68,20 +79,11 @@ def parser_of(config: type[Config], *, command: str, example: str) -> argparse.A
 
 def _description(text: str, example: str) -> str:
     """Paragraphs and example in lines that fit; the example is cut before an option."""
-    paragraphs = (" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
-    lines = textwrap.wrap(
-        re.sub(r"(--\S+) (?!-)", "\\1\xa0", example),  # a value stays beside its option
-        WIDTH - 4,
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return "\n\n".join(
-        [
-            *(textwrap.fill(part, WIDTH) for part in paragraphs),
-            "Example:\n  " + " \\\n  ".join(lines).replace("\xa0", " "),
-        ]
-    )
+    paragraphs = [" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n")]
+    whole = re.sub(r"(--\S+) (?!-)", "\\1\xa0", example)  # a value stays beside its option
+    lines = textwrap.wrap(whole, WIDTH - 4, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    shown = "Example:\n  " + " \\\n  ".join(lines).replace("\xa0", " ")
+    return "\n\n".join([*(textwrap.fill(part, WIDTH) for part in paragraphs), shown])
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -93,7 +95,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
         positional = [action for action in actions if not action.option_strings]
         required = [action for action in actions if action.option_strings and action.required]
-        words = [*(self._format_args(action, action.metavar or action.dest) for action in positional)]
+        words = [self._format_args(action, action.metavar or action.dest) for action in positional]
         words += [f"{action.option_strings[-1]} {action.metavar or action.dest.upper()}" for action in required]
         super().add_usage(usage or " ".join(["%(prog)s", *words, "[options]"]), actions, groups, prefix)
 
@@ -112,44 +114,42 @@ class _Parser(argparse.ArgumentParser):
         for flag in (word.split("=")[0] for word in self.words if re.match("--?[a-z]", word)):
             if flag in self._option_string_actions:
                 continue
-            renamed = [name for name in known if name == RENAMED.get(flag)]
-            for close in renamed or difflib.get_close_matches(flag, known, n=1):
+            same = [name for name in known if name == ELSEWHERE.get(flag)]
+            for close in same or difflib.get_close_matches(flag, known, n=1):
                 message += f" ({flag}: did you mean {close}?)"
         stop = "" if message.endswith("?") else "."
         self.exit(2, f"{self.prog}: {message}{stop} Inputs go before the options; {self.prog} --help lists them.\n")
 
 
 def _add(parser: Any, entry: Declared) -> None:
-    field, option = entry.field, entry.option
-    is_required = field.default is MISSING
-    default = None if is_required else field.default
-    flag = f"--{entry.name.replace('_', '-')}"
+    option, default = entry.option, entry.default
+    is_required = default is MISSING
+    name = entry.name.replace("_", "-")
     words = option.help.replace("%", "%%")
-    if entry.kind is bool and default is True:
-        parser.add_argument(f"--no-{flag[2:]}", dest=entry.name, action="store_false", help=words)
-        return
     if entry.kind is bool:
-        parser.add_argument(flag, dest=entry.name, action="store_true", help=words)
+        flag, action = (f"--no-{name}", "store_false") if default is True else (f"--{name}", "store_true")
+        parser.add_argument(flag, dest=entry.name, action=action, help=words)
         return
-    metavar = option.metavar
-    if entry.choices:  # which the config checks: it names the nearest
-        metavar = f"{{{','.join(entry.choices)}}}"
+    metavar = option.metavar or METAVARS.get(entry.kind)
     if entry.choices and entry.is_many:  # argparse would repeat all of them
         metavar, words = "NAME", f"{words} One or more of {', '.join(entry.choices)}."
-    if default is not None and default != ():
+    elif entry.choices:  # which the config checks: it names the nearest
+        metavar = f"{{{','.join(entry.choices)}}}"
+    if default not in (MISSING, None, ()):
         words += f" (default: {' '.join(map(str, default)) if isinstance(default, tuple) else default})"
     settings: dict[str, Any] = {
         "help": words,
-        "type": _number(entry.kind) if entry.kind in (int, float) else str,
+        "type": _number(entry.kind) if entry.kind in METAVARS else str,
         "metavar": metavar,
         "nargs": "+" if entry.is_many else None,
+        "default": None if is_required else default,
     }
-    if option.is_positional and not is_required:
-        parser.add_argument(entry.name, **{**settings, "nargs": "*" if entry.is_many else "?", "default": default})
-    elif option.is_positional:
-        parser.add_argument(entry.name, **settings)
-    else:
-        parser.add_argument(flag, dest=entry.name, default=default, required=is_required, **settings)
+    if not option.is_positional:
+        parser.add_argument(f"--{name}", dest=entry.name, required=is_required, **settings)
+        return
+    if not is_required:
+        settings["nargs"] = "*" if entry.is_many else "?"
+    parser.add_argument(entry.name, **settings)
 
 
 def show_warnings(command: str, warnings: Iterable[str], of: str = "") -> None:

@@ -1,4 +1,4 @@
-"""``mprm stats`` and ``mprm score``."""
+"""``mprm stats``, ``mprm score``, ``mprm theory fit`` and ``mprm report``."""
 
 from __future__ import annotations
 
@@ -6,70 +6,175 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from mprm.cli.arguments import as_json, parsed, show_warnings
-from mprm.config import Json, Option, Paths
-from mprm.errors import counted
+from mprm.cli.arguments import as_json, command, show_warnings
+from mprm.cli.tables import latex_table, show_summary, show_table
+from mprm.config import Force, Json, Option, Paths, output
+from mprm.data.corpus import open_corpus
+from mprm.data.output import atomic_write, check_outputs, markdown_table, printable
+from mprm.errors import ConfigError, counted
 from mprm.progress import progress_bar
+from mprm.report.report import ReportConfig, report
 from mprm.selection.stats import STATISTICS, ScoreConfig, StatsConfig, score, stats
+from mprm.theory.fit import CorpusFit, FitConfig, SourceFit, fit_corpus
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreCommand(ScoreConfig):
-    __doc__ = ScoreConfig.__doc__
-
     paths: Paths
-    out: Annotated[str, Option("A .parquet, .csv or .jsonl file.", "FILE", group="output")]
+    out: Annotated[str, output("A .parquet, .csv or .jsonl file.", "FILE")]
 
 
-def run_score(arguments: list[str]) -> int:
-    example = "mprm score annotations/*.jsonl --out scores.parquet"
-    options = parsed(ScoreCommand, arguments, command="score", example=example)
+@command(ScoreCommand, "score", "annotations/*.jsonl --out scores.parquet")
+def run_score(options: ScoreCommand) -> None:
     summary = score(options.paths, options.out, options.narrowed(ScoreConfig), progress=progress_bar)
     print(f"{counted(summary.n_rollouts, 'rollout')} scored in {options.out}.")
     if summary.n_dropped:
         print(f"{counted(summary.n_dropped, 'bad record')} dropped, each with its reason in {summary.dropped_to}.")
-    return 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatsCommand(StatsConfig):
-    __doc__ = StatsConfig.__doc__
-
     paths: Paths
-    by: Annotated[
-        Literal["source", "all"], Option("One row a source and one for all, or only the last.", group="output")
-    ] = "source"
-    style: Annotated[Literal["table", "markdown", "latex"], Option("How to print.", group="output")] = "table"
+    by: Annotated[Literal["source", "all"], output("One row a source and one for all, or only the last.")] = "source"
+    style: Annotated[Literal["table", "markdown", "latex"], output("How to print.")] = "table"
     json: Json = False
 
 
-def run_stats(arguments: list[str]) -> int:
-    example = "mprm stats annotations/*.jsonl --style markdown"
-    options = parsed(StatsCommand, arguments, command="stats", example=example)
+@command(StatsCommand, "stats", "annotations/*.jsonl --style markdown")
+def run_stats(options: StatsCommand) -> None:
     corpus = stats(options.paths, options.narrowed(StatsConfig), progress=progress_bar)
-    if corpus.n_dropped:
-        print(
-            f"mprm stats: left out {counted(corpus.n_dropped, 'bad record')}; mprm check lists them", file=sys.stderr
-        )
+    _say_dropped("stats", corpus.n_dropped)
     sources = corpus.sources if options.by == "source" else {}
     if options.json:
         by_source = {name: entry.as_dict() for name, entry in sources.items()}
         summary = {"sources": by_source, "all": corpus.total.as_dict(), "dropped": corpus.n_dropped}
         print(as_json({**summary, "warnings": corpus.warnings}))
-        return 0
-    from mprm.cli.tables import latex_table, show_summary
-
+        return
     heads = ["source", *(column.head for column in STATISTICS)]
     every = {**sources, "all": corpus.total}
     rows = [[name, *(column.cell(entry) for column in STATISTICS)] for name, entry in every.items()]
-    if options.style == "markdown":
-        from mprm.data.output import markdown_table
-
-        print(markdown_table(heads, rows))
-    elif options.style == "latex":
-        print(latex_table(heads, rows))
-    else:
+    if options.style == "table":
         optional = ("tied at α", "avg MC", "steps", "never sampled", "words/step", "avg out of N")
         show_summary("Statistics", heads, rows, optional=optional)
+    else:
+        print((markdown_table if options.style == "markdown" else latex_table)(heads, rows))
     show_warnings("stats", corpus.warnings)
-    return 0
+
+
+def _say_dropped(name: str, n_dropped: int) -> None:
+    if n_dropped:
+        print(f"mprm {name}: left out {counted(n_dropped, 'bad record')}; mprm check lists them", file=sys.stderr)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportCommand(ReportConfig):
+    """Write one page that shows a corpus, what a selection keeps of it, and training runs; it opens offline."""
+
+    paths: Annotated[
+        tuple[str, ...],
+        Option("Files, globs, folders or URLs of rollouts; not needed for runs alone.", "INPUT", is_positional=True),
+    ] = ()
+    json: Json = False
+
+
+@command(ReportCommand, "report", "annotations/*.jsonl --image-root images --runs runs eval --out report.html")
+def run_report(options: ReportCommand) -> None:
+    result = report(options.paths, options.narrowed(ReportConfig), progress=progress_bar)
+    if options.json:
+        print(as_json(result))
+        return
+    if result.n_rollouts or result.n_dropped:
+        print(f"{counted(result.n_rollouts, 'rollout')}, {counted(result.n_dropped, 'bad record')} left out.")
+    print(f"The page is {result.page} ({result.n_bytes / 1e6:.2f} MB); it opens without a network.")
+    if result.figures:
+        print(f"{len(result.figures)} figures are in {options.figures}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitCommand(FitConfig):
+    """Fit the Beta-Binomial model to a corpus, overall and per source.
+
+    Gives the priors with 95% intervals, the effective noise of each count, the expected share of pseudo-positives,
+    and how much of each strategy's subset they make up. "mprm-lab theory" simulates the paper's analysis.
+    """
+
+    paths: Paths
+    out: Annotated[str | None, output("File for everything, as JSON.", "FILE")] = None
+    force: Force = False
+    json: Json = False
+
+
+def run_theory(arguments: list[str]) -> int:
+    if arguments[:1] not in (["fit"], ["-h"], ["--help"]):
+        raise ConfigError(f"expected the subcommand fit, got {arguments[0] if arguments else 'none'}")
+    return _run_fit(arguments[arguments[0] == "fit" :])
+
+
+@command(FitCommand, "theory fit", "annotations/*.jsonl --rho 0.10")
+def _run_fit(options: FitCommand) -> None:
+    corpus = open_corpus(options.paths, format=options.format, map=options.map, text_only=options.text_only)
+    outs = [] if options.out is None else [options.out]
+    check_outputs(outs, inputs=[file.path for file in corpus.files], force=options.force)
+    fit = fit_corpus(corpus, options.narrowed(FitConfig), progress=progress_bar)
+    for out in outs:
+        with atomic_write(out) as temporary:
+            temporary.write_text(as_json(fit.as_dict()) + "\n", encoding="utf-8")
+    _say_dropped("theory", fit.n_dropped)
+    if options.json:
+        print(as_json(fit.as_dict()))
+    else:
+        _show_fit(fit)
+
+
+def _show_fit(fit: CorpusFit) -> None:
+    """Print priors, noise and subsets, and what they leave open."""
+    heads = ["source", "steps", "N", "a", "a within", "b", "b within", "mean r", "negative", "expected"]
+    show_summary(
+        "Success rates r ~ Beta(a, b), and pseudo-positives among positive steps (intervals: 95%, of the prior)",
+        [*heads, "pseudo- positive", "by the prior"],
+        [_source_row(source) for source in [*fit.sources, fit.total]],
+        optional=("mean r", "a", "b", "negative", "expected", "by the prior", "N", "a within", "b within"),
+    )
+    noise = [[f"{row.k}", f"{row.steps:,}", f"{row.posterior_mean:.3f}", f"{row.eta_eff:.3g}"] for row in fit.noise]
+    title = f"By k of {fit.N}: Pr(r < {fit.reliable:g} | k)"
+    show_table(title, ["k", "steps", "mean r", "η_eff(k)"], noise, total_last=False)
+    subsets = [
+        [name, *(f"{n:,}" for n in counts), f"{of_positive:.2%}", f"{of_all:.2%}"]
+        for name, *counts, of_positive, of_all in fit.subsets
+    ]
+    title = f"Expected pseudo-positives of each strategy's subset, ρ = {fit.rho:g}"
+    heads = ["strategy", "rollouts", "steps", "positive steps", "of positive", "of all steps"]
+    show_table(title, heads, subsets, total_last=False)
+    for source in fit.sources:
+        if source.prior is None:
+            name = printable(source.name)
+            print(f"{name}: {source.why_no_prior}. Its pseudo-positives are by the prior of all sources.")
+    if any(source.continuations_inferred for source in fit.sources):
+        print("* N is not in the files: the coarsest grid that holds all scores tells it.")
+    if fit.total.n_unsampled:
+        print(f"{fit.total.n_unsampled:,} steps were never sampled; they weigh nothing in the fit.")
+    expected = fit.total.expected_negative or 0.0
+    if fit.total.negative > 2 * expected:
+        print(
+            f"One Beta expects {expected:.2%} negative steps where there are {fit.total.negative:.2%}: it misses"
+            " many of the steps that never succeed."
+        )
+
+
+def _source_row(source: SourceFit) -> list[str]:
+    numbers, prior = source.continuations, source.prior
+    sampled = "/".join(map(str, numbers)) if len(numbers) <= 3 else f"{min(numbers)} to {max(numbers)}"
+    cells = ["–"] * 5
+    if prior is not None:
+        ends = ["{:.3g} to {:.3g}".format(*interval) for interval in (prior.a_interval, prior.b_interval)]
+        cells = [f"{prior.a:.3g}", ends[0], f"{prior.b:.3g}", ends[1], f"{prior.mean:.3f}"]
+    return [
+        source.name,
+        f"{source.n_steps:,}",
+        sampled + ("*" if source.continuations_inferred else ""),
+        *cells,
+        f"{source.negative:.2%}",
+        "–" if source.expected_negative is None else f"{source.expected_negative:.2%}",
+        f"{source.pseudo_positive:.2%}",
+        "{:.2%} to {:.2%}".format(*source.pseudo_positive_interval),
+    ]

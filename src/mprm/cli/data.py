@@ -6,8 +6,8 @@ import shlex
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-from mprm.cli.arguments import as_json, parsed
-from mprm.config import Config, Force, Json, Option, Paths
+from mprm.cli.arguments import as_json, command
+from mprm.config import Config, Force, Json, Option, Paths, output
 from mprm.data.check import CheckConfig, CheckReport, check
 from mprm.data.convert import ConvertConfig, convert
 from mprm.data.quickstart import quickstart
@@ -21,34 +21,22 @@ EXAMPLES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class CheckCommand(CheckConfig):
-    __doc__ = CheckConfig.__doc__
-
     paths: Paths
-    all: Annotated[bool, Option("List every issue, not only the first few of each kind.", group="output")] = False
-    json: Annotated[bool, Option("Print everything as JSON, every issue included.", group="output")] = False
+    all: Annotated[bool, output("List every issue, not only the first few of each kind.")] = False
+    json: Annotated[bool, output("Print everything as JSON, every issue included.")] = False
 
 
-def run_check(arguments: list[str]) -> int:
-    example = "mprm check annotations/*.jsonl --image-root images/"
-    options = parsed(CheckCommand, arguments, command="check", example=example)
+@command(CheckCommand, "check", "annotations/*.jsonl --image-root images/")
+def run_check(options: CheckCommand) -> int:
     report = check(options.paths, options.narrowed(CheckConfig), progress=progress_bar)
     if options.json:
-        print(as_json(_check_summary(report)))
+        names = ("files", "records", "bad_records", "errors", "warnings")
+        summary = {name: getattr(report, f"n_{name}") for name in names}
+        issues = [{**asdict(issue), "level": "error" if issue.is_error else "warning"} for issue in report.issues]
+        print(as_json({**summary, "counts": report.counts, "issues": issues}))
     else:
         _print_check(report, list_all=options.all)
     return 1 if report.n_errors else 3 if report.n_warnings else 0
-
-
-def _check_summary(report: CheckReport) -> dict[str, object]:
-    return {
-        "files": report.n_files,
-        "records": report.n_records,
-        "bad_records": report.n_bad_records,
-        "errors": report.n_errors,
-        "warnings": report.n_warnings,
-        "counts": report.counts,
-        "issues": [{**asdict(issue), "level": "error" if issue.is_error else "warning"} for issue in report.issues],
-    }
 
 
 def _print_check(report: CheckReport, *, list_all: bool) -> None:
@@ -75,26 +63,22 @@ def _print_check(report: CheckReport, *, list_all: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertCommand(ConvertConfig):
-    __doc__ = ConvertConfig.__doc__
-
     paths: Paths
-    out: Annotated[str, Option("File for the converted rollouts.", "FILE", group="output")]
+    out: Annotated[str, output("File for the converted rollouts.", "FILE")]
     json: Json = False
 
 
-def run_convert(arguments: list[str]) -> int:
-    example = "mprm convert bis10.jsonl --to trl --out bis10_trl.jsonl"
-    options = parsed(ConvertCommand, arguments, command="convert", example=example)
+@command(ConvertCommand, "convert", "bis10.jsonl --to trl --out bis10_trl.jsonl")
+def run_convert(options: ConvertCommand) -> None:
     summary = convert(options.paths, options.out, options.narrowed(ConvertConfig), progress=progress_bar)
     if options.json:
-        print(as_json(asdict(summary)))
-        return 0
+        print(as_json(summary))
+        return
     print(f"{counted(summary.n_records, 'record')} read, {counted(summary.n_rollouts, 'rollout')} in {summary.out}.")
     if summary.n_dropped:
         print(f"{counted(summary.n_dropped, 'bad record')} dropped, each with its reason in {summary.dropped_to}.")
     for kind, n in summary.warnings.items():
         print(f"{counted(n, 'warning')} of {kind}: see mprm check.")
-    return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +89,10 @@ class QuickstartCommand(Config):
     force: Force = False
 
 
-def run_quickstart(arguments: list[str]) -> int:
-    options = parsed(QuickstartCommand, arguments, command="quickstart", example="mprm quickstart .")
+@command(QuickstartCommand, "quickstart", ".")
+def run_quickstart(options: QuickstartCommand) -> None:
     paths = quickstart(options.folder, force=options.force)
     for path in paths:
         print(f"{path}: {len(path.read_bytes().splitlines())} rollouts")
     folder = paths[0].parent
     print(f"Images are in {folder.parent / 'images'}.\nNext: mprm stats {shlex.quote(str(folder))}")
-    return 0

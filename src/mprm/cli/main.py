@@ -16,18 +16,15 @@ COMMANDS = {
     "check": ("mprm.cli.data:run_check", "find every issue in a corpus, with file and line"),
     "stats": ("mprm.cli.corpus:run_stats", "the paper's statistics tables, per source and overall"),
     "score": ("mprm.cli.corpus:run_score", "one row a rollout: its label counts, R, mixture and BIS"),
-    "select": ("mprm.cli.select:run", "keep the rollouts that teach the most"),
+    "select": ("mprm.cli.select:run_select", "keep the rollouts that teach the most"),
     "convert": ("mprm.cli.data:run_convert", "convert a corpus to another format"),
-    "train": ("mprm.cli.train:run", "from rollouts to a process reward model"),
-    "evaluate": ("mprm.cli.evaluate:run", "how well a model tells correct steps from incorrect ones"),
+    "train": ("mprm.cli.models:run_train", "from rollouts to a process reward model"),
+    "evaluate": ("mprm.cli.models:run_evaluate", "how well a model tells correct steps from incorrect ones"),
     "sample": ("mprm.cli.annotate:run_sample", "candidate solutions of questions, from a policy"),
-    "rerank": ("mprm.cli.rerank:run", "choose the best of N candidates by step scores"),
-    "report": ("mprm.cli.report:run", "one offline page on a corpus, its selection and its runs"),
-    "convert-internvl": (
-        "mprm.cli.convert_internvl:run",
-        "a published InternVL2.5 checkpoint for transformers",
-    ),
-    "theory": ("mprm.cli.theory:run", "the paper's model of Monte-Carlo labels, fitted to a corpus"),
+    "rerank": ("mprm.cli.models:run_rerank", "choose the best of N candidates by step scores"),
+    "report": ("mprm.cli.corpus:run_report", "one offline page on a corpus, its selection and its runs"),
+    "convert-internvl": ("mprm.cli.models:run_internvl", "a published InternVL2.5 checkpoint for transformers"),
+    "theory": ("mprm.cli.corpus:run_theory", "the paper's model of Monte-Carlo labels, fitted to a corpus"),
     "quickstart": ("mprm.cli.data:run_quickstart", "write a small annotated corpus, to try every stage on"),
 }
 """Where each command lives, and what it is for."""
@@ -74,10 +71,9 @@ MPRM = Program(
 )
 
 
-def main(argv: list[str] | None = None) -> None:
+def main() -> None:
     """Run the command line and exit."""
-    arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(run(arguments))
+    sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str], program: Program = MPRM) -> int:
@@ -105,9 +101,6 @@ def run(arguments: list[str], program: Program = MPRM) -> int:
         code = int(getattr(importlib.import_module(module), function)(arguments[1:]))
         sys.stdout.flush()
         return code
-    except MprmError as error:
-        print(f"{command}: {_shown(error)}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt as interrupt:
         print(f"{command}: interrupted; nothing half-written was left under a final name", file=sys.stderr)
         if str(interrupt):  # how to go on
@@ -119,16 +112,12 @@ def run(arguments: list[str], program: Program = MPRM) -> int:
         # the reader of our output went away, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:
-        print(f"{command}: {_shown(error)}", file=sys.stderr)
-        return 1
+    except (MprmError, OSError) as error:
+        from mprm.data.output import printable
 
-
-def _shown(error: Exception) -> str:
-    """The message, line by line, without anything from data that could steer the terminal."""
-    from mprm.data.output import printable
-
-    return "\n".join(map(printable, str(error).split("\n")))
+        # line by line, without anything from data that could steer the terminal
+        print(f"{command}:", "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from mprm.cli.arguments import as_json, parsed, show_warnings
-from mprm.config import DryRun, Force, Json, Option, Paths
+from mprm.cli.arguments import as_json, command, show_warnings
+from mprm.config import DryRun, Force, Json, Paths, output
 from mprm.errors import ConfigError, counted
 from mprm.progress import progress_bar
 from mprm.selection.select import SelectConfig, select
@@ -17,22 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SelectCommand(SelectConfig):
-    __doc__ = SelectConfig.__doc__
-
     paths: Paths
-    out: Annotated[str | None, Option("File for the one subset.", "FILE", group="output")] = None
-    out_dir: Annotated[
-        str | None, Option("Folder for the subsets, one file for each strategy and rho.", "DIR", group="output")
-    ] = None
-    by_source: Annotated[
-        bool, Option("Under --out-dir: one folder a subset, with one file a source.", group="output")
-    ] = False
+    out: Annotated[str | None, output("File for the one subset.", "FILE")] = None
+    out_dir: Annotated[str | None, output("Folder for the subsets, one file a strategy and rho.", "DIR")] = None
+    by_source: Annotated[bool, output("Under --out-dir: one folder a subset, with one file a source.")] = False
     dry_run: DryRun = False
     force: Force = False
     json: Json = False
 
     def __post_init__(self) -> None:
-        """Check where the subsets go, before anything is read."""
         super().__post_init__()
         if (self.out is None) == (self.out_dir is None) and not self.dry_run:
             raise ConfigError("name either --out FILE or --out-dir DIR (or --dry-run)")
@@ -45,38 +38,34 @@ class SelectCommand(SelectConfig):
             raise ConfigError("--by-source writes a folder; name --out-dir instead of --out")
 
 
-def run(arguments: list[str]) -> int:
-    example = "mprm select annotations/*.jsonl --strategy bis --rho 0.10 --alpha 0.05 --seed 0 --out bis10.jsonl"
-    options = parsed(SelectCommand, arguments, command="select", example=example)
+@command(SelectCommand, "select", "annotations/*.jsonl --strategy bis --rho 0.10 --alpha 0.05 --out bis10.jsonl")
+def run_select(options: SelectCommand) -> None:
     from mprm.data.convert import target_for
     from mprm.data.output import check_output_name, reserved
     from mprm.data.records import container_of
 
+    out, out_dir = (None, None) if options.dry_run else (options.out, options.out_dir)
     outs: list[str] = []
-    if options.out is not None and not options.dry_run:
-        check_output_name(options.out)
-        target_for(options.to, container_of(options.out), options.tau)
-        outs = [options.out]
-    elif options.out_dir is not None and not options.dry_run:
-        outs = options.outputs(options.out_dir, by_source=options.by_source)
+    if out is not None:
+        check_output_name(out)
+        target_for(options.to, container_of(out), options.tau)
+        outs = [out]
+    elif out_dir is not None:
+        outs = options.outputs(out_dir, by_source=options.by_source)
     written: list[Written] = []
     with reserved(outs, force=options.force):
         selection = select(options.paths, options.narrowed(SelectConfig), progress=progress_bar)
-        if options.dry_run:
-            pass
-        elif options.out is not None:
-            written = [selection.write(options.out, force=options.force, progress=progress_bar)]
-        elif options.out_dir is not None:
-            written = selection.write_all(
-                options.out_dir, by_source=options.by_source, force=options.force, progress=progress_bar
-            )
+        how: Any = {"force": options.force, "progress": progress_bar}
+        if out is not None:
+            written = [selection.write(out, **how)]
+        elif out_dir is not None:
+            written = selection.write_all(out_dir, by_source=options.by_source, **how)
     if options.json:
         print(as_json(_summary(selection, written)))
     else:
         _print(selection, written)
         for subset in selection.subsets:
             show_warnings("select", subset.warnings, of=subset.name if len(selection.subsets) > 1 else "")
-    return 0
 
 
 def _summary(selection: Selection, written: list[Written]) -> dict[str, object]:
@@ -138,22 +127,15 @@ def _print_table(selection: Selection) -> None:
     ]
     for subset in subsets:
         every.append(("all" if is_one else subset.name, n_read, n_dropped, total(subset.statistics), corpus))
-    rows = [
-        [
-            name,
-            f"{kept.n_rollouts:,}",
-            f"{read:,}",
-            f"{dropped:,}",
-            *(f"{c.cell(kept)} ({c.cell(full)})" for c in shown),
-        ]
-        for name, read, dropped, kept, full in every
-    ]
-    heads = ["source" if is_one else "subset", "kept", "read", "dropped", *(column.head for column in shown)]
-    if not n_dropped:
-        heads, rows = [*heads[:3], *heads[4:]], [[*row[:3], *row[4:]] for row in rows]
+    n_counts = 3 if n_dropped else 2
+    heads = ["source" if is_one else "subset", *("kept", "read", "dropped")[:n_counts]]
+    rows = []
+    for name, read, dropped, kept, full in every:
+        counts = [f"{n:,}" for n in (kept.n_rollouts, read, dropped)[:n_counts]]
+        rows.append([name, *counts, *(f"{column.cell(kept)} ({column.cell(full)})" for column in shown)])
     show_summary(
         f"{subsets[0].name if is_one else 'Subsets'}: kept (the corpus in brackets)",
-        heads,
+        [*heads, *(column.head for column in shown)],
         rows,
         optional=("error steps", "dropped", "read", "tied at α", "avg MC", "steps", "words/step"),
         total_last=is_one,

@@ -12,62 +12,38 @@ from mprm.data.output import printable
 if TYPE_CHECKING:
     from mprm.data.output import Table
 
+Cells = Sequence[str]
+Rows = Sequence[Cells]
 SCREEN_MARGIN = 14
 """Lines of a screen that are not the sources' of a table: its head, its total, what is printed after it."""
+TEX = {"\\": r"\textbackslash{}", "α": r"$\alpha$", "–": "--", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_"}
 
 
-def rich_table(
-    title: str,
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    left: Sequence[int] = (0,),
-    total_last: bool = True,
-) -> Any:
+def rich_table(title: str, heads: Cells, rows: Rows, *, left: Sequence[int] = (0,), total_last: bool = True) -> Any:
     """A table for the terminal: text columns left, numbers right, the total below a line; data cannot style it."""
     from rich import box
     from rich.cells import cell_len
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    title_text = Text(printable(title), style="bold")
-    table = RichTable(
-        title=title_text, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False
-    )
+    layout: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
+    table = RichTable(title=Text(printable(title), style="bold"), title_justify="left", **layout)
     cells = [[printable(cell) for cell in row] for row in rows]
-    for number, head in enumerate(heads):
-        # numbers are never cut; heads are, at a stroke or their last space
-        whole = printable(head)
-        broken = whole.replace("/", "/\n") if "/" in whole else "\n".join(whole.rsplit(" ", 1))
+    for number, head in enumerate(map(printable, heads)):
         is_text = number in left
+        if not is_text:  # numbers are never cut; their heads are, at a stroke or their last space
+            head = head.replace("/", "/\n") if "/" in head else "\n".join(head.rsplit(" ", 1))
         is_whole = number == 0 or not is_text
-        shown_head = whole if is_text else broken
-        table.add_column(
-            Text(shown_head),
-            justify="left" if is_text else "right",
-            no_wrap=is_whole,
-            min_width=max(map(cell_len, [*shown_head.split("\n"), *(row[number] for row in cells)]))
-            if is_whole
-            else None,
-        )
+        width = max(map(cell_len, [*head.split("\n"), *(row[number] for row in cells)])) if is_whole else None
+        table.add_column(Text(head), justify="left" if is_text else "right", no_wrap=is_whole, min_width=width)
+    total = len(rows) - 1 if total_last else None
     for number, row in enumerate(cells):
-        is_last = number == len(rows) - 1
-        table.add_row(
-            *map(Text, row),
-            style="bold" if is_last and total_last else None,
-            end_section=total_last and number == len(rows) - 2,
-        )
+        style = "bold" if number == total else None
+        table.add_row(*map(Text, row), style=style, end_section=number + 1 == total)
     return table
 
 
-def show_table(
-    title: str,
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    left: Sequence[int] = (0,),
-    total_last: bool = True,
-) -> None:
+def show_table(title: str, heads: Cells, rows: Rows, *, left: Sequence[int] = (0,), total_last: bool = True) -> None:
     """Print a table; where it is too wide, as several tables that repeat the first column."""
     console, start = _console(), 1
     while start < len(heads):
@@ -88,14 +64,7 @@ def show_table(
         start = end
 
 
-def show_summary(
-    title: str,
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    optional: Sequence[str],
-    total_last: bool = True,
-) -> None:
+def show_summary(title: str, heads: Cells, rows: Rows, *, optional: Sequence[str], total_last: bool = True) -> None:
     """Print a table on one screen.
 
     Of the ``optional`` columns those are shown that fit, the first ones first; of the rows above a total, where a
@@ -136,22 +105,14 @@ def _fits(console: Any, table: Any) -> bool:
     return bool(console.measure(table, options=wide).minimum <= console.width)  # columns of text can be wrapped
 
 
-def latex_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def latex_table(heads: Cells, rows: Rows) -> str:
     """The table in LaTeX, for booktabs."""
-    body = [" & ".join(map(_tex, row)) + r" \\" for row in rows]
+    signs = str.maketrans(TEX)
+    head, *body = (" & ".join(printable(cell).translate(signs) for cell in row) + r" \\" for row in (heads, *rows))
     if len(body) > 1:
         body.insert(-1, r"\midrule")
-    head = [rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}", r"\toprule", " & ".join(map(_tex, heads)) + r" \\"]
-    return "\n".join([*head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"])
-
-
-def _tex(text: str) -> str:
-    text = printable(text)
-    for sign, command in (("\\", r"\textbackslash{}"), ("α", r"$\alpha$"), ("–", "--")):
-        text = text.replace(sign, command)
-    for sign in "&%#_":
-        text = text.replace(sign, "\\" + sign)
-    return text
+    begin = rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}"
+    return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"])
 
 
 def _console() -> Any:

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 from mprm._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from mprm.training.batches import BatchPlan as BatchPlan
-    from mprm.training.config import TrainConfig as TrainConfig
-    from mprm.training.dataset import TrainingSet as TrainingSet, prepare as prepare, step_labels as step_labels
-    from mprm.training.train import Trained as Trained, leave_process_group as leave_process_group, train as train
+    from mprm.training.dataset import step_labels as step_labels
+    from mprm.training.train import TrainConfig as TrainConfig, Trained as Trained, train as train
     from mprm.training.trainer import curve_point as curve_point, step_loss_sum as step_loss_sum
 
 __getattr__ = lazy_exports(__name__)

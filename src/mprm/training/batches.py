@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +33,6 @@ class BatchPlan:
 
     @property
     def n_optimizer_steps(self) -> int:
-        """T = ⌈N/B⌉."""
         return math.ceil(len(self.lengths) / self.batch_size)
 
     @property
@@ -69,8 +67,8 @@ class BatchPlan:
 
     def max_tokens(self, batch: list[int]) -> int:
         """Tokens of the global batch's largest micro-batch, padding counted."""
-        real = [[index for index in some if index >= 0] for ranks in self.micro_batches(batch) for some in ranks]
-        return max(len(some) * int(self.lengths[some].max()) for some in real if some)
+        filled = [some for ranks in self.micro_batches(batch) for some in ranks if some[0] >= 0]
+        return max(len(some) * int(self.lengths[some].max()) for some in filled)
 
 
 def _even_cuts(lengths: list[int], n_groups: int, world_size: int) -> list[int]:
@@ -112,11 +110,12 @@ class RankBatches:
         return sum(self.plan.n_rounds_of(len(batch)) for batch in self.plan.global_batches())
 
 
-class Pack(NamedTuple):
+@dataclass(slots=True)
+class Pack:
     """Rollouts in one sequence, and its tokens."""
 
     n_tokens: int
-    rollouts: tuple[int, ...]
+    rollouts: list[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,22 +138,22 @@ class PackedPlan(BatchPlan):
         """The global batch as packs by round and rank, those of similar size in a round, the largest first."""
         packs = _packed(self.by_problem(batch), self.n_rounds_of(len(batch)) * self.world_size)
         shortest = min(batch, key=lambda index: (self.lengths[index], index))
-        filled = [list(pack.rollouts) or [~shortest] for pack in packs]
+        filled = [pack.rollouts or [~shortest] for pack in packs]
         return [filled[start : start + self.world_size] for start in range(0, len(filled), self.world_size)]
 
     def by_problem(self, batch: Sequence[int]) -> list[Pack]:
         """The rollouts of each problem, as many together as fit into a pack; the largest first."""
         packs: list[Pack] = []
-        last: dict[int, int] = {}  # the pack that a problem's next rollout may join
+        last: dict[int, Pack] = {}  # the pack that a problem's next rollout may join
         for index in sorted(batch, key=lambda index: (-self.lengths[index], index)):
             problem, length = int(self.problems[index]), int(self.lengths[index])
             n_own = length - int(self.n_shared[index])
-            if problem in last and packs[last[problem]].n_tokens + n_own <= self.pack_tokens:
-                pack = packs[last[problem]]
-                packs[last[problem]] = Pack(pack.n_tokens + n_own, (*pack.rollouts, index))
+            if problem in last and last[problem].n_tokens + n_own <= self.pack_tokens:
+                last[problem].n_tokens += n_own
+                last[problem].rollouts.append(index)
             else:
-                last[problem] = len(packs)
-                packs.append(Pack(length, (index,)))
+                last[problem] = Pack(length, [index])
+                packs.append(last[problem])
         return sorted(packs, key=lambda pack: (-pack.n_tokens, pack.rollouts))
 
     def fewest_rounds(self, batches: Sequence[Sequence[int]], *, at_least: int) -> int:
@@ -170,10 +169,10 @@ class PackedPlan(BatchPlan):
 
 def _packed(groups: Sequence[Pack], n_packs: int) -> list[Pack]:
     """So many packs, the largest first: each next group goes where the fewest tokens are."""
-    bins: list[tuple[int, int, tuple[int, ...]]] = [(0, number, ()) for number in range(n_packs)]
+    bins: list[tuple[int, int, list[int]]] = [(0, number, []) for number in range(n_packs)]
     for group in groups:
         n_tokens, number, rollouts = bins[0]
-        heapq.heapreplace(bins, (n_tokens + group.n_tokens, number, (*rollouts, *group.rollouts)))
+        heapq.heapreplace(bins, (n_tokens + group.n_tokens, number, rollouts + group.rollouts))
     return [Pack(n_tokens, rollouts) for n_tokens, _, rollouts in sorted(bins, key=lambda pack: (-pack[0], pack[1]))]
 
 

@@ -24,9 +24,10 @@ from mprm.errors import DataError
 from mprm.models.families import NO_IMAGES
 from mprm.models.prefix_tree import collate_tree
 from mprm.models.prompt import Prompt, PromptEncoder, TokenizedChain
-from mprm.progress import Progress, silent
+from mprm.progress import Progress
 from mprm.selection.scan import pack_row
 from mprm.selection.stats import ROW_TYPE, LabelCounts
+from mprm.training.train import TrainConfig
 
 IGNORED = -100.0
 """The label of a step that has no part in the loss."""
@@ -48,15 +49,7 @@ DROPPED, BROKEN_IMAGES = "dropped.jsonl", "broken_images.txt"
 
 
 def step_labels(scores: Sequence[float], *, tau: float = 0.0, soft: bool = False) -> list[float]:
-    """The target of each step: 1 where its score is strictly above ``tau``, else 0; the score itself when soft.
-
-    Examples
-    --------
-    >>> step_labels([0.875, 0.0625, 0.0], tau=0.0625)
-    [1.0, 0.0, 0.0]
-    >>> step_labels([0.875, 0.0625, 0.0], soft=True)
-    [0.875, 0.0625, 0.0]
-    """
+    """The target of each step: 1 where its score is strictly above ``tau``, else 0; the score itself when soft."""
     return list(map(float, scores)) if soft else [float(score > tau) for score in scores]
 
 
@@ -64,12 +57,9 @@ def prepare(
     corpus: Corpus,
     encoder: PromptEncoder,
     path: Path,
-    *,
-    tau: float = 0.0,
-    soft: bool = False,
-    skip_bad: bool = False,
-    dropped: DroppedRecords | None = None,
-    progress: Progress = silent,
+    config: TrainConfig,
+    dropped: DroppedRecords,
+    progress: Progress,
 ) -> tuple[dict[str, Any], LabelCounts]:
     """Write the training set that every rank and data worker maps into memory; returns its counts, and its labels'.
 
@@ -78,12 +68,11 @@ def prepare(
     All missing and broken images are found before anything is trained on; without ``skip_bad`` they stop the run
     together, and the list of all of them is written beside the file.
     """
-    dropped, sources = dropped or DroppedRecords(), Counter[str]()
-    targets = set[float]()
-    counts = {"steps": 0, "positive_steps": 0, "steps_lost_to_truncation": 0, "rollouts_truncated": 0}
+    sources, targets = Counter[str](), set[float]()
+    counts = Counter(steps=0, positive_steps=0, steps_lost_to_truncation=0, rollouts_truncated=0)
     rows, numbers = bytearray(), dict[str, int]()
     image_errors: dict[str, str | None] = {}
-    located = corpus.located(on_bad=dropped if skip_bad else None)
+    located = corpus.located(on_bad=dropped if config.skip_bad else None)
 
     @lru_cache(maxsize=ROWS)  # the rollouts of a problem follow each other
     def prompt_of(question: str, images: tuple[str, ...]) -> tuple[Prompt, int]:
@@ -113,7 +102,7 @@ def prepare(
             batch_rows = []
             for entry, tokenized in zip(batch, pool.map(tokenize, batch), strict=True):
                 if isinstance(tokenized, str):
-                    if skip_bad:
+                    if config.skip_bad:
                         drop(entry, "image_broken", tokenized)
                     continue
                 chain, n_prompt = tokenized
@@ -122,34 +111,24 @@ def prepare(
                     reason = f"no step is left of {chain.n_steps} within {encoder.max_length:,} tokens"
                     drop(entry, "no_step_left", reason)
                     continue
-                labels = step_labels(rollout.scores[:n_kept], tau=tau, soft=soft)
+                scores = rollout.scores[:n_kept]
+                labels = step_labels(scores, tau=config.tau, soft=config.soft)
                 problem = int(problem_key(rollout.question, rollout.images)[:15], 16)
-                batch_rows.append(
-                    {
-                        "input_ids": chain.input_ids,
-                        "prm_positions": chain.prm_positions,
-                        "labels": labels,
-                        "images": chain.images,
-                        "image_sizes": chain.image_sizes,
-                        "location": location(entry.file, entry.line),
-                        "problem": problem,
-                        "n_prompt_tokens": n_prompt,
-                    }
-                )
+                tokens = chain.input_ids, chain.prm_positions, labels, chain.images, chain.image_sizes
+                values = *tokens, location(entry.file, entry.line), problem, n_prompt
+                batch_rows.append(dict(zip(SCHEMA.names, values, strict=True)))
                 number = numbers.setdefault(entry.source, len(numbers))
-                rows += pack_row([], rollout.scores[:n_kept], [], tau=tau, source=number, n_bytes=0)
+                rows += pack_row([], scores, [], tau=config.tau, source=number, n_bytes=0)
                 sources[entry.source] += 1
                 targets.update(labels)
-                counts["steps"] += n_kept
-                counts["positive_steps"] += sum(label > 0 for label in labels)
-                counts["steps_lost_to_truncation"] += chain.n_truncated
-                counts["rollouts_truncated"] += chain.n_truncated > 0
+                counts.update(steps=n_kept, positive_steps=sum(label > 0 for label in labels))
+                counts.update(steps_lost_to_truncation=chain.n_truncated, rollouts_truncated=chain.n_truncated > 0)
             if batch_rows:
                 writer.write_batch(pa.RecordBatch.from_pylist(batch_rows, SCHEMA))
     if len(dropped):
         dropped.write(str(path.parent / DROPPED))
     broken = {error for error in image_errors.values() if error}
-    if broken and not skip_bad:
+    if broken and not config.skip_bad:
         everything = path.parent / BROKEN_IMAGES
         everything.write_text("\n".join(sorted(broken)) + "\n", encoding="utf-8")
         raise DataError(
@@ -163,9 +142,8 @@ def prepare(
     if len(targets) == 1:
         kind = "positive" if counts["positive_steps"] else "negative"
         raise DataError(
-            f"{files}: all {counts['steps']:,} steps are {kind} (target"
-            f" {targets.pop():g}); expected both labels: a model would learn one answer to everything. Add rollouts"
-            " with the other label, or choose another --tau."
+            f"{files}: all {counts['steps']:,} steps are {kind} (target {targets.pop():g}); expected both labels: a"
+            " model would learn one answer to everything. Add rollouts with the other label, or choose another --tau."
         )
     summary = {"rollouts": sources.total(), **counts, "by_source": dict(sources), "dropped": dropped.counts}
     return summary, LabelCounts(np.frombuffer(rows, ROW_TYPE), [], list(numbers))

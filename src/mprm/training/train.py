@@ -10,29 +10,39 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from mprm.config import EngineOptions, takes
+from mprm.config import (
+    MAX_LENGTH,
+    NEGATIVE,
+    POSITIVE,
+    Alpha,
+    CorpusOptions,
+    EngineOptions,
+    ImageRoot,
+    PromptLayout,
+    StrategyName,
+    Stratify,
+    Tau,
+    compute,
+    evaluation,
+    labels,
+    output,
+    selection,
+    takes,
+    training,
+)
 from mprm.data.corpus import Corpus, open_corpus
 from mprm.data.engine import make_engine
-from mprm.data.output import DroppedRecords, InputHashes, atomic_write, hash_file, printable
+from mprm.data.output import DroppedRecords, InputHashes, _sync, atomic_write, hash_file, printable
 from mprm.errors import ConfigError, MprmError, OutputExistsError
-from mprm.models.checkpoint import (
-    OLD_PRM_CONFIG,
-    PRM_CONFIG,
-    PRMConfig,
-    checkpoints,
-    need_torch,
-    prm_config_path,
-    read_prm_config,
-)
+from mprm.models.checkpoint import PRMConfig, checkpoints, need_torch, prm_config_path, read_prm_config
 from mprm.models.prm import PRM
 from mprm.progress import Progress, silent
 from mprm.selection.select import select
 from mprm.selection.stats import label_warnings, statistics_by_source
-from mprm.training.config import TrainConfig
 
 FREE_TO_CHANGE = {
     *("per_device", "pack", "device", "image_root", "dataloader_workers", "report_to", "out", "model"),
@@ -42,6 +52,89 @@ FREE_TO_CHANGE = {
 rollouts are compared by their content."""
 DISK_FULL = ("PytorchStreamWriter", "No space left", "File too large", "quota exceeded")
 """How libraries say it that raise no OSError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(CorpusOptions):
+    """Everything that decides what a training run makes."""
+
+    model: Annotated[str, training("Folder of a Qwen2.5-VL, InternVL or causal language model to start from.", "DIR")]
+    out: Annotated[str, output("Folder of the run; at the end it holds the model.", "DIR")]
+    image_root: ImageRoot = None
+    tau: Tau = 0.0
+    soft: Annotated[bool, labels("Train on the Monte Carlo scores themselves instead of hard labels.")] = False
+    positive: Annotated[str, labels("Token of a correct step.", "TOKEN")] = POSITIVE
+    negative: Annotated[str, labels("Token of an incorrect step.", "TOKEN")] = NEGATIVE
+    strategy: Annotated[StrategyName | None, selection("Select a subset first, by this strategy.")] = None
+    rho: Annotated[float | None, selection("Fraction kept of each source. (default: 0.1)", above=0, at_most=1)] = None
+    alpha: Alpha = 0.05
+    stratify: Stratify = None
+    select_seed: Annotated[int, selection("Seed of the selection.", at_least=0)] = 0
+    learning_rate: Annotated[float, training("Peak learning rate.", at_least=0)] = 1e-5
+    beta1: Annotated[float, training("AdamW's beta1.", at_least=0, below=1)] = 0.9
+    beta2: Annotated[float, training("AdamW's beta2.", at_least=0, below=1)] = 0.999
+    epsilon: Annotated[float, training("AdamW's epsilon.", above=0)] = 1e-8
+    weight_decay: Annotated[float, training("Weight decay.", at_least=0)] = 0.05
+    warmup: Annotated[float, training("Share of warm-up steps, before a cosine to 0.", at_least=0, below=1)] = 0.05
+    max_grad_norm: Annotated[float, training("Norm to clip gradients to; 0 = never.", at_least=0)] = 1.0
+    batch_size: Annotated[int, training("Rollouts in an optimizer step, over all devices.", at_least=1)] = 512
+    epochs: Annotated[int, training("Passes over the data.", at_least=1)] = 1
+    max_length: Annotated[int, training("Tokens that a rollout is truncated to.", at_least=1)] = MAX_LENGTH
+    prompt_layout: Annotated[
+        PromptLayout,
+        training("user: all in the user's turn; paper: as its code; chat: steps in the assistant's turn."),
+    ] = "user"
+    seed: Annotated[int, training("Random seed.", at_least=0, below=2**32)] = 0
+    lora_rank: Annotated[int, training("Rank of LoRA adapters; 0 = train all weights.", at_least=0)] = 0
+    lora_alpha: Annotated[int | None, training("Scale of the adapters. (default: twice the rank)")] = None
+    min_pixels: Annotated[int | None, training("Qwen2.5-VL: fewest image pixels. (default: 784)", at_least=1)] = None
+    max_pixels: Annotated[int | None, training("Qwen2.5-VL: most image pixels. (default: 200704)", at_least=1)] = None
+    max_patches: Annotated[int | None, training("InternVL: most tiles a question. (default: 6)", at_least=1)] = None
+    benchmark: Annotated[tuple[str, ...], evaluation("Labelled steps to score during training.", "FILE")] = ()
+    benchmark_root: Annotated[str | None, evaluation("Folder of its images; else the image root.", "DIR")] = None
+    eval_every: Annotated[int, evaluation("Optimizer steps between scorings of it.", at_least=0)] = 0
+    per_device: Annotated[int, compute("Mean rollouts in a micro-batch; the result is the same.", at_least=1)] = 2
+    pack: Annotated[
+        Literal["tree", "none"],
+        compute("tree: no padding, one prompt for the rollouts of a problem; none: padded. The result is the same."),
+    ] = "tree"
+    precision: Annotated[
+        Literal["auto", "bf16", "float32", "pure-bf16"],
+        compute("bf16 keeps float32 weights; pure-bf16 halves memory and loses small changes."),
+    ] = "auto"
+    sharding: Annotated[Literal["none", "fsdp", "zero3"], compute("Shard model and optimizer over devices.")] = "none"
+    gradient_checkpointing: Annotated[
+        bool, compute("Keep activations instead of recomputing them in backward: faster, more memory.")
+    ] = True
+    attention: Annotated[str | None, compute("Attention implementation, by transformers' name.", "NAME")] = None
+    dataloader_workers: Annotated[int, compute("Processes a device that load images.", at_least=0)] = 4
+    device: Annotated[Literal["auto", "cpu"], compute("Where to train; CUDA_VISIBLE_DEVICES picks a GPU.")] = "auto"
+    save_every: Annotated[int, output("Optimizer steps between checkpoints; 0 = by time alone.", at_least=0)] = 100
+    save_every_min: Annotated[
+        float, output("Minutes after which a checkpoint is due anyway; 0 = never.", "MINUTES", at_least=0)
+    ] = 15.0
+    save_total_limit: Annotated[int, output("Checkpoints kept besides the model.", at_least=1)] = 2
+    max_optimizer_steps: Annotated[
+        int | None, output("Stop after so many optimizer steps, to be resumed later.", at_least=1)
+    ] = None
+    report_to: Annotated[tuple[str, ...], output("Loggers, as tensorboard, wandb, none.", "NAME")] = ("tensorboard",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.soft and self.tau:
+            raise ConfigError("soft labels have no threshold; leave out tau or soft")
+        for name in ("rho", "stratify"):
+            if getattr(self, name) is not None and self.strategy is None:
+                raise ConfigError(f"{name} is for a selection, and strategy does not say how to select")
+        if bool(self.eval_every) != bool(self.benchmark):
+            raise ConfigError("eval-every and benchmark go together: name both or neither")
+        if self.lora_alpha is not None and not self.lora_rank:
+            raise ConfigError("lora-alpha scales adapters, and lora-rank says that there are none")
+
+    @property
+    def image_settings(self) -> dict[str, int]:
+        names = ("min_pixels", "max_pixels", "max_patches")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +162,13 @@ def train(
     progress: Progress = silent,
     **options: Any,
 ) -> Trained:
-    """Train a process reward model on annotated rollouts.
+    """Train a process reward model on annotated rollouts: whatever `mprm.open_corpus` takes.
 
     Every rank of a distributed launch calls it alike. The first prepares the data. At the end ``out`` holds the model
     and ``prm_config.json``, which says how it was trained.
 
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes: a corpus, or a subset that ``mprm select`` wrote.
-    config, options
-        A `TrainConfig`, its fields as keywords, or both; keywords win.
-    resume
-        Continue from the last complete checkpoint in ``out``; from the start where there is none.
-    force
-        Replace a run that is in ``out``, once the new one is finished.
+    ``resume`` continues from the last complete checkpoint in ``out``, or starts where there is none; ``force``
+    replaces a run that is in ``out``, once the new one is finished.
     """
     config = TrainConfig.of(config, options)
     need_torch()
@@ -108,14 +193,14 @@ def train(
     try:
         with arguments.main_process_first(local=False, desc="preparing the data"):
             if is_first:
-                _prepare(corpus, config, run_dir, prm, resume=resume, progress=progress)
+                _prepare(corpus, run_dir, prm, resume=resume, progress=progress)
         prm.config = replace(prm.config, data=read_json(run_dir.summary))
         if resume and run_dir.is_finished:
             return Trained(config.out, 0, True, is_first, None, prm.config.data)
-        return run_trainer(config, run_dir, prm, progress, is_first=is_first, world_size=arguments.world_size)
+        return run_trainer(run_dir, prm, progress, is_first=is_first, world_size=arguments.world_size)
     except Exception as error:
-        number = error.errno if isinstance(error, OSError) else None
-        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or any(words in str(error) for words in DISK_FULL):
+        is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if is_full or any(words in str(error) for words in DISK_FULL):
             what = f"the disk is full, and {run_dir.path} could not be written ({str(error).splitlines()[0]:.200})"
             raise MprmError(f"{what}. Free some space. {resume_hint(run_dir.path)}") from error
         raise
@@ -123,40 +208,29 @@ def train(
         run_dir.release()
 
 
-def _prepare(
-    corpus: Corpus, config: TrainConfig, run_dir: RunDir, prm: PRM, *, resume: bool, progress: Progress
-) -> None:
+def _prepare(corpus: Corpus, run_dir: RunDir, prm: PRM, *, resume: bool, progress: Progress) -> None:
     """Lock the folder and write the training set, unless an earlier start of this run has."""
     from mprm.training.dataset import prepare
 
+    config = run_dir.config
     entries = corpus.manifest_entries(InputHashes(corpus.files, make_engine(EngineOptions(), n_bytes=corpus.n_bytes)))
     identity = {"rollouts_xxh3_128": [entry["xxh3_128"] for entry in entries]}
     run_dir.lock({**identity, "base_fingerprint": prm.config.base_fingerprint}, resume=resume)
     if run_dir.summary.is_file():
         return
-    selected, dropped, warnings = None, DroppedRecords(), list[str]()
+    selected, dropped = None, DroppedRecords()
     if config.strategy is not None:
         names = ("strategy", "rho", "alpha", "tau", "stratify", "skip_bad")
         same = {name: value for name in names if (value := getattr(config, name)) is not None}
-        selection = select(corpus, seed=config.select_seed, **same)
-        subset = selection.write(str(run_dir.data / "selected.jsonl"), force=True)
-        written_as = None if selection.corpus.origins else config.format
+        chosen = select(corpus, seed=config.select_seed, **same)
+        subset = chosen.write(str(run_dir.data / "selected.jsonl"), force=True)
+        written_as = None if chosen.corpus.origins else config.format
         corpus = open_corpus(subset.paths[0], format=written_as, text_only=corpus.options.text_only)
         manifest = str(Path(subset.manifest).relative_to(run_dir.path))
-        dropped = selection.dropped
+        dropped, warnings = chosen.dropped, subset.subset.warnings
         selected = {"strategy": config.strategy, "rho": subset.subset.rho, "manifest": manifest}
-        warnings = subset.subset.warnings
-    counts, label_counts = prepare(
-        corpus,
-        prm.encoder,
-        run_dir.training_set,
-        tau=config.tau,
-        soft=config.soft,
-        skip_bad=config.skip_bad,
-        dropped=dropped,
-        progress=progress,
-    )
-    sync(run_dir.training_set)
+    counts, label_counts = prepare(corpus, prm.encoder, run_dir.training_set, config, dropped, progress)
+    _sync(run_dir.training_set)
     if selected is None:
         warnings = label_warnings(label_counts, statistics_by_source(label_counts, alpha=config.alpha))
     for warning in warnings:  # before hours of training, not after
@@ -205,20 +279,12 @@ class RunDir:
         for name in [] if resume else inputs:
             if Path(name).resolve().is_relative_to(self.path.resolve()):
                 raise ConfigError(f"{name} is in {self.path}, the folder of the run; choose another --out")
-        if not self.path.exists() or not any(self.path.iterdir()):
-            return
         # what is there before train.json has its name
-        is_started = all(path.name == "lock" or path.name.startswith(".train.json.") for path in self.path.iterdir())
+        is_started = all(path.name == "lock" or path.name.startswith(".train.json.") for path in self.path.glob("*"))
         if not self.options.is_file() and not is_started:
-            raise ConfigError(
-                f"{self.path} is not empty and not the folder of a training run ({self.options.name} is not in it);"
-                " choose another --out"
-            )
+            raise ConfigError(f"{self.path} is not empty and not the folder of a training run; choose another --out")
         if self.summary.is_file() and not (resume or force):
-            raise OutputExistsError(
-                f"{self.path} exists already; continue with --resume, replace it with --force, or choose another"
-                " folder"
-            )
+            raise OutputExistsError(f"{self.path} exists already; continue with --resume, or replace it with --force")
 
     def lock(self, identity: dict[str, Any], *, resume: bool) -> None:
         """Lock the folder, for a new run or the same one as before.
@@ -241,9 +307,7 @@ class RunDir:
             if self.summary.is_file():
                 replaced = self.path.with_name(self.path.name + ".replaced")
                 if replaced.exists():
-                    raise ConfigError(
-                        f"{replaced} is in the way: an earlier --force was not finished; move or remove it"
-                    )
+                    raise ConfigError(f"{replaced} is in the way: an earlier --force was not finished; move it")
                 self._replaced = self.path.rename(replaced)
                 print(f"the earlier run is kept in {replaced} until this one is finished", file=sys.stderr)
             else:
@@ -260,9 +324,7 @@ class RunDir:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._lock.close()
-            raise ConfigError(
-                f"another process is training in {self.path}; wait for it, or choose another --out"
-            ) from error
+            raise ConfigError(f"another process is training in {self.path}; choose another --out") from error
 
     def release(self) -> None:
         """Unlock the folder; the run that it replaced is removed once this one is finished."""
@@ -284,19 +346,12 @@ class RunDir:
     def take_model(self, folder: Path) -> None:
         """Move the model's files from the folder into that of the run, and force them onto the disk."""
         for path in folder.iterdir():
-            sync(path)
+            _sync(path)
             if (self.path / path.name).is_dir():
                 shutil.rmtree(self.path / path.name)
             path.replace(self.path / path.name)
-        sync(self.path)
+        _sync(self.path)
         folder.rmdir()
-
-
-def file_hashes(folder: Path) -> dict[str, int | str]:
-    """XXH3-128 of every file of a checkpoint but ``prm_config.json``."""
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    names = (PRM_CONFIG, OLD_PRM_CONFIG)
-    return {str(path.relative_to(folder)): hash_file(str(path)) for path in paths if path.name not in names}
 
 
 def _damage(folder: Path) -> str | None:
@@ -315,15 +370,6 @@ def _damage(folder: Path) -> str | None:
         if before != (path.stat().st_size if isinstance(before, int) else hash_file(str(path))):
             return f"{name} has changed since it was written"
     return None
-
-
-def sync(path: Path) -> None:
-    """Force a file, or the names in a folder, onto the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

@@ -28,11 +28,13 @@ from transformers.utils import logging
 from mprm.data.benchmarks import Benchmark, check_images_exist, check_images_readable, read_benchmark
 from mprm.data.engine import n_cores
 from mprm.data.images import image_folder
+from mprm.data.output import hash_file
 from mprm.errors import ConfigError, DataError, MissingDependencyError
 from mprm.evaluation.bootstrap import model_result
 from mprm.evaluation.metrics import step_counts
 from mprm.evaluation.scores import with_scores
 from mprm.models.checkpoint import (
+    PRM_CONFIG,
     SAFE,
     PRMConfig,
     check_complete,
@@ -44,11 +46,10 @@ from mprm.models.checkpoint import (
 from mprm.models.head import PRMModel, freeze_vision
 from mprm.models.prm import PRM, score_chains
 from mprm.models.prompt import PromptEncoder
-from mprm.progress import Progress, silent
+from mprm.progress import Advance, Progress, silent
 from mprm.training.batches import BatchPlan, RankBatches, packed_plan
-from mprm.training.config import TrainConfig
 from mprm.training.dataset import TrainingSet
-from mprm.training.train import RunDir, Trained, file_hashes
+from mprm.training.train import RunDir, TrainConfig, Trained
 
 LAUNCH = Path(__file__).parent / "launch"
 CURVE = "curve.jsonl"
@@ -74,9 +75,7 @@ def trainer_arguments(config: TrainConfig, plan: BatchPlan | None = None) -> Tra
     """Trainer's arguments; without a plan they only say how the run is launched, which loading weights depends on."""
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(Path(config.out) / "logs"))
     n_steps = 1 if plan is None else plan.n_optimizer_steps * config.epochs
-    is_bf16 = config.precision in ("bf16", "pure-bf16")
-    if config.precision == "auto":
-        is_bf16 = config.device != "cpu" and torch.cuda.is_available()
+    on_gpu = config.device != "cpu" and torch.cuda.is_available()
     arguments = TrainingArguments(
         output_dir=str(Path(config.out) / "checkpoints"),
         per_device_train_batch_size=config.per_device,
@@ -92,7 +91,7 @@ def trainer_arguments(config: TrainConfig, plan: BatchPlan | None = None) -> Tra
         lr_scheduler_type="cosine",
         # Trainer's first warm-up step has a learning rate of zero: a run of one step must not consist of it
         warmup_steps=min(math.ceil(config.warmup * n_steps), n_steps - 1),
-        bf16=is_bf16,
+        bf16=on_gpu if config.precision == "auto" else config.precision in ("bf16", "pure-bf16"),
         use_cpu=config.device == "cpu",
         gradient_checkpointing=config.gradient_checkpointing and config.sharding != "fsdp",
         gradient_checkpointing_kwargs={"use_reentrant": False},
@@ -105,15 +104,12 @@ def trainer_arguments(config: TrainConfig, plan: BatchPlan | None = None) -> Tra
         logging_nan_inf_filter=False,
         save_strategy="steps" if config.save_every else "no",
         save_steps=config.save_every or 1,
-        save_total_limit=None,  # `PRMTrainer` removes old checkpoints once the new one is complete
         report_to=_reporters(config.report_to),
         disable_tqdm=True,
         **_sharding(config),
     )
     if config.sharding != "none" and arguments.world_size == 1:
-        raise ConfigError(
-            f"sharding {config.sharding} splits a model over several processes; start them with torchrun"
-        )
+        raise ConfigError(f"sharding {config.sharding} splits a model over processes; start several with torchrun")
     if arguments.n_gpu > 1:
         raise ConfigError(
             f"this process sees {arguments.n_gpu} GPUs; start one process a GPU with torchrun --nproc-per-node"
@@ -182,8 +178,6 @@ def with_lora(model: Any, config: TrainConfig) -> Any:
     vision = tuple(path for path in (family.vision_tower_path, family.projector_path) if path)
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
     targets = [name for name in linear if not name.startswith(vision)]
-    if not targets:
-        raise ConfigError("the model has no linear layers that adapters could go on")
     lora = LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha if config.lora_alpha is not None else 2 * config.lora_rank,
@@ -200,27 +194,23 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
     loss_is_scaled_for_ga = True
     """The loss is divided by the steps of the whole global batch; the number of micro-batches has no part in it."""
 
-    def __init__(
-        self, prm: PRM, arguments: Any, plan: BatchPlan, examples: TrainingSet, save_total_limit: int
-    ) -> None:
+    def __init__(self, prm: PRM, arguments: Any, plan: BatchPlan, examples: TrainingSet, n_kept: int) -> None:
         super().__init__(prm.model, arguments, train_dataset=examples)
         self.model_accepts_loss_kwargs = True  # what older versions ask instead of loss_is_scaled_for_ga
-        self._prm, self._plan, self._examples, self._save_total_limit = prm, plan, examples, save_total_limit
+        self._prm, self._plan, self._n_kept = prm, plan, n_kept
         self._unchecked: list[tuple[torch.Tensor, list[str]]] = []
         self._batches_of = lru_cache(maxsize=1)(plan.global_batches)
         self.remove_callback(PrinterCallback)
 
     def get_train_dataloader(self) -> Any:
         """Micro-batches of this rank; not handed to Accelerate, which would repeat rollouts to fill the last."""
-        workers = self.args.dataloader_num_workers
         batches = RankBatches(self._plan, self.args.process_index)
         loader: Any = DataLoader(
-            self._examples,  # type: ignore[arg-type]
+            self.train_dataset,
             batch_sampler=batches,
             collate_fn=dict,  # what `TrainingSet` gives is a batch already
-            num_workers=workers,
+            num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.device.type == "cuda",
-            prefetch_factor=2 if workers else None,
         )
         loader.set_epoch = batches.set_epoch  # Trainer calls it where it is there
         return loader
@@ -228,21 +218,17 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[Any, Any]:
         """The micro-batches of the next optimizer step, and its number of steps."""
         epoch, step = divmod(self.state.global_step, self._plan.n_optimizer_steps)
-        n_steps = int(self._examples.n_steps[self._batches_of(epoch)[step]].sum())
+        n_steps = int(self.train_dataset.n_steps[self._batches_of(epoch)[step]].sum())
         # lazily: Trainer would load all of them first, with images gigabytes
         return _Lazy(epoch_iterator, num_batches), torch.tensor(n_steps, device=device)
 
-    def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *, num_items_in_batch: Any) -> Any:
         """The summed loss over the steps of the global batch; scaled up, as gradients are averaged over ranks."""
         inputs = dict(inputs)
         labels, locations = inputs.pop("labels"), inputs.pop("locations")
-        outputs = model(**inputs)
-        total = step_loss_sum(outputs["logits"], labels)
+        total = step_loss_sum(model(**inputs)["logits"], labels)
         self._unchecked.append((total.detach(), locations))
-        loss = total / num_items_in_batch * self.accelerator.num_processes
-        return (loss, outputs) if return_outputs else loss
+        return total / num_items_in_batch * self.accelerator.num_processes
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Trainer's; before the weights change, every loss of the optimizer step must be finite."""
@@ -280,28 +266,21 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            folder = Path(self.args.output_dir)
-            finish_checkpoint(self._prm, folder / f"checkpoint-{self.state.global_step}")
-            for old in checkpoints(folder.parent)[: -self._save_total_limit]:
+            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            complete_model(self._prm, folder)
+            paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != PRM_CONFIG]
+            hashes: dict[str, int | str] = {str(path.relative_to(folder)): hash_file(str(path)) for path in paths}
+            write_prm_config(folder, replace(self._prm.config, files=hashes))
+            for old in checkpoints(folder.parents[1])[: -self._n_kept]:
                 shutil.rmtree(old)
 
 
-def finish_checkpoint(prm: PRM, folder: Path, run_dir: RunDir | None = None) -> None:
-    """Write what it takes to load the weights; ``prm_config.json`` comes last, as the mark that all is there.
-
-    With ``run_dir``, the folder is the finished model, which is moved there.
-    """
+def complete_model(prm: PRM, folder: Path) -> None:
+    """Write what it takes to load the weights, but ``prm_config.json``, the mark that all is there."""
     prm.save_processor(folder)
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, and of no use without Trainer
-    mask = os.umask(0)
-    os.umask(mask)
     for path in folder.glob("*.safetensors"):  # written for their owner alone
-        path.chmod(0o666 & ~mask)
-    if run_dir is None:
-        write_prm_config(folder, replace(prm.config, files=file_hashes(folder)))
-    else:
-        run_dir.take_model(folder)
-        write_prm_config(run_dir.path, prm.config)
+        shutil.copymode(folder / "tokenizer_config.json", path)
 
 
 @dataclass(frozen=True)
@@ -380,16 +359,13 @@ def curve_point(benchmark: Benchmark, scores: dict[Any, list[float]]) -> dict[st
 
 
 class ReportProgress(TrainerCallback):  # type: ignore[misc]
-    """Advances a bar by optimizer steps, on the first process alone; ``context`` closes it, also on failure."""
+    """Advances a bar by optimizer steps."""
 
-    def __init__(self, progress: Progress, context: ExitStack, last_step: int | None) -> None:
-        self._progress, self._context, self._last_step = progress, context, last_step
+    def __init__(self, advance: Advance) -> None:
+        self._advance = advance
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._started, self._first_step = monotonic(), state.global_step
-        progress = self._progress if state.is_world_process_zero else silent
-        end = min(state.max_steps, self._last_step or state.max_steps)
-        self._advance = self._context.enter_context(progress("training", max(end, state.global_step)))
         self._advance(state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -398,40 +374,31 @@ class ReportProgress(TrainerCallback):  # type: ignore[misc]
             self._advance(1, f"loss {logs['loss']:.4f}, {step_s:.3g} s/step")
 
 
-class StopAfter(TrainerCallback):  # type: ignore[misc]
-    """Saves and stops after so many optimizer steps; the learning rate stays that of the whole schedule."""
+class SaveOrStop(TrainerCallback):  # type: ignore[misc]
+    """Saves where the last checkpoint is too old; saves and stops after so many optimizer steps of the schedule."""
 
-    def __init__(self, n_steps: int) -> None:
-        self._n_steps = n_steps
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._n_steps <= state.global_step < state.max_steps:
-            control.should_save = control.should_training_stop = True
-
-
-class SaveByTime(TrainerCallback):  # type: ignore[misc]
-    """Saves where the last checkpoint is so many minutes old; the first process decides for all."""
-
-    def __init__(self, minutes: float) -> None:
-        self._seconds, self._saved = 60 * minutes, monotonic()
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._saved = monotonic()
+    def __init__(self, config: TrainConfig) -> None:
+        self._max_age_s, self._last_step = 60 * config.save_every_min, config.max_optimizer_steps
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._saved = monotonic()
 
+    on_train_begin = on_save
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        [is_due] = broadcast_object_list([monotonic() - self._saved >= self._seconds])
-        if is_due and state.global_step < state.max_steps:  # after the last step the model itself is written
-            control.should_save = True
+        if state.global_step >= state.max_steps:
+            return  # the model itself is written
+        is_due = is_last = self._last_step is not None and state.global_step >= self._last_step
+        if self._max_age_s:  # the first process decides for all
+            [is_old] = broadcast_object_list([monotonic() - self._saved >= self._max_age_s])
+            is_due |= is_old
+        control.should_save |= is_due
+        control.should_training_stop |= is_last
 
 
-def run_trainer(
-    config: TrainConfig, run_dir: RunDir, prm: PRM, progress: Progress, *, is_first: bool, world_size: int
-) -> Trained:
+def run_trainer(run_dir: RunDir, prm: PRM, progress: Progress, *, is_first: bool, world_size: int) -> Trained:
     """Do the optimizer steps that are left, and write the model."""
-    reason = prm.model.why_no_trees
+    config, reason = run_dir.config, prm.model.why_no_trees
     if config.pack == "tree" and reason is not None and is_first:
         print(f"rollouts are padded and not packed, which is slower: {reason}", file=sys.stderr)
     is_packed = config.pack == "tree" and reason is None
@@ -450,11 +417,10 @@ def run_trainer(
     except (ValueError, RuntimeError, ImportError) as error:  # such as a logger that is not installed
         raise ConfigError(f"transformers' Trainer cannot be set up: {error}") from error
     with ExitStack() as context:
-        trainer.add_callback(ReportProgress(progress, context, config.max_optimizer_steps))
-        if config.save_every_min:
-            trainer.add_callback(SaveByTime(config.save_every_min))
-        if config.max_optimizer_steps is not None:
-            trainer.add_callback(StopAfter(config.max_optimizer_steps))
+        n_steps = plan.n_optimizer_steps * config.epochs
+        bar = (progress if is_first else silent)("training", min(n_steps, config.max_optimizer_steps or n_steps))
+        trainer.add_callback(ReportProgress(context.enter_context(bar)))
+        trainer.add_callback(SaveOrStop(config))
         if config.eval_every:
             trainer.add_callback(LearningCurve(trainer, config, prm.encoder))
         if logging.is_progress_bar_enabled():  # those of transformers would tear through ours
@@ -473,7 +439,9 @@ def run_trainer(
         trainer.accelerator.wait_for_everyone()
         if trainer.args.should_save:
             state.save_to_json(str(folder / "trainer_state.json"))  # the loss of every step, for mprm report
-            finish_checkpoint(prm, folder, run_dir)
+            complete_model(prm, folder)
+            run_dir.take_model(folder)
+            write_prm_config(run_dir.path, prm.config)
     trainer.accelerator.wait_for_everyone()
     last_loss = next((entry["loss"] for entry in reversed(state.log_history) if "loss" in entry), None)
     done = state.global_step, is_finished, is_first, result.training_loss
