@@ -49,7 +49,7 @@ def run(arguments: list[str]) -> int:
     example = "mprm select annotations/*.jsonl --strategy bis --rho 0.10 --alpha 0.05 --seed 0 --out bis10.jsonl"
     options = parsed(SelectCommand, arguments, command="select", example=example)
     from mprm.data.convert import target_for
-    from mprm.data.output import check_output_name, reserved
+    from mprm.data.output import Outputs, check_output_name
     from mprm.data.records import container_of
 
     outs: list[str] = []
@@ -60,15 +60,15 @@ def run(arguments: list[str]) -> int:
     elif options.out_dir is not None and not options.dry_run:
         outs = options.outputs(options.out_dir, by_source=options.by_source)
     written: list[Written] = []
-    with reserved(outs, force=options.force):
+    with Outputs(*outs, force=options.force) as outputs:
         selection = select(options.paths, options.narrowed(SelectConfig), progress=progress_bar)
         if options.dry_run:
             pass
         elif options.out is not None:
-            written = [selection.write(options.out, force=options.force, progress=progress_bar)]
+            written = [selection.write(options.out, outputs=outputs, progress=progress_bar)]
         elif options.out_dir is not None:
             written = selection.write_all(
-                options.out_dir, by_source=options.by_source, force=options.force, progress=progress_bar
+                options.out_dir, by_source=options.by_source, outputs=outputs, progress=progress_bar
             )
     if options.json:
         print(as_json(_summary(selection, written)))

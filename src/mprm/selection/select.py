@@ -79,10 +79,9 @@ class SelectConfig(CorpusOptions, EngineOptions):
             raise ConfigError("a strategy or rho is named twice")
         if self.pool and self.source_rho:
             raise ConfigError("source_rho has no meaning when sources are pooled")
-        if self.to is not None:
-            from mprm.data.convert import target_for
+        from mprm.data.convert import target_for
 
-            target_for(self.to, "parquet" if self.to == "parquet" else "plain", self.tau)
+        target_for(self.to, "parquet" if self.to == "parquet" else "plain", self.tau)
         self.rho_of_source()
 
     def rho_of_source(self) -> dict[str, float]:
@@ -101,9 +100,13 @@ class SelectConfig(CorpusOptions, EngineOptions):
             rhos[source] = rho
         return rhos
 
+    @property
+    def suffix(self) -> str:
+        return ".parquet" if self.to == "parquet" else ".jsonl"
+
     def outputs(self, folder: str, *, by_source: bool) -> list[str]:
         """What each subset is written to under a folder: a file, or a folder with a file a source."""
-        suffix = "" if by_source else ".parquet" if self.to == "parquet" else ".jsonl"
+        suffix = "" if by_source else self.suffix
         sizes = self.rho if self.keep is None else (self.keep,)
         return [f"{folder.rstrip('/')}/{strategy}-{size}{suffix}" for strategy in self.strategy for size in sizes]
 
@@ -143,23 +146,15 @@ def select(
     [False, True, False]
     """
     config = SelectConfig.of(config, options)
-    from mprm.data.convert import output_forbids, output_needs_image
-    from mprm.data.corpus import flattened, open_corpus
+    from mprm.data.convert import open_for
+    from mprm.data.corpus import flattened
     from mprm.data.engine import make_engine
     from mprm.data.output import DroppedRecords
     from mprm.selection.scan import start_counting
 
     dropped = DroppedRecords()
     on_bad = dropped if config.skip_bad else None
-    corpus = open_corpus(
-        paths,
-        format=config.format,
-        map=config.map,
-        text_only=config.text_only,
-        forbids=output_forbids(config.to),
-        needs_image=output_needs_image(config.to),
-    )
-    corpus = flattened(corpus, on_bad)
+    corpus = flattened(open_for(config.to, paths, config), on_bad)
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     counting = start_counting(corpus, engine, tau=config.tau, stop_at_bad=not config.skip_bad)
     # numpy and what needs it are loaded only now, while the workers read
