@@ -87,14 +87,9 @@ def _check_chunk(task: tuple[Chunk, ValidationOptions]) -> _Checked:
 def check(
     paths: Any, config: CheckConfig | None = None, *, progress: Progress = silent, **options: Any
 ) -> CheckReport:
-    """Every issue in a corpus.
+    """Every issue in a corpus, which is whatever `mprm.open_corpus` takes; the options are those of `CheckConfig`.
 
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes.
-    config, options
-        See `CheckConfig`. Without ``image_root``, image files are not looked for.
+    Without ``image_root``, image files are not looked for.
 
     Examples
     --------

@@ -348,16 +348,10 @@ class ConvertSummary:
 def convert(
     paths: Any, out: str, config: ConvertConfig | None = None, *, progress: Progress = silent, **options: Any
 ) -> ConvertSummary:
-    """Write the corpus's rollouts to ``out`` in another format.
+    """Write the rollouts of a corpus, which is whatever `mprm.open_corpus` takes, to ``out`` in another format.
 
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes.
-    out
-        File whose name ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet (v1.1-Raw columns).
-    config, options
-        See `ConvertConfig`. With ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
+    Its name ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet (v1.1-Raw columns). The options are those of
+    `ConvertConfig`; with ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
     """
     config = ConvertConfig.of(config, options)
     out = str(out)

@@ -127,15 +127,8 @@ def select(
 ) -> Selection:
     """Choose the rollouts of a corpus that teach the most.
 
-    Reads the corpus once, ranks the rollouts of each source and keeps the best; nothing is written until
-    `Selection.write`.
-
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes.
-    config, options
-        See `SelectConfig`.
+    Reads the corpus, which is whatever `mprm.open_corpus` takes, once, ranks the rollouts of each source and keeps
+    the best; nothing is written until `Selection.write`. The options are those of `SelectConfig`.
 
     Examples
     --------
