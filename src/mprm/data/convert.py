@@ -66,7 +66,6 @@ class Target:
 
     @property
     def needs_mc(self) -> bool:
-        """Whether the records must have MC scores."""
         return self.format is not None and ROLLOUT_FORMATS[self.format].labels == "mc"
 
     @property
@@ -205,32 +204,17 @@ def _line_spans(data: bytes | mmap, spans: bytes) -> Iterator[tuple[int, int]]:
             start = line_end
 
 
-RUNS_AT_ONCE = 64
-"""Runs handed to the system in one call; it takes 1,024."""
+def copy_spans(task: tuple[Chunk, bytes, str, int]) -> None:
+    """Copy the runs of a chunk, as `unpack_spans` reads them, to a position in a file, one after the other.
 
-
-@dataclass(frozen=True, slots=True)
-class CopyTask:
-    """What to copy where."""
-
-    chunk: Chunk
-    spans: bytes
-    """The runs of lines, as `unpack_spans` reads them."""
-    out: str
-    offset: int
-    """Position in ``out`` of the first run; the others follow it."""
-
-
-def copy_spans(task: CopyTask) -> None:
-    """Copy the runs; doing it twice changes nothing.
-
-    A last line without a line end gets none here: the writer leaves room for one.
+    Doing it twice changes nothing. A last line without a line end gets none here: the writer leaves room for one.
     """
-    with mapped(task.chunk) as data, writing(task.out), io.FileIO(task.out, "r+") as out:
-        out.seek(task.offset)
-        runs = unpack_spans(task.spans)
+    chunk, spans, path, offset = task
+    with mapped(chunk) as data, writing(path), io.FileIO(path, "r+") as out:
+        out.seek(offset)
+        runs = unpack_spans(spans)
         with memoryview(data) as view:
-            while views := [view[start:end] for start, end in islice(runs, RUNS_AT_ONCE)]:
+            while views := [view[start:end] for start, end in islice(runs, 64)]:  # the system takes 1,024 in a call
                 try:
                     _write_all(out, views)
                 finally:

@@ -129,11 +129,9 @@ def check_images_exist(benchmark: Benchmark, root: str | Path | None) -> None:
         )
     folder = image_folder(root)
     assert folder is not None
-    outside = next((image for image in locations if leaves_root(image, folder)), None)
-    if outside is not None:
-        raise DataError(
-            f"{locations[outside]}: image path {outside!r} leaves the image root; expected a path below it"
-        )
+    for image, where in locations.items():
+        if leaves_root(image, folder):
+            raise DataError(f"{where}: image path {image!r} leaves the image root; expected a path below it")
     missing = [f"{image} ({where})" for image, where in locations.items() if not is_file(folder / image)]
     if missing:
         raise InputNotFoundError(
@@ -273,8 +271,6 @@ def place_images(question: str, n_images: int) -> list[str | int]:
     Marks are ``<image>``, one for each image in order, or ``<image1>``, ``<image2>``, … each once. Where they do not
     fit the images one to one, all images stand before the question and marks stay as text.
 
-    Examples
-    --------
     >>> place_images("Is <image> larger than <image>?", 2)
     ['Is ', 0, ' larger than ', 1, '?']
     >>> place_images("Find x.", 1)
@@ -294,8 +290,6 @@ def as_placed(question: str, images: Sequence[Any]) -> tuple[Any, ...]:
 
     Models assign image embeddings to image tokens in this order.
 
-    Examples
-    --------
     >>> as_placed("Is <image2> larger than <image1>?", ["a.png", "b.png"])
     ('b.png', 'a.png')
     """
@@ -304,13 +298,11 @@ def as_placed(question: str, images: Sequence[Any]) -> tuple[Any, ...]:
 
 def image_files(question: Question, root: str | Path | None) -> tuple[Path, ...]:
     """The paths of the question's images, all of which exist."""
-    owner = f"question {question.id!r} of {question.source!r}"
-    paths = []
-    for image in question.images:
-        if root is not None and leaves_root(image, Path(root).expanduser()):
+    owner, folder = f"question {question.id!r} of {question.source!r}", Path(root or ".").expanduser()
+    paths = {image: folder / image for image in question.images}
+    for image, path in paths.items():
+        if root is not None and leaves_root(image, folder):
             raise DataError(f"{owner}: image path {image!r} leaves the image root; expected a path below it")
-        path = Path(root or ".").expanduser() / image
         if not is_file(path):
             raise DataError(f"{owner}: image {path} does not exist; say with --image-root where the images are")
-        paths.append(path)
-    return tuple(paths)
+    return tuple(paths[image] for image in question.images)

@@ -94,14 +94,6 @@ def check_not_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]
             raise ConfigError(f"{out} would be replaced, and is one of the inputs; choose another output")
 
 
-def check_outputs(paths: Iterable[str], *, inputs: Iterable[str | Path], force: bool) -> None:
-    """Stop when an output would replace an input, or another file without ``force``, or cannot be written."""
-    outputs = list(paths)
-    check_not_inputs(inputs, outputs)
-    for path in outputs:
-        check_overwrite(path, force=force)
-
-
 def _identity(path: str | Path) -> str:
     """The same text for every way to name a local file."""
     local = str(path).removeprefix("file://")
@@ -205,12 +197,11 @@ def _claimed(out: str) -> Iterator[tuple[Path, list[str]]]:
         return
     final = Path(out).expanduser()
     check_folder(str(final.parent))
+    is_new = not final.parent.exists()
+    final.parent.mkdir(parents=True, exist_ok=True)
+    finished = _clean_up(final.parent)
+    folder = final.with_name(f".{final.name}{TEMPORARY}")
     with ExitStack() as stack:
-        if not final.parent.exists():
-            stack.callback(_remove_empty, final.parent)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        finished = _clean_up(final.parent)
-        folder = final.with_name(f".{final.name}{TEMPORARY}")
         for _ in range(5):  # a process that looks for the remains of killed runs has it for a moment
             with suppress(FileNotFoundError):
                 folder.mkdir(exist_ok=True)
@@ -224,11 +215,9 @@ def _claimed(out: str) -> Iterator[tuple[Path, list[str]]]:
         finally:
             if not (folder / PLAN).exists():  # else the next writer does the rest of it
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
+            if is_new:
+                with suppress(OSError):
+                    final.parent.rmdir()  # it is empty where nothing was written
 
 
 def _clean_up(parent: Path) -> list[str]:
@@ -461,15 +450,6 @@ class Dropped:
     reason: str
     record: bytes
 
-    def as_dict(self) -> dict[str, Any]:
-        """As a JSON object; a record that is not text is base64."""
-        fields = {**asdict(self), "file": location(self.file)}
-        try:
-            fields["record"] = self.record.decode().rstrip("\r\n")
-        except UnicodeDecodeError:
-            fields["record_base64"] = base64.b64encode(fields.pop("record")).decode()
-        return fields
-
 
 def _close(file: IO[bytes]) -> None:
     with suppress(OSError):  # what a full disk left in the buffer was reported when it was written
@@ -487,8 +467,13 @@ class DroppedRecords:
 
     def __call__(self, dropped: Dropped) -> None:
         self.counts[dropped.source][dropped.kind] += 1
+        entry = {**asdict(dropped), "file": location(dropped.file)}
+        try:
+            entry["record"] = dropped.record.decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            entry["record_base64"] = base64.b64encode(entry.pop("record")).decode()
         with writing(tempfile.gettempdir()):
-            self._file.write(msgspec.json.encode(dropped.as_dict()) + b"\n")
+            self._file.write(msgspec.json.encode(entry) + b"\n")
 
     def __len__(self) -> int:
         return sum(kinds.total() for kinds in self.counts.values())
@@ -524,8 +509,6 @@ class DroppedRecords:
 def dropped_path(out: str) -> str:
     """Where the records go that were dropped on the way to ``out``.
 
-    Examples
-    --------
     >>> dropped_path("subsets/bis10.jsonl.gz")
     'subsets/bis10.dropped.jsonl'
     """
@@ -550,13 +533,10 @@ def hash_files(paths: list[str]) -> dict[str, str]:
 class InputHashes:
     """The hashes of local input files; the engine works on them while other things are done."""
 
-    BATCHES = 4
-    """Few, so that an engine with workers takes all of them at once."""
-
     def __init__(self, files: Iterable[DataFile], workers: Engine) -> None:
         local = [file.path for file in files if not file.is_remote]
-        batches = [local[number :: self.BATCHES] for number in range(self.BATCHES)]
-        self._hashing = workers.map(hash_files, batches)
+        # in few batches, so that an engine with workers takes all of them at once
+        self._hashing = workers.map(hash_files, [local[number::4] for number in range(4)])
 
     @cached_property
     def _hashes(self) -> dict[str, str]:
@@ -569,12 +549,8 @@ class InputHashes:
 
 def output_entry(out: str, temporary: Path, n_rollouts: int) -> dict[str, Any]:
     """What a manifest says of an output that was just written to a temporary file."""
-    return {
-        "path": out,
-        "n_bytes": temporary.stat().st_size,
-        "xxh3_128": hash_file(str(temporary)),
-        "n_rollouts": n_rollouts,
-    }
+    n_bytes, digest = temporary.stat().st_size, hash_file(str(temporary))
+    return {"path": out, "n_bytes": n_bytes, "xxh3_128": digest, "n_rollouts": n_rollouts}
 
 
 def write_with_manifest(
@@ -591,7 +567,7 @@ def write_with_manifest(
             with writing(name):
                 outputs.add(name).write_bytes(content)
         entry = {"path": path, "n_bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
-        outputs.add_manifest(path, output={**entry, **(output or {})}, **manifest)
+        outputs.add_manifest(path, **manifest, output={**entry, **(output or {})})
 
 
 # Tables
@@ -600,8 +576,6 @@ def write_with_manifest(
 def printable(text: str) -> str:
     r"""The text on one line, with whatever could steer a terminal or break a table written as an escape.
 
-    Examples
-    --------
     >>> print(printable("ai2d\x1b[2J\n"), printable("Größe"))
     ai2d\x1b[2J\n Größe
     """
@@ -620,7 +594,6 @@ class Table:
     """Whether the last row sums up the others."""
 
     def markdown(self) -> str:
-        """The table in Markdown, under its title."""
         title, *notes = map(markdown_text, (self.title, *self.notes))
         heads, *rows = ([*map(markdown_text, line)] for line in (self.heads, *self.rows))
         return "\n\n".join([f"## {title}", markdown_table(heads, rows), *notes]) + "\n"
@@ -629,8 +602,6 @@ class Table:
 def markdown_text(text: str) -> str:
     r"""The text as Markdown that shows it as it is: no HTML, links, images or emphasis.
 
-    Examples
-    --------
     >>> print(markdown_text("<b> [a](b) *c* _d_ e_f"))
     \<b> \[a](b) \*c\* \_d\_ e_f
     """
@@ -641,8 +612,6 @@ def markdown_text(text: str) -> str:
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     r"""The table in Markdown: the first column left, the others right; Markdown in its cells stays Markdown.
 
-    Examples
-    --------
     >>> print(markdown_table(["source", "n"], [["a|b", "1"]]))
     | source | n |
     | --- | ---: |

@@ -90,14 +90,13 @@ class SelectConfig(CorpusOptions, EngineOptions):
         for entry in self.source_rho:
             source, _, text = entry.rpartition("=")
             try:
-                rho = float(text)
+                rhos[source] = float(text)
             except ValueError:
-                source, rho = "", 0.0
-            if not source:
-                raise ConfigError(f"source_rho takes SOURCE=RHO, such as ai2d=0.2; got {entry!r}")
-            if not 0 < rho <= 1:
-                raise ConfigError(f"rho of {source} must be above 0 and at most 1, got {rho}")
-            rhos[source] = rho
+                rhos[source] = 0.0
+            if not source or not 0 < rhos[source] <= 1:
+                raise ConfigError(
+                    f"source_rho takes SOURCE=RHO, RHO above 0 and at most 1, such as ai2d=0.2; got {entry!r}"
+                )
         return rhos
 
     @property
@@ -112,13 +111,9 @@ class SelectConfig(CorpusOptions, EngineOptions):
 
     def n_keep(self, rho: float | None, source: str | None, n_rollouts: int) -> int:
         """How many of a source's rollouts to keep: ``max(1, int(n * rho))``, and none of none."""
-        if n_rollouts == 0:
-            return 0
-        share = self.rho_of_source().get(source, rho) if source is not None else rho
-        if share is None:
-            assert self.keep is not None
-            return min(self.keep, n_rollouts)
-        return max(1, int(n_rollouts * share))
+        share = self.rho_of_source().get(source or "", rho)
+        n_wanted = (self.keep or n_rollouts) if share is None else max(1, int(n_rollouts * share))
+        return min(n_wanted, n_rollouts)
 
 
 @takes(SelectConfig)
@@ -130,8 +125,6 @@ def select(
     Reads the corpus, which is whatever `mprm.open_corpus` takes, once, ranks the rollouts of each source and keeps
     the best; nothing is written until `Selection.write`. The options are those of `SelectConfig`.
 
-    Examples
-    --------
     >>> rollouts = [{"prompt": "?", "completions": ["a", "b"], "labels": labels}
     ...             for labels in ([True, True], [True, False], [False, False])]
     >>> selection = select(rollouts, rho=0.34)

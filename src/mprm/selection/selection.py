@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import StrategyName
-from mprm.data.convert import (
-    ConvertTask,
-    CopyTask,
-    Target,
-    check_labels_fit,
-    convert_lines,
-    copy_spans,
-    open_sink,
-    target_for,
-)
+from mprm.data.convert import ConvertTask, Target, check_labels_fit, convert_lines, copy_spans, open_sink, target_for
 from mprm.data.corpus import Corpus, Tabular, arrow_table, bytes_by_source, parse_lines
 from mprm.data.engine import Engine
 from mprm.data.output import (
@@ -152,7 +143,7 @@ class Selection(Tabular):
             names = ", ".join(subset.name for subset in self.subsets)
             raise ConfigError(
                 f"{wanted} is of one subset, and there are {len(self.subsets)}: {names}; select with one strategy and"
-                " one rho, or look at selection.subsets"
+                " one rho, or look at selection.subsets, or write them to a folder with write_all"
             )
         return self.subsets[0]
 
@@ -181,8 +172,7 @@ class Selection(Tabular):
         The name says how it is packed: .jsonl, .jsonl.gz, .jsonl.zst or .parquet. ``outputs`` that were opened before
         are written with it, when their block ends.
         """
-        if len(self.subsets) != 1:
-            raise ConfigError(f"there are {len(self.subsets)} subsets; write them to a folder with write_all")
+        self._only_subset("the file")
         check_output_name(str(out))
         [written] = self._write([str(out)], None, dropped_path(str(out)), force, outputs, progress)
         return written
@@ -292,11 +282,11 @@ def _paths(subset: Subset, out: str, suffix: str | None) -> dict[int | None, str
 
 
 def _file_name(source: str) -> str:
-    """A file's name for a source: its own, with what no file name or only a special one may hold written as %.."""
-    name = "".join(quote(letter, safe="") if letter in "/\\\0%" else letter for letter in source)
-    if name == "dropped":  # the folder's file of bad records
-        return "%64ropped"
-    return name.replace(".", "%2E", 1) if name.startswith(".") else name
+    """A file's name for a source: its own, with what no file name or only a special one may hold written as %..
+
+    ``dropped`` is such a name, of the folder's file of bad records.
+    """
+    return re.sub(r"[/\\\0%]|^\.|^d(?=ropped\Z)", lambda letter: f"%{ord(letter[0]):02X}", source)
 
 
 # Writing: the kept lines, in canonical order, whole or not at all.
@@ -383,7 +373,7 @@ def copy_pieces(pieces: list[Piece], temporary: Path, engine: Engine, advance: A
                 out.write(b"\n")
         out.truncate(ends[-1])
     tasks = (
-        CopyTask(piece.part.chunk, piece.spans(), str(temporary), end - piece.n_bytes)
+        (piece.part.chunk, piece.spans(), str(temporary), end - piece.n_bytes)
         for piece, end in zip(pieces, ends, strict=True)
     )
     for piece, _ in zip(pieces, engine.map(copy_spans, tasks), strict=True):
