@@ -47,12 +47,10 @@ class CheckReport:
 
     @property
     def n_errors(self) -> int:
-        """Issues that make a record unusable."""
         return sum(issue.is_error for issue in self.issues)
 
     @property
     def n_warnings(self) -> int:
-        """Issues that leave a record usable."""
         return len(self.issues) - self.n_errors
 
 

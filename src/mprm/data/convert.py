@@ -165,7 +165,9 @@ def convert_lines(task: ConvertTask) -> Converted:
     def rollouts() -> Iterator[tuple[Rollout, str | None]]:
         nonlocal has_soft
         for parsed in parse_lines(lines, chunk, task.options):
-            warnings.update(kind for kind, _ in parsed.issues if kind in WARNINGS)
+            for kind, _ in parsed.issues:
+                if kind in WARNINGS:
+                    warnings[kind] += 1
             error = parsed.issues.first_error()
             if error is not None:
                 bad.append((parsed.number, *error, parsed.raw))
@@ -223,10 +225,9 @@ def copy_spans(task: tuple[Chunk, bytes, str, int]) -> None:
 
 
 def _write_all(out: io.FileIO, views: list[memoryview]) -> None:
-    """Write all of the views, straight from the mapped file where the system can."""
-    n_bytes = sum(map(len, views))
-    n_written = os.writev(out.fileno(), views) if hasattr(os, "writev") else 0
-    if n_written < n_bytes:
+    """Write all of the views, straight from the mapped file as far as the system takes them."""
+    n_written = os.writev(out.fileno(), views)
+    if n_written < sum(map(len, views)):
         rest = memoryview(b"".join(views))[n_written:]
         while rest:
             rest = rest[out.write(rest) or 0 :]
@@ -337,8 +338,7 @@ def convert(
     Its name ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet (v1.1-Raw columns). The options are those of
     `ConvertConfig`; with ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
     """
-    config = ConvertConfig.of(config, options)
-    out = str(out)
+    config, out = ConvertConfig.of(config, options), str(out)
     check_output_name(out)
     target = target_for(config.to, container_of(out), config.tau)
     if target.format is None:

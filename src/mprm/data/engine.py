@@ -155,9 +155,7 @@ def joined(address: str | None) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise MissingDependencyError(
-            "the ray engine needs Ray: pip install ray, or install mprm with its extra [ray]"
-        ) from error
+        raise MissingDependencyError("the ray engine needs Ray: install mprm with its extra [ray]") from error
     if not ray.is_initialized():
         has_dashboard = False if address is None else None
         try:

@@ -111,9 +111,7 @@ def find_images(names: Collection[str], root: str | Path) -> dict[str, str]:
     for name, path in paths.items():
         other = owners.setdefault(path, name)
         if other != name:
-            raise DataError(
-                f"{folder}: {other} and {name} would both be {path}; unpack the images with their folders"
-            )
+            raise DataError(f"{folder}: {other} and {name} would both be {path}; unpack them with their folders")
     return paths
 
 

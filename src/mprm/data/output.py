@@ -14,11 +14,11 @@ import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import file_digest
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, NamedTuple, Self
 
 import msgspec
 import xxhash
@@ -58,9 +58,7 @@ def _check_replaceable(path: str, *, force: bool) -> None:
             what = "a symbolic link that leads to no file" if final.is_symlink() else "no regular file"
             raise ConfigError(f"{path} exists already and is {what}; remove it, or choose another name")
     if exists and not force:
-        raise OutputExistsError(
-            f"{path} exists already; replace it with --force (in Python: force=True), or choose another name"
-        )
+        raise OutputExistsError(f"{path} exists already; replace it with --force (in Python: force=True)")
 
 
 def check_folder(path: str) -> None:
@@ -75,9 +73,7 @@ def check_folder(path: str) -> None:
     try:
         tempfile.TemporaryFile(dir=existing).close()  # tried, as permissions do not tell all
     except OSError as error:
-        raise ConfigError(
-            f"nothing can be written into {existing} ({error.strerror}); choose another folder for outputs"
-        ) from error
+        raise ConfigError(f"nothing can be written into {existing} ({error.strerror}); choose another") from error
 
 
 def check_output_name(out: str) -> None:
@@ -175,8 +171,7 @@ def _sync(path: str | Path) -> None:
 # first, so that the next writer can finish what a kill interrupted.
 
 TEMPORARY, LOCK, PLAN = ".mprm-tmp", "lock", "plan.json"
-MAX_NAME = 255
-"""Bytes of a file's name."""
+MAX_NAME = 255  # bytes
 
 
 class _Plan(msgspec.Struct):
@@ -439,8 +434,7 @@ def files_of_manifest(path: str) -> list[str]:
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(NamedTuple):
     """A record that was left out, and why."""
 
     file: str
@@ -467,7 +461,7 @@ class DroppedRecords:
 
     def __call__(self, dropped: Dropped) -> None:
         self.counts[dropped.source][dropped.kind] += 1
-        entry = {**asdict(dropped), "file": location(dropped.file)}
+        entry = {**dropped._asdict(), "file": location(dropped.file)}
         try:
             entry["record"] = dropped.record.decode().rstrip("\r\n")
         except UnicodeDecodeError:
@@ -554,16 +548,12 @@ def output_entry(out: str, temporary: Path, n_rollouts: int) -> dict[str, Any]:
 
 
 def write_with_manifest(
-    path: str,
-    data: bytes,
-    *,
-    output: Mapping[str, Any] | None = None,
-    others: Mapping[str, bytes] | None = None,
-    **manifest: Any,
+    files: Mapping[str, bytes], *, output: Mapping[str, Any] | None = None, **manifest: Any
 ) -> None:
-    """Write a file, other files that belong to it, and its manifest, replacing what is there."""
+    """Write files that belong together and the manifest of the first of them, replacing what is there."""
+    path, data = next(iter(files.items()))
     with Outputs(path, force=True) as outputs:
-        for name, content in {path: data, **(others or {})}.items():
+        for name, content in files.items():
             with writing(name):
                 outputs.add(name).write_bytes(content)
         entry = {"path": path, "n_bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}

@@ -79,9 +79,7 @@ class ScoringConfig(ModelOptions):
 
     def write_results(self, metrics: Mapping[str, Any], text: str, **manifest: Any) -> None:
         data = msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n"
-        write_with_manifest(
-            self.path("metrics.json"), data, others={self.path("metrics.md"): text.encode()}, **manifest
-        )
+        write_with_manifest({self.path("metrics.json"): data, self.path("metrics.md"): text.encode()}, **manifest)
 
 
 class ScoredSolution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -241,8 +239,7 @@ def write_scores(
 ) -> None:
     """Write the scores and their manifest."""
     write_with_manifest(
-        path,
-        b"".join(msgspec.json.encode(solution) + b"\n" for solution in solutions),
+        {path: b"".join(msgspec.json.encode(solution) + b"\n" for solution in solutions)},
         command=command,
         config=config,
         inputs=list(inputs),

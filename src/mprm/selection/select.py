@@ -94,9 +94,7 @@ class SelectConfig(CorpusOptions, EngineOptions):
             except ValueError:
                 rhos[source] = 0.0
             if not source or not 0 < rhos[source] <= 1:
-                raise ConfigError(
-                    f"source_rho takes SOURCE=RHO, RHO above 0 and at most 1, such as ai2d=0.2; got {entry!r}"
-                )
+                raise ConfigError(f"source_rho takes SOURCE=RHO with 0 < RHO <= 1, such as ai2d=0.2; got {entry!r}")
         return rhos
 
     @property

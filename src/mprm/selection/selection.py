@@ -174,7 +174,8 @@ class Selection(Tabular):
         """
         self._only_subset("the file")
         check_output_name(str(out))
-        [written] = self._write([str(out)], None, dropped_path(str(out)), force, outputs, progress)
+        with nullcontext(outputs) if outputs else Outputs(str(out), force=force) as outputs:
+            [written] = self._write([str(out)], None, dropped_path(str(out)), outputs, progress)
         return written
 
     def write_all(
@@ -192,16 +193,11 @@ class Selection(Tabular):
             raise ConfigError("the folder for the subsets has no name")
         outs = self.config.outputs(folder, by_source=by_source)
         suffix = self.config.suffix if by_source else None
-        return self._write(outs, suffix, f"{folder}/dropped.jsonl", force, outputs, progress)
+        with nullcontext(outputs) if outputs else Outputs(*outs, force=force) as outputs:
+            return self._write(outs, suffix, f"{folder}/dropped.jsonl", outputs, progress)
 
     def _write(
-        self,
-        outs: list[str],
-        suffix: str | None,
-        dropped_to: str,
-        force: bool,
-        outputs: Outputs | None,
-        progress: Progress,
+        self, outs: list[str], suffix: str | None, dropped_to: str, outputs: Outputs, progress: Progress
     ) -> list[Written]:
         """Write each subset to its file, or to a folder with a file of that suffix for each source."""
         paths = [_paths(subset, out, suffix) for subset, out in zip(self.subsets, outs, strict=True)]
@@ -211,15 +207,12 @@ class Selection(Tabular):
         target = target_for(self.config.to, container_of(files[0]), self.config.tau)
         check_labels_fit(self.corpus.formats, target, self._soft_files() if target.needs_mc else None)
         dropped, written = [dropped_to] if len(self.dropped) else [], []
-        with (
-            nullcontext(outputs) if outputs else Outputs(*outs, force=force) as outputs,
-            progress("writing", self.corpus.n_bytes * len(outs), "bytes") as advance,
-        ):
-            for path in [*files, *dropped]:
-                outputs.check(path)
-            for path in dropped:
-                self.dropped.copy_to(outputs.add(path))
-                self.dropped_to = path
+        for path in [*files, *dropped]:
+            outputs.check(path)
+        for path in dropped:
+            self.dropped.copy_to(outputs.add(path))
+            self.dropped_to = path
+        with progress("writing", self.corpus.n_bytes * len(outs), "bytes") as advance:
             for subset, out, of_subset in zip(self.subsets, outs, paths, strict=True):
                 entries = [self._write_file(subset, *item, outputs, advance) for item in of_subset.items()]
                 manifest = outputs.add_manifest(
