@@ -72,11 +72,8 @@ class ProcessEngine:
         self._pool: ProcessPoolExecutor | None = None
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        def result(future: Future[Result]) -> Result:
-            with _living_workers():
-                return future.result()
-
-        return _in_order(partial(self._submit, function), items, 2 * self.processes + 1, result, Future.cancel)
+        submit = partial(self._submit, function)
+        return _in_order(submit, items, 2 * self.processes + 1, Future.result, Future.cancel)
 
     def _submit(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:
         if self._pool is None:
@@ -86,7 +83,7 @@ class ProcessEngine:
             context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
             self._pool = ProcessPoolExecutor(self.processes, mp_context=context, initializer=_prepare_worker)
             weakref.finalize(self, _end, self._pool)
-        with warnings.catch_warnings(), _living_workers():
+        with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
             return self._pool.submit(function, item)
 
@@ -100,13 +97,15 @@ def _in_order(
 ) -> Iterator[Result]:
     """The results in the order of the items, of which ``n_pending`` are at work at any time, from now on."""
     rest = iter(items)
-    pending = deque(map(submit, islice(rest, n_pending)))
+    with _living_workers():
+        pending = deque(map(submit, islice(rest, n_pending)))
 
     def results() -> Iterator[Result]:
         try:
             while pending:
-                done = result(pending.popleft())
-                pending.extend(map(submit, islice(rest, 1)))
+                with _living_workers():
+                    done = result(pending.popleft())
+                    pending.extend(map(submit, islice(rest, 1)))
                 yield done
         finally:
             for task in pending:
