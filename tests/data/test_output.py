@@ -14,7 +14,7 @@ import pytest
 import mprm
 import mprm.selection.selection  # here, so that not every forked command loads it again
 from mprm.cli.main import run
-from mprm.data.output import MANIFEST_SUFFIX, Outputs, files_of_manifest, reserved
+from mprm.data.output import MANIFEST_SUFFIX, Outputs, files_of_manifest
 from mprm.errors import ConfigError, DataError, OutputExistsError
 from tests.annotation.full_disk import files_of_at_most
 from tests.conftest import calling, raw_record, write_jsonl
@@ -76,7 +76,7 @@ def check_kill(command: list[str], point: int, out: Path, old: State, new: State
                 state[file] for file in files_of_manifest(str(out / name))
             ]
     if point % 2:  # any writer to the folder finishes what was begun
-        with reserved([str(out / "other.jsonl")], force=False):
+        with Outputs(str(out / "other.jsonl")):
             pass
         seen = state_of(out)
         assert seen in (old, new)
@@ -121,7 +121,7 @@ def test_a_second_writer_is_refused_before_it_reads_anything(inputs: Path, tmp_p
             f"{tmp_path}/out/{name}"
             for name in ("bis-0.1.jsonl", "bis-0.2", "x.jsonl", "x.parquet", "x.csv", "x.html")
         ]
-        with reserved(outs, force=False):
+        with Outputs(*outs):
             assert run_until(lambda command=command: run(command), None) == 2
         assert not (tmp_path / "out").exists()
     with (
@@ -316,7 +316,7 @@ def left_plan(folder: Path, rename: list[str], remove: list[str] | None = None) 
     hidden.mkdir(parents=True)
     for number in range(len(rename)):
         (hidden / str(number)).write_text("new")
-    plan = {"rename": rename, "replaced": [[] for _ in rename], "remove": remove or []}
+    plan = {"rename": rename, "replaced": [None for _ in rename], "remove": remove or []}
     (hidden / "plan.json").write_text(json.dumps(plan))
     return hidden
 
@@ -371,10 +371,11 @@ def test_a_run_that_cannot_finish_leaves_no_plan_behind(tmp_path: Path) -> None:
     def write() -> None:
         with Outputs(str(tmp_path / "a.jsonl")) as outputs:
             outputs.add(str(tmp_path / "a.jsonl")).write_text("new")
-            outputs._files.append(str(tmp_path / "file" / "b.jsonl"))  # where there is no folder
-            (outputs._folder() / "1").write_text("new")
+            temporary = outputs.add(str(tmp_path / "b.jsonl"))
+            temporary.write_text("new")
+            outputs._files[str(temporary)] = str(tmp_path / "file" / "b.jsonl")  # where there is no folder
 
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(FileExistsError):
         write()
     assert not list(tmp_path.glob(".*"))
 

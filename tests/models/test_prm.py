@@ -238,7 +238,7 @@ def test_an_image_of_impossible_shape_is_named(tmp_path: Path) -> None:
         prm.score("q", ["thin.png"], ["a"])
     with pytest.raises(DataError, match="leaves the image root"):
         prm.score("q", ["../thin.png"], ["a"])
-    with pytest.raises(DataError, match=r"gone\.png cannot be read"):
+    with pytest.raises(DataError, match=r"gone\.png does not exist"):
         prm.score("q", ["gone.png"], ["a"])
 
 

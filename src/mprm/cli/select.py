@@ -41,7 +41,7 @@ class SelectCommand(SelectConfig):
 @command(SelectCommand, "select", "annotations/*.jsonl --strategy bis --rho 0.10 --alpha 0.05 --out bis10.jsonl")
 def run_select(options: SelectCommand) -> None:
     from mprm.data.convert import target_for
-    from mprm.data.output import check_output_name, reserved
+    from mprm.data.output import Outputs, check_output_name
     from mprm.data.records import container_of
 
     out, out_dir = (None, None) if options.dry_run else (options.out, options.out_dir)
@@ -53,9 +53,9 @@ def run_select(options: SelectCommand) -> None:
     elif out_dir is not None:
         outs = options.outputs(out_dir, by_source=options.by_source)
     written: list[Written] = []
-    with reserved(outs, force=options.force):
+    with Outputs(*outs, force=options.force) as outputs:
         selection = select(options.paths, options.narrowed(SelectConfig), progress=progress_bar)
-        how: Any = {"force": options.force, "progress": progress_bar}
+        how: Any = {"outputs": outputs, "progress": progress_bar}
         if out is not None:
             written = [selection.write(out, **how)]
         elif out_dir is not None:

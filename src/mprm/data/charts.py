@@ -67,19 +67,15 @@ def line_figure(chart: Chart) -> Any:
     """An Altair chart of lines with their bands."""
     import altair as alt
 
-    times = 100 if chart.is_percent else 1
+    def shown(value: float | None) -> float | None:
+        return 100 * value if value is not None and chart.is_percent else value
+
+    names = [printable(series.name) for series in chart.series]
     rows = [
-        {
-            "line": printable(series.name),
-            "x": point.x,
-            "y": times * point.y,
-            "low": None if point.low is None else times * point.low,
-            "high": None if point.high is None else times * point.high,
-        }
-        for series in chart.series
+        {"line": name, "x": point.x, "y": shown(point.y), "low": shown(point.low), "high": shown(point.high)}
+        for name, series in zip(names, chart.series, strict=True)
         for point in series.points
     ]
-    names = [printable(series.name) for series in chart.series]
     legend = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolSize=400)
 
     def by_line(channel: Any, values: list[Any]) -> Any:
@@ -93,8 +89,7 @@ def line_figure(chart: Chart) -> Any:
     x = alt.X("x:Q", title=chart.x, scale=scale, axis=axis)
     base = alt.Chart(alt.InlineData(values=rows)).encode(x=x)
     y_title = f"{chart.y} (%)" if chart.is_percent else chart.y
-    y = alt.Y("y:Q", title=y_title, scale=alt.Scale(zero=chart.is_unit))
-    y_low = alt.Y("low:Q", title=y_title, scale=alt.Scale(zero=chart.is_unit))
+    y, y_low = (alt.Y(f"{name}:Q", title=y_title, scale=alt.Scale(zero=chart.is_unit)) for name in ("y", "low"))
     band = base.transform_filter("datum.low !== null").mark_area(opacity=0.14)
     line = base.mark_line(point=True, strokeWidth=2).encode(y=y, color=colour, strokeDash=dash)
     layers = [band.encode(y=y_low, y2="high:Q", color=colour), line]

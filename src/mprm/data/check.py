@@ -47,27 +47,17 @@ class CheckReport:
 
     @property
     def n_errors(self) -> int:
-        """Issues that make a record unusable."""
         return sum(issue.is_error for issue in self.issues)
 
     @property
     def n_warnings(self) -> int:
-        """Issues that leave a record usable."""
         return len(self.issues) - self.n_errors
 
 
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    n_lines: int
-    issues: list[tuple[int, str, str]]
-    """(line within the chunk, kind, text)."""
-    lines: array[int]
-    """Of each record, its line within the chunk."""
-    digests: bytes
-    """Of each record, 16 bytes."""
-
-
-def _check_chunk(task: tuple[Chunk, ValidationOptions]) -> _Checked:
+def _check_chunk(
+    task: tuple[Chunk, ValidationOptions],
+) -> tuple[int, list[tuple[int, str, str]], array[int], bytes]:
+    """Number of lines; (line within the chunk, kind, text) of each issue; of each record its line, and 16 bytes."""
     chunk, options = task
     record_lines, digests = array("q"), bytearray()
 
@@ -80,24 +70,17 @@ def _check_chunk(task: tuple[Chunk, ValidationOptions]) -> _Checked:
 
     lines = CountedLines(digested())
     issues = [(parsed.number, *issue) for parsed in parse_lines(lines, chunk, options) for issue in parsed.issues]
-    return _Checked(lines.n_lines, issues, record_lines, bytes(digests))
+    return lines.n_lines, issues, record_lines, bytes(digests)
 
 
 @takes(CheckConfig)
 def check(
     paths: Any, config: CheckConfig | None = None, *, progress: Progress = silent, **options: Any
 ) -> CheckReport:
-    """Every issue in a corpus.
+    """Every issue in a corpus, which is whatever `mprm.open_corpus` takes; the options are those of `CheckConfig`.
 
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes.
-    config, options
-        See `CheckConfig`. Without ``image_root``, image files are not looked for.
+    Without ``image_root``, image files are not looked for.
 
-    Examples
-    --------
     >>> check([{"prompt": "1+1?", "completions": ["2", " "], "labels": [True, False]}]).counts
     {'empty_step': 1}
     """
@@ -114,13 +97,14 @@ def check(
     tasks = ((chunk, corpus.options) for chunk in corpus.chunks)
     with unchanged(corpus.files), progress("checking", corpus.n_bytes, "bytes") as advance:
         for chunk, checked in zip(corpus.chunks, engine.map(_check_chunk, tasks), strict=True):
+            n_lines, found, records, digests_of_chunk = checked
             if chunk.path != path:
                 path, first_line = chunk.path, 1
-            issues += [Issue(path, first_line + index, kind, text) for index, kind, text in checked.issues]
-            lines.extend(first_line + index for index in checked.lines)
-            digests += checked.digests
-            n_records_of[path] += len(checked.lines)
-            first_line += checked.n_lines
+            issues += [Issue(path, first_line + index, kind, text) for index, kind, text in found]
+            lines.extend(first_line + index for index in records)
+            digests += digests_of_chunk
+            n_records_of[path] += len(records)
+            first_line += n_lines
             advance(chunk.n_bytes)
     n_bad = len({(issue.file, issue.line) for issue in issues if issue.kind in ERRORS})
     file_ends = list(accumulate(n_records_of.values()))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import compress, islice
@@ -20,6 +21,7 @@ import msgspec
 
 from mprm.config import OUTPUT_FORMATS, CorpusOptions, EngineOptions, Force, Option, Tau, nearest, takes
 from mprm.data.corpus import (
+    Corpus,
     CountedLines,
     arrow_batches,
     arrow_schema,
@@ -45,8 +47,8 @@ from mprm.data.output import (
 )
 from mprm.data.records import Chunk, Container, container_of, lines_of, mapped
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, WRITABLE, RolloutFormat, append_mm_prm, write_mm_prm
-from mprm.data.types import CHECK_ONLY, ERRORS, WARNINGS, Issues, Rollout, ValidationOptions, location
-from mprm.errors import ConfigError, DataError
+from mprm.data.types import WARNINGS, Issues, Rollout, ValidationOptions, location
+from mprm.errors import ConfigError
 from mprm.progress import Progress, silent
 
 RAW_STEPS = ("visualprm-raw", "vl-prm")
@@ -64,7 +66,6 @@ class Target:
 
     @property
     def needs_mc(self) -> bool:
-        """Whether the records must have MC scores."""
         return self.format is not None and ROLLOUT_FORMATS[self.format].labels == "mc"
 
     @property
@@ -86,31 +87,35 @@ def target_for(to: str | None, container: Container, tau: float) -> Target:
     return Target(to, container, tau)
 
 
-def output_forbids(to: str | None) -> str | None:
-    """Text that no rollout may hold, because the output format ends a step with it."""
-    return ROLLOUT_FORMATS[to].forbids if to in ROLLOUT_FORMATS else None
-
-
-def output_needs_image(to: str | None) -> bool:
-    """Whether every rollout must have an image, because the output format is one of images."""
-    return to == "parquet" or (to is not None and ROLLOUT_FORMATS[to].has_images)
-
-
-def check_labels_fit(formats: Iterable[tuple[str, RolloutFormat]], target: Target) -> None:
-    """Stop when the target needs MC scores that a file does not have."""
-    for path, fmt in formats if target.needs_mc else ():
-        if fmt.labels == "binary":
-            raise no_mc_scores(path, fmt, target)
-
-
-def no_mc_scores(path: str, fmt: RolloutFormat, target: Target) -> ConfigError:
-    """The error for labels that cannot become scores."""
-    binary = ", ".join(name for name in WRITABLE if ROLLOUT_FORMATS[name].labels != "mc")
-    hint = f" (Every score in it is 0 or 1; if they are MC scores, say --format {fmt.name}-soft.)"
-    return ConfigError(
-        f"{location(path)}: {fmt.title} has binary labels and no MC scores, which {target.format} needs; it can"
-        f" become {binary}.{hint if fmt.labels == 'either' else ''}"
+def open_for(to: str | None, paths: Any, config: CorpusOptions) -> Corpus:
+    """The corpus, to be validated also by what rollouts in the format ``to`` need and must not hold."""
+    fmt = ROLLOUT_FORMATS.get("visualprm-raw" if to == "parquet" else to or "")
+    return open_corpus(
+        paths,
+        format=config.format,
+        map=config.map,
+        text_only=config.text_only,
+        forbids=None if fmt is None else fmt.forbids,
+        needs_image=fmt is not None and fmt.has_images,
     )
+
+
+def check_labels_fit(
+    formats: Mapping[str, RolloutFormat], target: Target, soft_files: set[str] | None = None
+) -> None:
+    """Stop when the target needs MC scores that a file does not have.
+
+    ``soft_files`` have a score between 0 and 1; None before the files are read.
+    """
+    for path, fmt in formats.items() if target.needs_mc else ():
+        is_hard = fmt.labels == "either" and soft_files is not None and path not in soft_files
+        if is_hard or fmt.labels == "binary":
+            binary = ", ".join(name for name in WRITABLE if ROLLOUT_FORMATS[name].labels != "mc")
+            hint = f" (Every score in it is 0 or 1; if they are MC scores, say --format {fmt.name}-soft.)"
+            raise ConfigError(
+                f"{location(path)}: {fmt.title} has binary labels and no MC scores, which {target.format} needs; it"
+                f" can become {binary}.{hint if is_hard else ''}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +139,12 @@ class Converted:
     data: bytes
     n_lines: int
     """Lines of the chunk, or of what was taken of it."""
-    n_records: int
-    """Lines that are not blank."""
     n_rollouts: int
-    issues: tuple[tuple[int, str, str], ...] = ()
-    """(line within the chunk, kind, text); not looked for when lines are copied as they are."""
-    bad_lines: dict[int, bytes] = field(default_factory=dict)
-    """The lines that could not be converted."""
+    n_blank: int = 0
+    bad: Sequence[tuple[int, str, str, bytes]] = ()
+    """(line within the chunk, kind, text, line itself) of each record that cannot be used."""
+    warnings: Counter[str] = field(default_factory=Counter)
+    """How often each kind of warning occurred."""
     has_soft: bool = False
     """Whether any score lies between 0 and 1; looked at only where the format leaves it open."""
 
@@ -153,25 +157,27 @@ def convert_lines(task: ConvertTask) -> Converted:
     lines = CountedLines(_lines_of_task(task))
     if target.keeps_lines:
         kept = [line if line.endswith(b"\n") else line + b"\n" for line in lines]
-        return Converted(b"".join(kept), lines.n_lines, lines.n_lines, len(kept))
-    issues: list[tuple[int, str, str]] = []
-    bad_lines: dict[int, bytes] = {}
+        return Converted(b"".join(kept), lines.n_lines, len(kept))
+    bad: list[tuple[int, str, str, bytes]] = []
+    warnings = Counter[str]()
     is_unknown, has_soft = ROLLOUT_FORMATS[chunk.format].labels == "either", False
 
     def rollouts() -> Iterator[tuple[Rollout, str | None]]:
         nonlocal has_soft
         for parsed in parse_lines(lines, chunk, task.options):
-            issues.extend((parsed.number, *issue) for issue in parsed.issues)
-            if parsed.issues.first_error() is not None:
-                bad_lines[parsed.number] = parsed.raw
+            for kind, _ in parsed.issues:
+                if kind in WARNINGS:
+                    warnings[kind] += 1
+            error = parsed.issues.first_error()
+            if error is not None:
+                bad.append((parsed.number, *error, parsed.raw))
             for rollout in parsed.rollouts:
                 if is_unknown and not has_soft:
                     has_soft = any(0 < step.score < 1 for step in rollout.steps)
                 yield rollout, rollout.source or chunk.source
 
     data, n_rollouts = _encode(rollouts(), target)
-    n_records = lines.n_lines - lines.n_blank
-    return Converted(data, lines.n_lines, n_records, n_rollouts, tuple(issues), bad_lines, has_soft)
+    return Converted(data, lines.n_lines, n_rollouts, lines.n_blank, bad, warnings, has_soft)
 
 
 def _lines_of_task(task: ConvertTask) -> Iterator[bytes]:
@@ -200,32 +206,17 @@ def _line_spans(data: bytes | mmap, spans: bytes) -> Iterator[tuple[int, int]]:
             start = line_end
 
 
-RUNS_AT_ONCE = 64
-"""Runs handed to the system in one call; it takes 1,024."""
+def copy_spans(task: tuple[Chunk, bytes, str, int]) -> None:
+    """Copy the runs of a chunk, as `unpack_spans` reads them, to a position in a file, one after the other.
 
-
-@dataclass(frozen=True, slots=True)
-class CopyTask:
-    """What to copy where."""
-
-    chunk: Chunk
-    spans: bytes
-    """The runs of lines, as `unpack_spans` reads them."""
-    out: str
-    offset: int
-    """Position in ``out`` of the first run; the others follow it."""
-
-
-def copy_spans(task: CopyTask) -> None:
-    """Copy the runs; doing it twice changes nothing.
-
-    A last line without a line end gets none here: the writer leaves room for one.
+    Doing it twice changes nothing. A last line without a line end gets none here: the writer leaves room for one.
     """
-    with mapped(task.chunk) as data, writing(task.out), io.FileIO(task.out, "r+") as out:
-        out.seek(task.offset)
-        runs = unpack_spans(task.spans)
+    chunk, spans, path, offset = task
+    with mapped(chunk) as data, writing(path), io.FileIO(path, "r+") as out:
+        out.seek(offset)
+        runs = unpack_spans(spans)
         with memoryview(data) as view:
-            while views := [view[start:end] for start, end in islice(runs, RUNS_AT_ONCE)]:
+            while views := [view[start:end] for start, end in islice(runs, 64)]:  # the system takes 1,024 in a call
                 try:
                     _write_all(out, views)
                 finally:
@@ -234,10 +225,9 @@ def copy_spans(task: CopyTask) -> None:
 
 
 def _write_all(out: io.FileIO, views: list[memoryview]) -> None:
-    """Write all of the views, straight from the mapped file where the system can."""
-    n_bytes = sum(map(len, views))
-    n_written = os.writev(out.fileno(), views) if hasattr(os, "writev") else 0
-    if n_written < n_bytes:
+    """Write all of the views, straight from the mapped file as far as the system takes them."""
+    n_written = os.writev(out.fileno(), views)
+    if n_written < sum(map(len, views)):
         rest = memoryview(b"".join(views))[n_written:]
         while rest:
             rest = rest[out.write(rest) or 0 :]
@@ -254,18 +244,11 @@ def _mm_prm_lines(task: ConvertTask) -> Converted:
                 n_rollouts += 1
                 continue
             issues = Issues()
-            for rollout in parse_line(data[start:end], fmt, None, issues):
+            rollouts = parse_line(data[start:end], fmt, None, issues)
+            for rollout in rollouts if issues.first_error() is None else ():
                 records += msgspec.json.encode(write_mm_prm(rollout, tau)) + b"\n"
                 n_rollouts += 1
-            check_still_good(task.chunk.path, issues)
-    return Converted(bytes(records), n_lines, n_lines, n_rollouts)
-
-
-def check_still_good(path: str, issues: Iterable[tuple[str, str]]) -> None:
-    """Stop when a record that was validated before has an error: the file was changed since."""
-    for kind, text in issues:
-        if kind in ERRORS and kind not in CHECK_ONLY:
-            raise DataError(f"{path}: a record changed while it was read: {text}")
+    return Converted(bytes(records), n_lines, n_rollouts)
 
 
 def _encode(rollouts: Iterable[tuple[Rollout, str | None]], target: Target) -> tuple[bytes, int]:
@@ -350,38 +333,26 @@ class ConvertSummary:
 def convert(
     paths: Any, out: str, config: ConvertConfig | None = None, *, progress: Progress = silent, **options: Any
 ) -> ConvertSummary:
-    """Write the corpus's rollouts to ``out`` in another format.
+    """Write the rollouts of a corpus, which is whatever `mprm.open_corpus` takes, to ``out`` in another format.
 
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes.
-    out
-        File whose name ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet (v1.1-Raw columns).
-    config, options
-        See `ConvertConfig`. With ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
+    Its name ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet (v1.1-Raw columns). The options are those of
+    `ConvertConfig`; with ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
     """
-    config = ConvertConfig.of(config, options)
-    out = str(out)
+    config, out = ConvertConfig.of(config, options), str(out)
     check_output_name(out)
     target = target_for(config.to, container_of(out), config.tau)
     if target.format is None:
         raise ConfigError("name the output format with --to")
+    dropped, warnings, sizes = DroppedRecords(), Counter[str](), list[tuple[str, int]]()
+    n_records, n_rollouts = Counter[str](), Counter[str]()  # of each source
+    soft_files: set[str] = set()
+    path, first_line = "", 1
     with Outputs(out, force=config.force) as outputs:
-        corpus = open_corpus(
-            paths,
-            format=config.format,
-            map=config.map,
-            text_only=config.text_only,
-            forbids=output_forbids(target.format),
-            needs_image=output_needs_image(target.format),
-        )
-        check_labels_fit(corpus.formats.items(), target)
+        corpus = open_for(target.format, paths, config)
+        check_labels_fit(corpus.formats, target)
         check_not_inputs([file.path for file in corpus.files], [out, out + MANIFEST_SUFFIX, dropped_path(out)])
         engine = make_engine(config, n_bytes=corpus.n_bytes)
         hashes = InputHashes(corpus.files, engine)
-        dropped = DroppedRecords()
-        totals = _Totals(dropped if config.skip_bad else None)
         tasks = (ConvertTask(chunk, target, corpus.options) for chunk in corpus.chunks)
         temporary = outputs.add(out)
         with (
@@ -390,15 +361,24 @@ def convert(
             open_sink(temporary, target.container) as sink,
         ):
             for chunk, converted in zip(corpus.chunks, engine.map(convert_lines, tasks), strict=True):
-                totals.add(chunk, converted)
+                if chunk.path != path:
+                    path, first_line = chunk.path, 1
+                for index, kind, text, line in converted.bad:
+                    bad = Dropped(path, first_line + index, chunk.source, kind, text, line)
+                    drop_or_raise(bad, dropped if config.skip_bad else None)
+                first_line += converted.n_lines
+                n_records[chunk.source] += converted.n_lines - converted.n_blank
+                n_rollouts[chunk.source] += converted.n_rollouts
+                warnings += converted.warnings
+                sizes.append((chunk.source, len(converted.data)))
+                if converted.has_soft:
+                    soft_files.add(path)
                 sink.write(converted.data)
                 advance(chunk.n_bytes)
-        for path, fmt in corpus.formats.items() if target.needs_mc else ():
-            if fmt.labels == "either" and path not in totals.soft_files:
-                raise no_mc_scores(path, fmt, target)
+        check_labels_fit(corpus.formats, target, soft_files)
         dropped_to = dropped.write_beside(out, outputs)
-        output = output_entry(out, temporary, totals.total("rollouts"))
-        output["source_bytes"] = bytes_by_source(totals.sizes) if target.container == "plain" else None
+        output = output_entry(out, temporary, n_rollouts.total())
+        output["source_bytes"] = bytes_by_source(sizes) if target.container == "plain" else None
         manifest = outputs.add_manifest(
             out,
             command="convert",
@@ -410,47 +390,12 @@ def convert(
                 "text_only": corpus.options.text_only,
             },
             inputs=corpus.manifest_entries(hashes),
-            sources=totals.sources,
+            sources={
+                source: {"read": n_read, "rollouts": n_rollouts[source], **dropped.reasons(source)}
+                for source, n_read in n_records.items()
+            },
             output=output,
         )
-    n_records, n_rollouts = totals.total("read"), totals.total("rollouts")
-    return ConvertSummary(out, manifest, n_records, n_rollouts, len(dropped), totals.warnings, dropped_to)
-
-
-class _Totals:
-    """Adds up what the chunks gave, and knows the line number of every issue."""
-
-    def __init__(self, dropped: DroppedRecords | None) -> None:
-        self.warnings: dict[str, int] = {}
-        self.sizes: list[tuple[str, int]] = []
-        """(source, bytes written) of each chunk."""
-        self.sources: dict[str, dict[str, Any]] = {}
-        """Of the files of each source: records read and dropped, and rollouts written."""
-        self.soft_files: set[str] = set()
-        """Files with a score between 0 and 1."""
-        self._dropped = dropped
-        self._path, self._line = "", 1
-
-    def add(self, chunk: Chunk, converted: Converted) -> None:
-        if chunk.path != self._path:
-            self._path, self._line = chunk.path, 1
-        entry = self.sources.setdefault(chunk.source, {"read": 0, "rollouts": 0, "dropped": 0, "reasons": {}})
-        entry["read"] += converted.n_records
-        entry["rollouts"] += converted.n_rollouts
-        bad: set[int] = set()
-        for index, kind, text in converted.issues:
-            if kind in WARNINGS:
-                self.warnings[kind] = self.warnings.get(kind, 0) + 1
-            elif kind not in CHECK_ONLY and index not in bad:
-                bad.add(index)
-                line = converted.bad_lines.get(index, b"")
-                drop_or_raise(Dropped(chunk.path, self._line + index, chunk.source, kind, text, line), self._dropped)
-                entry["dropped"] += 1
-                entry["reasons"][kind] = entry["reasons"].get(kind, 0) + 1
-        self._line += converted.n_lines
-        self.sizes.append((chunk.source, len(converted.data)))
-        if converted.has_soft:
-            self.soft_files.add(chunk.path)
-
-    def total(self, key: str) -> int:
-        return sum(entry[key] for entry in self.sources.values())
+    return ConvertSummary(
+        out, manifest, n_records.total(), n_rollouts.total(), len(dropped), dict(warnings), dropped_to
+    )

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, process
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from multiprocessing import current_process
 from typing import Any, Protocol, TypeVar
@@ -22,6 +24,7 @@ from mprm.errors import MissingDependencyError, MprmError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Pending = TypeVar("Pending")
 
 INLINE_BYTES = 4 << 20
 """Below this much input a process pool costs more than it saves."""
@@ -69,39 +72,46 @@ class ProcessEngine:
         self._pool: ProcessPoolExecutor | None = None
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        rest = iter(items)
-        pending = deque(self._submit(function, item) for item in islice(rest, 2 * self.processes + 1))
-        return self._results(function, rest, pending)
+        submit = partial(self._submit, function)
+        return _in_order(submit, items, 2 * self.processes + 1, Future.result, Future.cancel)
 
     def _submit(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:
         if self._pool is None:
             # fork on Linux: workers start in milliseconds, share the parent's memory, and a script that
             # calls mprm needs no __main__ guard. They only decode and copy, so no lock that another
             # thread may have held at the fork is ever asked for.
-            method = "fork" if sys.platform == "linux" else "spawn"
-            context = multiprocessing.get_context(method)
+            context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
             self._pool = ProcessPoolExecutor(self.processes, mp_context=context, initializer=_prepare_worker)
             weakref.finalize(self, _end, self._pool)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-            try:
-                return self._pool.submit(function, item)
-            except BrokenProcessPool as error:
-                raise _worker_died() from error
+            return self._pool.submit(function, item)
 
-    def _results(
-        self, function: Callable[[Item], Result], rest: Iterator[Item], pending: deque[Future[Result]]
-    ) -> Iterator[Result]:
+
+def _in_order(
+    submit: Callable[[Item], Pending],
+    items: Iterable[Item],
+    n_pending: int,
+    result: Callable[[Pending], Result],
+    cancel: Callable[[Pending], object],
+) -> Iterator[Result]:
+    """The results in the order of the items, of which ``n_pending`` are at work at any time, from now on."""
+    rest = iter(items)
+    with _living_workers():
+        pending = deque(map(submit, islice(rest, n_pending)))
+
+    def results() -> Iterator[Result]:
         try:
             while pending:
-                result = pending.popleft().result()
-                pending.extend(self._submit(function, item) for item in islice(rest, 1))
-                yield result
-        except BrokenProcessPool as error:
-            raise _worker_died() from error
+                with _living_workers():
+                    done = result(pending.popleft())
+                    pending.extend(map(submit, islice(rest, 1)))
+                yield done
         finally:
-            for future in pending:
-                future.cancel()
+            for task in pending:
+                cancel(task)
+
+    return results()
 
 
 def _end(pool: ProcessPoolExecutor) -> None:
@@ -112,11 +122,15 @@ def _end(pool: ProcessPoolExecutor) -> None:
     process._threads_wakeups.pop(thread, None)
 
 
-def _worker_died() -> MprmError:
-    return MprmError(
-        "a worker process died: it was killed, the machine ran out of memory, or an input was cut short."
-        " Nothing was written; run again, with fewer --processes if memory is short."
-    )
+@contextmanager
+def _living_workers() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise MprmError(
+            "a worker process died: it was killed, the machine ran out of memory, or an input was cut short."
+            " Nothing was written; run again, with fewer --processes if memory is short."
+        ) from error
 
 
 def _prepare_worker() -> None:
@@ -135,28 +149,16 @@ RETRIES = 8
 """How often a task starts again when its worker or node dies; tasks only read, so again is the same."""
 
 
-def ray_module() -> Any:
-    """Ray, where it is installed."""
+def joined(address: str | None) -> Any:
+    """Ray, connected to the cluster at ``address`` or to one of this machine's own."""
     try:
         import ray
     except ImportError as error:
-        raise MissingDependencyError(
-            "the ray engine needs Ray: pip install ray, or install mprm with its extra [ray]"
-        ) from error
-    return ray
-
-
-def joined(address: str | None) -> Any:
-    """Ray, connected to the cluster at ``address`` or to one of this machine's own."""
-    ray = ray_module()
+        raise MissingDependencyError("the ray engine needs Ray: install mprm with its extra [ray]") from error
     if not ray.is_initialized():
+        has_dashboard = False if address is None else None
         try:
-            ray.init(
-                address,
-                log_to_driver=False,
-                logging_level="ERROR",
-                include_dashboard=False if address is None else None,
-            )
+            ray.init(address, log_to_driver=False, logging_level="ERROR", include_dashboard=has_dashboard)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise MprmError(f"no Ray cluster answers at {address}: {error}") from error
     return ray
@@ -166,24 +168,12 @@ class RayEngine:
     """Works in Ray tasks, on the cluster at ``address`` or on a Ray of this machine's own."""
 
     def __init__(self, address: str | None) -> None:
-        self._ray = ray_module()
-        self._address = address
+        self._ray = joined(address)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        ray = joined(self._address)
-        task = ray.remote(function).options(max_retries=RETRIES)
-        under_way = 4 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-        pending: deque[Any] = deque()
-        try:
-            for item in items:
-                pending.append(task.remote(item))
-                if len(pending) > under_way:
-                    yield self._result(pending.popleft())
-            while pending:
-                yield self._result(pending.popleft())
-        finally:
-            for reference in pending:
-                ray.cancel(reference, force=True)
+        task = self._ray.remote(function).options(max_retries=RETRIES)
+        n_pending = 4 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        return _in_order(task.remote, items, n_pending, self._result, partial(self._ray.cancel, force=True))
 
     def _result(self, reference: Any) -> Any:
         try:

@@ -9,9 +9,11 @@ import ntpath
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -94,26 +96,23 @@ def find_image(name: str, root: Path) -> str | None:
     return None
 
 
-def find_images(names: Iterable[str], root: str | Path) -> dict[str, str]:
+def find_images(names: Collection[str], root: str | Path) -> dict[str, str]:
     """The path under the root of each image; an error names those that are not there."""
     folder = image_folder(root)
     assert folder is not None
-    paths = {name: find_image(name, folder) for name in names}
-    missing = [name for name, path in paths.items() if path is None]
-    if missing:
+    wanted = set(names)
+    paths = {name: path for name in names if (path := find_image(name, folder)) is not None}
+    if len(paths) < len(wanted):
         raise DataError(
-            f"{len(missing):,} of {len(paths):,} images are not under {folder}: {', '.join(missing[:SHOWN])}"
-            f"{f' and {len(missing) - SHOWN:,} more' if len(missing) > SHOWN else ''}."
-            " Name the folder that the images' paths start from."
+            f"{len(wanted) - len(paths):,} of {len(wanted):,} images are not under {folder}; name the folder"
+            f" that their paths start from:\n{listed(wanted - paths.keys())}"
         )
     owners: dict[str, str] = {}
     for name, path in paths.items():
-        other = owners.setdefault(path or "", name)
+        other = owners.setdefault(path, name)
         if other != name:
-            raise DataError(
-                f"{folder}: {other} and {name} would both be {path}; unpack the images with their folders"
-            )
-    return {name: path for name, path in paths.items() if path is not None}
+            raise DataError(f"{folder}: {other} and {name} would both be {path}; unpack them with their folders")
+    return paths
 
 
 def check_images_exist(benchmark: Benchmark, root: str | Path | None) -> None:
@@ -128,11 +127,9 @@ def check_images_exist(benchmark: Benchmark, root: str | Path | None) -> None:
         )
     folder = image_folder(root)
     assert folder is not None
-    outside = next((image for image in locations if leaves_root(image, folder)), None)
-    if outside is not None:
-        raise DataError(
-            f"{locations[outside]}: image path {outside!r} leaves the image root; expected a path below it"
-        )
+    for image, where in locations.items():
+        if leaves_root(image, folder):
+            raise DataError(f"{where}: image path {image!r} leaves the image root; expected a path below it")
     missing = [f"{image} ({where})" for image, where in locations.items() if not is_file(folder / image)]
     if missing:
         raise InputNotFoundError(
@@ -170,26 +167,28 @@ def _pillow() -> Any:
     return Image
 
 
+@contextmanager
+def _decoding(image: Any) -> Iterator[None]:
+    """Name the image in an error: Pillow raises whatever a decoder stumbled over, as SyntaxError and struct.error."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"image {image} does not exist; image paths are looked up under --image-root") from None
+    except Exception as error:
+        raise DataError(f"image {image} cannot be read: {str(error) or type(error).__name__}") from error
+
+
 def open_image(image: Any, root: str | Path | None = None) -> Image:
     """The whole image in RGB; ``image`` is a path or a PIL image."""
-    Image = _pillow()  # noqa: N806 - the class's own name
-    if isinstance(image, Image.Image):
-        try:
+    _check_is_image(image)
+    if not isinstance(image, str | Path):
+        with _decoding(image):
             with _LOADING:  # an image that is read from its file only now may be wanted by two threads
                 image.load()
             return as_rgb(image)
-        except Exception as error:
-            raise DataError(f"image {image!r} cannot be read: {error or type(error).__name__}") from error
-    _check_is_image(image)
     path = image_path(image, root)
-    try:
-        with _open_file(path) as opened:
-            return as_rgb(opened)
-    except FileNotFoundError:
-        raise DataError(f"image {path} does not exist; image paths are looked up under --image-root") from None
-    # Pillow raises whatever a decoder stumbled over: SyntaxError, struct.error, DecompressionBombError and more
-    except Exception as error:
-        raise DataError(f"image {path} cannot be read: {error or type(error).__name__}") from error
+    with _decoding(path), _open_file(path) as opened:
+        return as_rgb(opened)
 
 
 def _open_file(path: Path) -> Any:
@@ -250,11 +249,9 @@ def image_size(image: Any, root: str | Path | None = None) -> tuple[int, int]:
             raise DataError(f"image {image!r} has no pixels")
         return image.size  # type: ignore[no-any-return]
     path = image_path(image, root)
-    try:
+    with _decoding(path):
         status = path.stat()
         return _size_of_file(path, status.st_mtime_ns, status.st_size)
-    except Exception as error:
-        raise DataError(f"image {path} cannot be read: {error or type(error).__name__}") from error
 
 
 def broken_image(image: str, root: str | Path | None) -> str | None:
@@ -272,27 +269,18 @@ def place_images(question: str, n_images: int) -> list[str | int]:
     Marks are ``<image>``, one for each image in order, or ``<image1>``, ``<image2>``, … each once. Where they do not
     fit the images one to one, all images stand before the question and marks stay as text.
 
-    Examples
-    --------
     >>> place_images("Is <image> larger than <image>?", 2)
     ['Is ', 0, ' larger than ', 1, '?']
     >>> place_images("Find x.", 1)
     [0, 'Find x.']
     """
-    marks = list(IMAGE_MARK.finditer(question)) if n_images else []
-    digits = [re.search(r"\d+", mark.group()) for mark in marks]
-    if marks and not any(digits):
-        indices = list(range(len(marks)))
-    else:
-        indices = [int(digit.group()) - 1 for digit in digits if digit]
+    marks = IMAGE_MARK.findall(question) if n_images else []
+    indices = [int(number) - 1 for number in re.findall(r"\d+", "".join(marks))] or list(range(len(marks)))
     if len(indices) != len(marks) or sorted(indices) != list(range(n_images)):
         return [*range(n_images), question]
-    pieces: list[str | int] = []
-    end = 0
-    for mark, index in zip(marks, indices, strict=True):
-        pieces += [question[end : mark.start()], index]
-        end = mark.end()
-    return [piece for piece in [*pieces, question[end:]] if piece != ""]
+    *texts, last = IMAGE_MARK.split(question) if n_images else [question]
+    pieces = [*chain.from_iterable(zip(texts, indices, strict=True)), last]
+    return [piece for piece in pieces if piece != ""]
 
 
 def as_placed(question: str, images: Sequence[Any]) -> tuple[Any, ...]:
@@ -300,8 +288,6 @@ def as_placed(question: str, images: Sequence[Any]) -> tuple[Any, ...]:
 
     Models assign image embeddings to image tokens in this order.
 
-    Examples
-    --------
     >>> as_placed("Is <image2> larger than <image1>?", ["a.png", "b.png"])
     ('b.png', 'a.png')
     """
@@ -310,13 +296,11 @@ def as_placed(question: str, images: Sequence[Any]) -> tuple[Any, ...]:
 
 def image_files(question: Question, root: str | Path | None) -> tuple[Path, ...]:
     """The paths of the question's images, all of which exist."""
-    owner = f"question {question.id!r} of {question.source!r}"
-    paths = []
-    for image in question.images:
-        if root is not None and leaves_root(image, Path(root).expanduser()):
+    owner, folder = f"question {question.id!r} of {question.source!r}", Path(root or ".").expanduser()
+    paths = {image: folder / image for image in question.images}
+    for image, path in paths.items():
+        if root is not None and leaves_root(image, folder):
             raise DataError(f"{owner}: image path {image!r} leaves the image root; expected a path below it")
-        path = Path(root or ".").expanduser() / image
         if not is_file(path):
             raise DataError(f"{owner}: image {path} does not exist; say with --image-root where the images are")
-        paths.append(path)
-    return tuple(paths)
+    return tuple(paths[image] for image in question.images)

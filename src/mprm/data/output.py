@@ -11,11 +11,14 @@ import shutil
 import tempfile
 import time
 import weakref
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import file_digest
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, NamedTuple, Self
 
 import msgspec
 import xxhash
@@ -50,15 +53,12 @@ def _check_replaceable(path: str, *, force: bool) -> None:
         exists = not force and fs.exists(inner)
     else:
         final = Path(path).expanduser()
-        if final.is_symlink() and not os.path.exists(final):  # noqa: PTH110 - Path.exists raises at a loop
-            raise ConfigError(f"{path} is a symbolic link that leads to no file; remove it, or choose another name")
-        if final.exists() and not final.is_file():
-            raise ConfigError(f"{path} exists already and is no regular file; choose another name")
-        exists = not force and final.exists()
-    if exists:
-        raise OutputExistsError(
-            f"{path} exists already; replace it with --force (in Python: force=True), or choose another name"
-        )
+        exists = os.path.lexists(final)
+        if exists and not final.is_file():
+            what = "a symbolic link that leads to no file" if final.is_symlink() else "no regular file"
+            raise ConfigError(f"{path} exists already and is {what}; remove it, or choose another name")
+    if exists and not force:
+        raise OutputExistsError(f"{path} exists already; replace it with --force (in Python: force=True)")
 
 
 def check_folder(path: str) -> None:
@@ -67,15 +67,13 @@ def check_folder(path: str) -> None:
         return
     folder = Path(path).expanduser()
     existing = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent)), Path())
-    if not os.path.isdir(existing):  # noqa: PTH112 - Path.is_dir raises at a loop of symbolic links
-        what = "a file" if os.path.exists(existing) else "a symbolic link that leads nowhere"  # noqa: PTH110
+    if not existing.is_dir():
+        what = "a file" if existing.exists() else "a symbolic link that leads nowhere"
         raise ConfigError(f"{existing} is {what}; {path} cannot be a folder for outputs, choose another")
     try:
         tempfile.TemporaryFile(dir=existing).close()  # tried, as permissions do not tell all
     except OSError as error:
-        raise ConfigError(
-            f"nothing can be written into {existing} ({error.strerror}); choose another folder for outputs"
-        ) from error
+        raise ConfigError(f"nothing can be written into {existing} ({error.strerror}); choose another") from error
 
 
 def check_output_name(out: str) -> None:
@@ -90,14 +88,6 @@ def check_not_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]
     for out in outputs:
         if _identity(out) in read:
             raise ConfigError(f"{out} would be replaced, and is one of the inputs; choose another output")
-
-
-def check_outputs(paths: Iterable[str], *, inputs: Iterable[str | Path], force: bool) -> None:
-    """Stop when an output would replace an input, or another file without ``force``, or cannot be written."""
-    outputs = list(paths)
-    check_not_inputs(inputs, outputs)
-    for path in outputs:
-        check_overwrite(path, force=force)
 
 
 def _identity(path: str | Path) -> str:
@@ -138,15 +128,11 @@ def atomic_write(path: str, *, sync: bool = True) -> Iterator[Path]:
         return
     final = Path(path).expanduser()
     final.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{final.name}.", suffix=".tmp", dir=final.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = final.with_name(f".{final.name}.{os.urandom(4).hex()}.tmp")
     try:
-        with writing(path, temporary):
+        with writing(path, {str(temporary): path}):
+            temporary.touch(exist_ok=False)
             yield temporary
-            mask = os.umask(0)
-            os.umask(mask)
-            temporary.chmod(0o666 & ~mask)  # mkstemp makes files that only their owner can read
             if sync:
                 _sync(temporary)
             temporary.replace(final)
@@ -155,23 +141,24 @@ def atomic_write(path: str, *, sync: bool = True) -> Iterator[Path]:
 
 
 @contextmanager
-def writing(path: str, temporary: Path | None = None) -> Iterator[None]:
-    """Name the output in an error that names no file, as that of a full disk, or only the temporary one."""
+def writing(path: str, names: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Name the output in an error that names no file, as that of a full disk, or a temporary file of ``names``."""
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename in (None, str(temporary)):
-            error.filename = path
+        finals: dict[Any, str] = {None: path, **(names or {})}
+        if error.errno is not None:
+            error.filename = finals.get(error.filename, error.filename)
         raise
 
 
-def _upload(local: Path, url: str) -> None:
+def _upload(local: str | Path, url: str) -> None:
     fs, inner = filesystem(url)
     fs.makedirs(fs._parent(inner), exist_ok=True)
     fs.put_file(str(local), inner)
 
 
-def _sync(path: Path) -> None:
+def _sync(path: str | Path) -> None:
     """Wait until a file's bytes, or the names in a folder, are on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -184,73 +171,56 @@ def _sync(path: Path) -> None:
 # first, so that the next writer can finish what a kill interrupted.
 
 TEMPORARY, LOCK, PLAN = ".mprm-tmp", "lock", "plan.json"
-MAX_NAME = 255
-"""Bytes of a file's name."""
+MAX_NAME = 255  # bytes
 
 
 class _Plan(msgspec.Struct):
     rename: list[str]
     """Final names of the temporary files 0, 1, …, as seen from beside the temporary folder; manifests last."""
-    replaced: list[list[int]]
-    """`_stamp` of each file that is replaced; empty where there is none."""
+    replaced: list[tuple[int, int, int] | None]
+    """`stamp_of` each file that is replaced; None where there is none."""
     remove: list[str]
     """Files of the run whose output is replaced that have no successor."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """The right to write an output, and the folder of its temporary files."""
-
-    folder: Path
-    finished: frozenset[str] = frozenset()
-    """Files beside it that a killed run had written, and that got their names only now."""
-
-
-_RESERVED: dict[str, _Claim] = {}
-_LOCKS: set[int] = set()
-
-
 @contextmanager
-def _claim(out: str) -> Iterator[_Claim]:
-    """The claim on an output; stops where another process has it."""
+def _claimed(out: str) -> Iterator[tuple[Path, list[str]]]:
+    """A folder for temporary files, which nobody else has, and files that killed runs had all but written."""
     if is_url(out):
-        with tempfile.TemporaryDirectory(prefix="mprm-") as local, writing(tempfile.gettempdir()):
-            yield _Claim(Path(local))
+        with tempfile.TemporaryDirectory(prefix="mprm-") as local:
+            yield Path(local), []
         return
     final = Path(out).expanduser()
     check_folder(str(final.parent))
     is_new = not final.parent.exists()
     final.parent.mkdir(parents=True, exist_ok=True)
-    finished = frozenset(_clean_up(final.parent))
+    finished = _clean_up(final.parent)
     folder = final.with_name(f".{final.name}{TEMPORARY}")
-    for _ in range(5):  # a process that looks for the remains of killed runs has it for a moment
-        with suppress(FileNotFoundError):
-            folder.mkdir(exist_ok=True)
-            lock = _lock(folder)
-            if lock is not None:
-                break
-        time.sleep(0.01)
-    else:
-        raise ConfigError(f"another process is writing {out}; wait for it, or choose another output")
-    try:
-        yield _Claim(folder, finished | frozenset(_recovered(folder)))
-    finally:
-        if not (folder / PLAN).exists():  # else the next writer does the rest of it
-            shutil.rmtree(folder, ignore_errors=True)
-        _unlock(lock)
-        if is_new:
-            with suppress(OSError):
-                final.parent.rmdir()  # it is empty where nothing was written
+    with ExitStack() as stack:
+        for _ in range(5):  # a process that looks for the remains of killed runs has it for a moment
+            with suppress(FileNotFoundError):
+                folder.mkdir(exist_ok=True)
+                if stack.enter_context(_lock(folder)) is not False:
+                    break
+            time.sleep(0.01)
+        else:
+            raise ConfigError(f"another process is writing {out}; wait for it, or choose another output")
+        try:
+            yield folder, finished + _recovered(folder)
+        finally:
+            if not (folder / PLAN).exists():  # else the next writer does the rest of it
+                shutil.rmtree(folder, ignore_errors=True)
+            if is_new:
+                with suppress(OSError):
+                    final.parent.rmdir()  # it is empty where nothing was written
 
 
 def _clean_up(parent: Path) -> list[str]:
     """Finish what killed runs had all but written to a folder, and remove their other temporary files."""
     finished: list[str] = []
     for folder in parent.glob(f".*{TEMPORARY}"):
-        with suppress(OSError), ExitStack() as stack:  # gone in the meantime, or another user's
-            lock = _lock(folder, unknown_is_free=False)
-            if lock is not None:
-                stack.callback(_unlock, lock)
+        with suppress(OSError), _lock(folder) as is_ours:  # gone in the meantime, or another user's
+            if is_ours:
                 finished += _recovered(folder)
                 shutil.rmtree(folder, ignore_errors=True)
     return finished
@@ -264,52 +234,45 @@ def _recovered(folder: Path) -> list[str]:
     """
     try:
         plan = msgspec.json.decode((folder / PLAN).read_bytes(), type=_Plan)
-        parent = folder.parent.resolve()
-        finals = [folder.parent / name for name in (*plan.rename, *plan.remove)]
-        if not all(final.resolve().is_relative_to(parent) for final in finals):
-            return []
-        pending = [n for n in range(len(plan.rename)) if (folder / str(n)).exists()]
+        beside = folder.parent.resolve()
+        are_inside = all((beside / name).resolve().is_relative_to(beside) for name in (*plan.rename, *plan.remove))
         # a manifest is removed first: where it is gone, this plan has removed it
-        if any(_stamp(finals[n]) not in (plan.replaced[n], []) for n in pending):
-            return []
-        return _finish(folder, plan)
-    except (OSError, ValueError, IndexError, RecursionError, msgspec.MsgspecError):
+        are_old = all(
+            stamp_of(str(beside / name)) in (stamp, None) or not (folder / str(number)).exists()
+            for number, (name, stamp) in enumerate(zip(plan.rename, plan.replaced, strict=True))
+        )
+        return _finish(folder, plan) if are_inside and are_old else []
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return []
 
 
-def _stamp(path: Path) -> list[int]:
-    """Equal while nobody writes the file anew; empty where there is none."""
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return []
-    return [status.st_ino, status.st_size, status.st_mtime_ns]
+_LOCKS: set[int] = set()
 
 
-def _lock(folder: Path, *, unknown_is_free: bool = True) -> int | None:
-    """Lock a temporary folder until this process ends, killed or not; None where another process has locked it."""
+@contextmanager
+def _lock(folder: Path) -> Iterator[bool | None]:
+    """Lock a temporary folder until the end of the block or process, killed or not; whether it is ours now.
+
+    False where another process has locked it, None on a disk without locks.
+    """
     import fcntl
 
     handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    _LOCKS.add(handle)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_ours = os.path.samestat(os.fstat(handle), (folder / LOCK).stat())  # not removed in the meantime
-    except OSError as error:
-        is_ours = unknown_is_free and error.errno not in (errno.EWOULDBLOCK, errno.ENOENT)  # a disk without locks
-    if is_ours:
-        _LOCKS.add(handle)
-        return handle
-    os.close(handle)
-    return None
-
-
-def _unlock(lock: int) -> None:
-    _LOCKS.discard(lock)
-    os.close(lock)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # not that of a folder that was removed in the meantime
+            is_ours: bool | None = os.path.samestat(os.fstat(handle), (folder / LOCK).stat())
+        except OSError as error:
+            is_ours = False if error.errno in (errno.EWOULDBLOCK, errno.ENOENT) else None
+        yield is_ours
+    finally:
+        _LOCKS.discard(handle)
+        os.close(handle)
 
 
 def _leave_locks() -> None:
-    _RESERVED.clear()
     while _LOCKS:
         os.close(_LOCKS.pop())
 
@@ -333,7 +296,7 @@ def _finish(folder: Path, plan: _Plan) -> list[str]:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            with atomic_write(str(final)) as near:  # a folder on another disk
+            with atomic_write(str(final)) as near:  # a folder on another disk, such as that of a report's figures
                 shutil.copyfile(temporary, near)
             temporary.unlink()
     for parent in {final.parent for final in finals}:
@@ -355,19 +318,16 @@ def _check_name(path: str, max_bytes: int) -> None:
 class Outputs:
     """Files that are written together: all get their names when the block ends well, and none when it does not.
 
-    Parameters
-    ----------
-    outs
-        What has a manifest: the output itself, or a folder of outputs.
-    force
-        Replace files that exist.
+    ``outs`` are what has a manifest, the outputs themselves or folders of outputs; no other process may write them
+    before the block ends.
     """
 
     def __init__(self, *outs: str, force: bool = False) -> None:
         self._outs, self._force = outs, force
-        self._files: list[str] = []
+        self._folders: list[Path] = []
+        self._files: dict[str, str] = {}
+        """Final name of each temporary file."""
         self._manifests: dict[str, dict[str, Any]] = {}
-        self._claims: dict[str, _Claim] = {}
         self._replaceable: set[str] = set()
         self._stack = ExitStack()
 
@@ -375,9 +335,9 @@ class Outputs:
         with self._stack as stack:
             for out in self._outs:
                 _check_name(out, MAX_NAME - len(TEMPORARY) - 1)
-                name = _identity(out)
-                self._claims[name] = _RESERVED.pop(name) if name in _RESERVED else stack.enter_context(_claim(out))
-                self._replaceable.update(map(_identity, self._claims[name].finished))
+                folder, finished = stack.enter_context(_claimed(out))
+                self._folders.append(folder)
+                self._replaceable.update(map(_identity, finished))
             for out in self._outs:
                 self._check_manifest(out)
             self._stack = stack.pop_all()
@@ -388,14 +348,10 @@ class Outputs:
         if not is_url(out) and not Path(out).expanduser().is_dir():
             self.check(out)
         manifest = out + MANIFEST_SUFFIX
-        files = [str(Path(manifest).expanduser().parent / name) for name in files_of_manifest(manifest)]
-        if files and not os.path.exists(files[0]):  # noqa: PTH110
-            own = [manifest, *(file for file in files if file == str(Path(dropped_path(out)).expanduser()))]
-            self._replaceable.update(map(_identity, own))
+        files = [_identity(Path(out).expanduser().parent / name) for name in files_of_manifest(manifest)]
+        if files and not Path(files[0]).exists():
+            self._replaceable.update({_identity(manifest)}, {_identity(dropped_path(out))}.intersection(files))
         self.check(manifest)
-
-    def _folder(self) -> Path:
-        return next(iter(self._claims.values())).folder
 
     def check(self, path: str) -> None:
         """Stop when the file exists and may not be replaced, or cannot have its name."""
@@ -405,83 +361,59 @@ class Outputs:
     def add(self, path: str) -> Path:
         """A temporary file that becomes ``path``."""
         self.check(path)
-        self._files.append(path)
-        temporary = self._folder() / str(len(self._files) - 1)
+        temporary = self._folders[0] / str(len(self._files))
         temporary.touch()
+        self._files[str(temporary)] = path
         return temporary
 
-    def add_manifest(
-        self,
-        out: str,
-        *,
-        command: str,
-        config: Mapping[str, Any],
-        inputs: list[dict[str, Any]],
-        sources: Mapping[str, Any],
-        output: Mapping[str, Any],
-        files: Iterable[str] | None = None,
-        **more: Any,
-    ) -> str:
+    def add_manifest(self, out: str, *, files: Iterable[str] | None = None, **content: Any) -> str:
         """Write a manifest beside ``out``, of these files or of all that were added; returns its path.
 
         It holds no time and no machine, so that the same run gives the same bytes.
         """
-        folder = Path(out).parent
-        self._manifests[out + MANIFEST_SUFFIX] = {
-            "mprm": __version__,
-            "command": command,
-            "config": config,
-            "inputs": inputs,
-            "sources": sources,
-            "output": output,
-            **more,
-            "files": [os.path.relpath(path, folder) for path in files or self._files],
-        }
+        names = [os.path.relpath(path, Path(out).parent) for path in files or self._files.values()]
+        self._manifests[out + MANIFEST_SUFFIX] = {"mprm": __version__, **content, "files": names}
         return out + MANIFEST_SUFFIX
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         with self._stack:
-            try:
-                if error is None and self._files:
+            if not self._files:
+                return
+            last = tempfile.gettempdir() if is_url(self._outs[0]) else list(self._files.values())[-1]
+            with writing(last, self._files):
+                if error is None:
                     self._commit()
-                elif isinstance(error, OSError) and self._files:
+                elif isinstance(error, OSError):
                     raise error
-            except OSError as failure:  # a full disk does not say what was being written, or names the temporary file
-                if failure.errno is not None and failure.filename is None:
-                    failure.filename = tempfile.gettempdir() if is_url(self._outs[0]) else self._files[-1]
-                elif Path(str(failure.filename)).parent == self._folder() and str(failure.filename)[-1].isdigit():
-                    failure.filename = self._files[int(Path(str(failure.filename)).name)]
-                raise
 
     def _commit(self) -> None:
         for path, content in self._manifests.items():
-            data = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
-            self.add(path).write_bytes(data)
-        temporaries = [self._folder() / str(n) for n in range(len(self._files))]
+            with writing(path):
+                self.add(path).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
         if is_url(self._outs[0]):
-            for temporary, path in zip(temporaries, self._files, strict=True):
-                _upload(temporary, path)
+            for name, path in self._files.items():
+                _upload(name, path)
             return
-        for temporary in temporaries:
-            _sync(temporary)
-        finals = [Path(path).expanduser() for path in self._files]
+        for name in self._files:
+            _sync(name)
+        folder, finals = self._folders[0], [Path(path).expanduser() for path in self._files.values()]
         plan = _Plan(
-            [os.path.relpath(final, self._folder().parent) for final in finals],
-            list(map(_stamp, finals)),
-            [os.path.relpath(path, self._folder().parent) for path in self._stale()],
+            [os.path.relpath(final, folder.parent) for final in finals],
+            [stamp_of(str(final)) for final in finals],
+            [os.path.relpath(path, folder.parent) for path in self._stale()],
         )
-        with atomic_write(str(self._folder() / PLAN)) as temporary:
+        with atomic_write(str(folder / PLAN)) as temporary:
             temporary.write_bytes(msgspec.json.encode(plan))
-        _sync(self._folder())
+        _sync(folder)
         try:
-            _finish(self._folder(), plan)
+            _finish(folder, plan)
         except OSError:  # it would fail again, and later outputs with it
-            (self._folder() / PLAN).unlink(missing_ok=True)
+            (folder / PLAN).unlink(missing_ok=True)
             raise
 
     def _stale(self) -> Iterator[Path]:
         """Files of the manifests that are replaced which may be replaced too, and no manifest names any more."""
-        written = set(map(_identity, self._files))
+        written = set(map(_identity, self._files.values()))
         for path in self._manifests:
             folder = Path(path).expanduser().parent
             others = [str(other) for other in folder.glob(f"*{MANIFEST_SUFFIX}") if _identity(other) not in written]
@@ -493,33 +425,16 @@ class Outputs:
                     yield folder / name
 
 
-@contextmanager
-def reserved(outs: Sequence[str], *, force: bool) -> Iterator[None]:
-    """Check and claim outputs before the work for them begins; `Outputs` of the same names take the claims over."""
-    if not outs:
-        yield
-        return
-    with Outputs(*outs, force=force) as outputs:
-        _RESERVED.update(outputs._claims)
-        try:
-            yield
-        finally:
-            for out in outputs._claims:
-                _RESERVED.pop(out, None)
-
-
 def files_of_manifest(path: str) -> list[str]:
     """The files that a manifest is of, as seen from beside it, the output first; none where it is no manifest."""
     try:
         manifest = msgspec.json.decode(Path(path).expanduser().read_bytes(), type=dict[str, Any])
-        names = manifest.get("files") or [Path(manifest["output"]["path"]).name]  # of earlier versions
-        return [str(name) for name in names] if "mprm" in manifest else []
+        return [str(name) for name in manifest["files"]] if "mprm" in manifest else []
     except (OSError, ValueError, KeyError, TypeError, RecursionError, msgspec.MsgspecError):
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(NamedTuple):
     """A record that was left out, and why."""
 
     file: str
@@ -528,15 +443,6 @@ class Dropped:
     kind: str
     reason: str
     record: bytes
-
-    def as_dict(self) -> dict[str, Any]:
-        """As a JSON object; a record that is not text is base64."""
-        fields = {name: getattr(self, name) for name in ("line", "source", "kind", "reason")}
-        fields = {"file": location(self.file), **fields}
-        try:
-            return {**fields, "record": self.record.decode().rstrip("\r\n")}
-        except UnicodeDecodeError:
-            return {**fields, "record_base64": base64.b64encode(self.record).decode()}
 
 
 def _close(file: IO[bytes]) -> None:
@@ -548,31 +454,32 @@ class DroppedRecords:
     """Collects dropped records on disk until it is known where they go."""
 
     def __init__(self) -> None:
-        self.counts: dict[str, dict[str, int]] = {}
+        self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """How many were dropped, by source and kind."""
         self._file = tempfile.TemporaryFile(prefix="mprm-")  # noqa: SIM115 - closed, and so gone, with its owner
         weakref.finalize(self, _close, self._file)
 
     def __call__(self, dropped: Dropped) -> None:
-        kinds = self.counts.setdefault(dropped.source, {})
-        kinds[dropped.kind] = kinds.get(dropped.kind, 0) + 1
+        self.counts[dropped.source][dropped.kind] += 1
+        entry = {**dropped._asdict(), "file": location(dropped.file)}
+        try:
+            entry["record"] = dropped.record.decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            entry["record_base64"] = base64.b64encode(entry.pop("record")).decode()
         with writing(tempfile.gettempdir()):
-            self._file.write(msgspec.json.encode(dropped.as_dict()) + b"\n")
+            self._file.write(msgspec.json.encode(entry) + b"\n")
 
     def __len__(self) -> int:
-        return sum(sum(kinds.values()) for kinds in self.counts.values())
+        return sum(kinds.total() for kinds in self.counts.values())
+
+    def reasons(self, source: str) -> dict[str, Any]:
+        kinds = self.counts.get(source, Counter())
+        return {"dropped": kinds.total(), "reasons": kinds}
 
     def account(self, source: str, *, n_kept: int, n_left: int = 0) -> dict[str, Any]:
         """What became of the source's records: read = kept + left + dropped."""
-        reasons = self.counts.get(source, {})
-        n_dropped = sum(reasons.values())
-        return {
-            "read": n_kept + n_left + n_dropped,
-            "kept": n_kept,
-            "left": n_left,
-            "dropped": n_dropped,
-            "reasons": reasons,
-        }
+        reasons = self.reasons(source)
+        return {"read": n_kept + n_left + reasons["dropped"], "kept": n_kept, "left": n_left, **reasons}
 
     def write(self, path: str) -> None:
         with atomic_write(path) as temporary:
@@ -596,8 +503,6 @@ class DroppedRecords:
 def dropped_path(out: str) -> str:
     """Where the records go that were dropped on the way to ``out``.
 
-    Examples
-    --------
     >>> dropped_path("subsets/bis10.jsonl.gz")
     'subsets/bis10.dropped.jsonl'
     """
@@ -607,15 +512,11 @@ def dropped_path(out: str) -> str:
 
 def hash_file(path: str) -> str:
     """XXH3-128 of a local file, as ``xxhsum -H2`` prints it."""
-    digest = xxhash.xxh3_128()
     with open(path, "rb", buffering=0) as handle:  # noqa: PTH123 - kept next to mmap
         if engine.is_worker and os.fstat(handle.fileno()).st_size:  # it may die of a file that is cut short
             with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return xxhash.xxh3_128_hexdigest(data)  # mapped: not copied before it is hashed
-        buffer = memoryview(bytearray(1 << 18))
-        while n_bytes := handle.readinto(buffer):
-            digest.update(buffer[:n_bytes])
-    return digest.hexdigest()
+        return file_digest(handle, xxhash.xxh3_128).hexdigest()
 
 
 def hash_files(paths: list[str]) -> dict[str, str]:
@@ -626,47 +527,37 @@ def hash_files(paths: list[str]) -> dict[str, str]:
 class InputHashes:
     """The hashes of local input files; the engine works on them while other things are done."""
 
-    BATCHES = 4
-    """Few, so that an engine with workers takes all of them at once."""
-
     def __init__(self, files: Iterable[DataFile], workers: Engine) -> None:
         local = [file.path for file in files if not file.is_remote]
-        batches = [local[number :: self.BATCHES] for number in range(self.BATCHES)]
-        self._hashing: Iterator[dict[str, str]] = workers.map(hash_files, batches)
-        self._hashes: dict[str, str] | None = None
+        # in few batches, so that an engine with workers takes all of them at once
+        self._hashing = workers.map(hash_files, [local[number::4] for number in range(4)])
+
+    @cached_property
+    def _hashes(self) -> dict[str, str]:
+        return {path: digest for batch in self._hashing for path, digest in batch.items()}
 
     def of(self, file: DataFile) -> str | None:
         """The file's hash; None for a URL."""
-        if self._hashes is None:
-            self._hashes = {path: digest for batch in self._hashing for path, digest in batch.items()}
         return self._hashes.get(file.path)
 
 
 def output_entry(out: str, temporary: Path, n_rollouts: int) -> dict[str, Any]:
     """What a manifest says of an output that was just written to a temporary file."""
-    return {
-        "path": out,
-        "n_bytes": temporary.stat().st_size,
-        "xxh3_128": hash_file(str(temporary)),
-        "n_rollouts": n_rollouts,
-    }
+    n_bytes, digest = temporary.stat().st_size, hash_file(str(temporary))
+    return {"path": out, "n_bytes": n_bytes, "xxh3_128": digest, "n_rollouts": n_rollouts}
 
 
 def write_with_manifest(
-    path: str,
-    data: bytes,
-    *,
-    output: Mapping[str, Any] | None = None,
-    others: Mapping[str, bytes] | None = None,
-    **manifest: Any,
+    files: Mapping[str, bytes], *, output: Mapping[str, Any] | None = None, **manifest: Any
 ) -> None:
-    """Write a file, other files that belong to it, and its manifest, replacing what is there."""
+    """Write files that belong together and the manifest of the first of them, replacing what is there."""
+    path, data = next(iter(files.items()))
     with Outputs(path, force=True) as outputs:
-        for name, content in {path: data, **(others or {})}.items():
+        for name, content in files.items():
             with writing(name):
                 outputs.add(name).write_bytes(content)
         entry = {"path": path, "n_bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
-        outputs.add_manifest(path, output={**entry, **(output or {})}, **manifest)
+        outputs.add_manifest(path, **manifest, output={**entry, **(output or {})})
 
 
 # Tables
@@ -675,8 +566,6 @@ def write_with_manifest(
 def printable(text: str) -> str:
     r"""The text on one line, with whatever could steer a terminal or break a table written as an escape.
 
-    Examples
-    --------
     >>> print(printable("ai2d\x1b[2J\n"), printable("Größe"))
     ai2d\x1b[2J\n Größe
     """
@@ -695,7 +584,6 @@ class Table:
     """Whether the last row sums up the others."""
 
     def markdown(self) -> str:
-        """The table in Markdown, under its title."""
         title, *notes = map(markdown_text, (self.title, *self.notes))
         heads, *rows = ([*map(markdown_text, line)] for line in (self.heads, *self.rows))
         return "\n\n".join([f"## {title}", markdown_table(heads, rows), *notes]) + "\n"
@@ -704,8 +592,6 @@ class Table:
 def markdown_text(text: str) -> str:
     r"""The text as Markdown that shows it as it is: no HTML, links, images or emphasis.
 
-    Examples
-    --------
     >>> print(markdown_text("<b> [a](b) *c* _d_ e_f"))
     \<b> \[a](b) \*c\* \_d\_ e_f
     """
@@ -716,8 +602,6 @@ def markdown_text(text: str) -> str:
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     r"""The table in Markdown: the first column left, the others right; Markdown in its cells stays Markdown.
 
-    Examples
-    --------
     >>> print(markdown_table(["source", "n"], [["a|b", "1"]]))
     | source | n |
     | --- | ---: |

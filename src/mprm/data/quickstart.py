@@ -20,13 +20,7 @@ ARCHIVE = "quickstart.tar.zst"
 
 
 def quickstart(folder: str | Path = ".", *, force: bool = False) -> list[Path]:
-    """Paths of the annotation files, after writing ``annotations/*.jsonl`` and ``images/`` into the folder.
-
-    Parameters
-    ----------
-    force
-        Replace files that exist.
-    """
+    """Paths of the annotation files, after writing ``annotations/*.jsonl`` and ``images/`` into the folder."""
     root = Path(folder).expanduser()
     packed = (files("mprm.data") / ARCHIVE).read_bytes()
     with tarfile.open(fileobj=io.BytesIO(zstandard.ZstdDecompressor().decompress(packed))) as bundle:

@@ -18,7 +18,7 @@ import msgspec
 import xxhash
 
 from mprm.config import Force, ModelOptions, Option, Seed
-from mprm.data.output import MANIFEST_SUFFIX, check_not_inputs, check_outputs, write_with_manifest
+from mprm.data.output import MANIFEST_SUFFIX, check_not_inputs, check_overwrite, write_with_manifest
 from mprm.data.records import is_url
 from mprm.data.types import Chain, Solution, StepScorer, first_error_of
 from mprm.errors import DataError, InputNotFoundError, counted
@@ -67,19 +67,19 @@ class ScoringConfig(ModelOptions):
     def check_outputs(self, names: Sequence[str], inputs: Sequence[str | Path]) -> None:
         """Stop when an output would replace an input, or another file without ``force``, or cannot be written."""
         written = [*names, *RESULTS, *([] if self.model is None else [SCORES, SCORES + MANIFEST_SUFFIX])]
+        paths = [self.path(name) for name in written]
         from mprm.annotation.journal import SUFFIX
 
         partial = Path(self.path(SCORES + SUFFIX)).expanduser()
-        check_not_inputs(inputs, [partial])
+        check_not_inputs(inputs, [partial, *paths])
         # what stands beside the work of a stopped run is of that run
         force = self.force or (self.model is not None and partial.exists())
-        check_outputs(map(self.path, written), inputs=inputs, force=force)
+        for path in paths:
+            check_overwrite(path, force=force)
 
     def write_results(self, metrics: Mapping[str, Any], text: str, **manifest: Any) -> None:
         data = msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n"
-        write_with_manifest(
-            self.path("metrics.json"), data, others={self.path("metrics.md"): text.encode()}, **manifest
-        )
+        write_with_manifest({self.path("metrics.json"): data, self.path("metrics.md"): text.encode()}, **manifest)
 
 
 class ScoredSolution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -239,8 +239,7 @@ def write_scores(
 ) -> None:
     """Write the scores and their manifest."""
     write_with_manifest(
-        path,
-        b"".join(msgspec.json.encode(solution) + b"\n" for solution in solutions),
+        {path: b"".join(msgspec.json.encode(solution) + b"\n" for solution in solutions)},
         command=command,
         config=config,
         inputs=list(inputs),

@@ -79,10 +79,9 @@ class SelectConfig(CorpusOptions, EngineOptions):
             raise ConfigError("a strategy or rho is named twice")
         if self.pool and self.source_rho:
             raise ConfigError("source_rho has no meaning when sources are pooled")
-        if self.to is not None:
-            from mprm.data.convert import target_for
+        from mprm.data.convert import target_for
 
-            target_for(self.to, "parquet" if self.to == "parquet" else "plain", self.tau)
+        target_for(self.to, "parquet" if self.to == "parquet" else "plain", self.tau)
         self.rho_of_source()
 
     def rho_of_source(self) -> dict[str, float]:
@@ -91,31 +90,28 @@ class SelectConfig(CorpusOptions, EngineOptions):
         for entry in self.source_rho:
             source, _, text = entry.rpartition("=")
             try:
-                rho = float(text)
+                rhos[source] = float(text)
             except ValueError:
-                source, rho = "", 0.0
-            if not source:
-                raise ConfigError(f"source_rho takes SOURCE=RHO, such as ai2d=0.2; got {entry!r}")
-            if not 0 < rho <= 1:
-                raise ConfigError(f"rho of {source} must be above 0 and at most 1, got {rho}")
-            rhos[source] = rho
+                rhos[source] = 0.0
+            if not source or not 0 < rhos[source] <= 1:
+                raise ConfigError(f"source_rho takes SOURCE=RHO with 0 < RHO <= 1, such as ai2d=0.2; got {entry!r}")
         return rhos
+
+    @property
+    def suffix(self) -> str:
+        return ".parquet" if self.to == "parquet" else ".jsonl"
 
     def outputs(self, folder: str, *, by_source: bool) -> list[str]:
         """What each subset is written to under a folder: a file, or a folder with a file a source."""
-        suffix = "" if by_source else ".parquet" if self.to == "parquet" else ".jsonl"
+        suffix = "" if by_source else self.suffix
         sizes = self.rho if self.keep is None else (self.keep,)
         return [f"{folder.rstrip('/')}/{strategy}-{size}{suffix}" for strategy in self.strategy for size in sizes]
 
     def n_keep(self, rho: float | None, source: str | None, n_rollouts: int) -> int:
         """How many of a source's rollouts to keep: ``max(1, int(n * rho))``, and none of none."""
-        if n_rollouts == 0:
-            return 0
-        share = self.rho_of_source().get(source, rho) if source is not None else rho
-        if share is None:
-            assert self.keep is not None
-            return min(self.keep, n_rollouts)
-        return max(1, int(n_rollouts * share))
+        share = self.rho_of_source().get(source or "", rho)
+        n_wanted = (self.keep or n_rollouts) if share is None else max(1, int(n_rollouts * share))
+        return min(n_wanted, n_rollouts)
 
 
 @takes(SelectConfig)
@@ -124,18 +120,9 @@ def select(
 ) -> Selection:
     """Choose the rollouts of a corpus that teach the most.
 
-    Reads the corpus once, ranks the rollouts of each source and keeps the best; nothing is written until
-    `Selection.write`.
+    Reads the corpus, which is whatever `mprm.open_corpus` takes, once, ranks the rollouts of each source and keeps
+    the best; nothing is written until `Selection.write`. The options are those of `SelectConfig`.
 
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes.
-    config, options
-        See `SelectConfig`.
-
-    Examples
-    --------
     >>> rollouts = [{"prompt": "?", "completions": ["a", "b"], "labels": labels}
     ...             for labels in ([True, True], [True, False], [False, False])]
     >>> selection = select(rollouts, rho=0.34)
@@ -143,23 +130,15 @@ def select(
     [False, True, False]
     """
     config = SelectConfig.of(config, options)
-    from mprm.data.convert import output_forbids, output_needs_image
-    from mprm.data.corpus import flattened, open_corpus
+    from mprm.data.convert import open_for
+    from mprm.data.corpus import flattened
     from mprm.data.engine import make_engine
     from mprm.data.output import DroppedRecords
     from mprm.selection.scan import start_counting
 
     dropped = DroppedRecords()
     on_bad = dropped if config.skip_bad else None
-    corpus = open_corpus(
-        paths,
-        format=config.format,
-        map=config.map,
-        text_only=config.text_only,
-        forbids=output_forbids(config.to),
-        needs_image=output_needs_image(config.to),
-    )
-    corpus = flattened(corpus, on_bad)
+    corpus = flattened(open_for(config.to, paths, config), on_bad)
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     counting = start_counting(corpus, engine, tau=config.tau, stop_at_bad=not config.skip_bad)
     # numpy and what needs it are loaded only now, while the workers read

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import StrategyName
-from mprm.data.convert import (
-    Converted,
-    ConvertTask,
-    CopyTask,
-    Target,
-    check_labels_fit,
-    check_still_good,
-    convert_lines,
-    copy_spans,
-    no_mc_scores,
-    open_sink,
-    target_for,
-)
+from mprm.data.convert import ConvertTask, Target, check_labels_fit, convert_lines, copy_spans, open_sink, target_for
 from mprm.data.corpus import Corpus, Tabular, arrow_table, bytes_by_source, parse_lines
 from mprm.data.engine import Engine
 from mprm.data.output import (
@@ -40,7 +30,7 @@ from mprm.data.output import (
     output_entry,
     unchanged,
 )
-from mprm.data.records import Container, container_of, is_url, lines_of
+from mprm.data.records import container_of, lines_of
 from mprm.data.types import Rollout
 from mprm.errors import ConfigError, DataError
 from mprm.progress import Advance, Progress, silent
@@ -49,22 +39,8 @@ from mprm.selection.select import SelectConfig
 from mprm.selection.stats import BoolArray, LabelCounts, Part, Statistics, label_warnings, statistics_by_source, total
 from mprm.selection.strategies import keep_top
 
-STORED_OPTIONS = (
-    "strategy",
-    "rho",
-    "keep",
-    "source_rho",
-    "alpha",
-    "tau",
-    "seed",
-    "ties",
-    "pool",
-    "stratify",
-    "to",
-    "skip_bad",
-    "map",
-)
-"""Options that a subset depends on, and its manifest holds."""
+NOT_STORED = ("format", "engine", "processes", "ray_address")
+"""Options that a subset does not depend on: its manifest holds the others, and each file's format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +93,10 @@ class Selection(Tabular):
             if source not in self.counts.sources:
                 raise ConfigError(f"source_rho names {source!r}; the sources are {', '.join(self.counts.sources)}")
         for strategy, rho in itertools.product(config.strategy, config.rho if config.keep is None else (None,)):
-
-            def n_keep(source: str | None, n: int, rho: float | None = rho) -> int:
-                return config.n_keep(rho, source, n)
-
             kept = keep_top(
                 self.counts,
                 strategy,
-                n_keep,
+                partial(config.n_keep, rho),
                 alpha=config.alpha,
                 seed=config.seed,
                 by_file_order=config.ties == "file-order",
@@ -171,7 +143,7 @@ class Selection(Tabular):
             names = ", ".join(subset.name for subset in self.subsets)
             raise ConfigError(
                 f"{wanted} is of one subset, and there are {len(self.subsets)}: {names}; select with one strategy and"
-                " one rho, or look at selection.subsets"
+                " one rho, or look at selection.subsets, or write them to a folder with write_all"
             )
         return self.subsets[0]
 
@@ -192,127 +164,122 @@ class Selection(Tabular):
             accounts[source] = self.dropped.account(source, n_kept=n_kept, n_left=n_good - n_kept)
         return accounts
 
-    def write(self, out: str, *, force: bool = False, progress: Progress = silent) -> Written:
+    def write(
+        self, out: str, *, force: bool = False, outputs: Outputs | None = None, progress: Progress = silent
+    ) -> Written:
         """Write the one subset to a file, with its manifest and what was dropped beside it.
 
-        The name says how it is packed: .jsonl, .jsonl.gz, .jsonl.zst or .parquet.
+        The name says how it is packed: .jsonl, .jsonl.gz, .jsonl.zst or .parquet. ``outputs`` that were opened before
+        are written with it, when their block ends.
         """
-        if len(self.subsets) != 1:
-            raise ConfigError(f"there are {len(self.subsets)} subsets; write them to a folder with write_all")
+        self._only_subset("the file")
         check_output_name(str(out))
-        [written] = self._write([str(out)], None, dropped_path(str(out)), force=force, progress=progress)
+        with nullcontext(outputs) if outputs else Outputs(str(out), force=force) as outputs:
+            [written] = self._write([str(out)], None, dropped_path(str(out)), outputs, progress)
         return written
 
     def write_all(
-        self, folder: str, *, by_source: bool = False, force: bool = False, progress: Progress = silent
+        self,
+        folder: str,
+        *,
+        by_source: bool = False,
+        force: bool = False,
+        outputs: Outputs | None = None,
+        progress: Progress = silent,
     ) -> list[Written]:
         """Write every subset to ``folder``, one file each, or one folder each with a file a source."""
         folder = str(folder).rstrip("/")
         if not folder:
             raise ConfigError("the folder for the subsets has no name")
         outs = self.config.outputs(folder, by_source=by_source)
-        suffix = (".parquet" if self.config.to == "parquet" else ".jsonl") if by_source else None
-        return self._write(outs, suffix, f"{folder}/dropped.jsonl", force=force, progress=progress)
+        suffix = self.config.suffix if by_source else None
+        with nullcontext(outputs) if outputs else Outputs(*outs, force=force) as outputs:
+            return self._write(outs, suffix, f"{folder}/dropped.jsonl", outputs, progress)
 
     def _write(
-        self, outs: list[str], suffix: str | None, dropped_to: str, *, force: bool, progress: Progress
+        self, outs: list[str], suffix: str | None, dropped_to: str, outputs: Outputs, progress: Progress
     ) -> list[Written]:
         """Write each subset to its file, or to a folder with a file of that suffix for each source."""
         paths = [_paths(subset, out, suffix) for subset, out in zip(self.subsets, outs, strict=True)]
-        files = [path for entries in paths for _, path in entries]
-        self._check_outputs(files, [*(out + MANIFEST_SUFFIX for out in outs), dropped_to], container_of(files[0]))
-        written = []
-        with (
-            Outputs(*outs, force=force) as outputs,
-            progress("writing", self.corpus.n_bytes * len(outs), "bytes") as advance,
-        ):
-            for path in [*files, *([dropped_to] if len(self.dropped) else [])]:
-                outputs.check(path)
-            if len(self.dropped):
-                self.dropped.copy_to(outputs.add(dropped_to))
-                self.dropped_to = dropped_to
+        files = [path for of_subset in paths for path in of_subset.values()]
+        beside = [*(out + MANIFEST_SUFFIX for out in outs), dropped_to]
+        check_not_inputs([file.path for file in self.corpus.files], [*files, *beside])
+        target = target_for(self.config.to, container_of(files[0]), self.config.tau)
+        check_labels_fit(self.corpus.formats, target, self._soft_files() if target.needs_mc else None)
+        dropped, written = [dropped_to] if len(self.dropped) else [], []
+        for path in [*files, *dropped]:
+            outputs.check(path)
+        for path in dropped:
+            self.dropped.copy_to(outputs.add(path))
+            self.dropped_to = path
+        with progress("writing", self.corpus.n_bytes * len(outs), "bytes") as advance:
             for subset, out, of_subset in zip(self.subsets, outs, paths, strict=True):
-                entries = [self._write_pieces(subset, source, outputs, path, advance) for source, path in of_subset]
-                entry = entries[0] if suffix is None else {"path": out, "files": entries}
-                names = [*(path for _, path in of_subset), *([dropped_to] if len(self.dropped) else [])]
-                manifest = self._add_manifest(outputs, subset, out, entry, names)
-                written.append(Written(subset, tuple(path for _, path in of_subset), manifest))
+                entries = [self._write_file(subset, *item, outputs, advance) for item in of_subset.items()]
+                manifest = outputs.add_manifest(
+                    out,
+                    command="select",
+                    config=self._stored_config(subset),
+                    inputs=self.corpus.manifest_entries(self._hashes),
+                    sources=self.by_source(subset),
+                    output=entries[0] if suffix is None else {"path": out, "files": entries},
+                    warnings=subset.warnings,
+                    files=[*of_subset.values(), *dropped],
+                )
+                written.append(Written(subset, tuple(of_subset.values()), manifest))
         return written
 
-    def _check_outputs(self, outs: list[str], beside: list[str], container: Container) -> None:
-        """Stop at what cannot be written, before anything is."""
-        target = target_for(self.config.to, container, self.config.tau)
-        check_not_inputs([file.path for file in self.corpus.files], [*outs, *beside])
-        check_labels_fit(self.corpus.formats.items(), target)
-        if target.needs_mc:
-            self._check_soft_labels(target)
+    def _soft_files(self) -> set[str]:
+        """Files with a score between 0 and 1."""
+        rows = self.counts.rows
+        # scores of 1 add up to their number, and nothing below tau adds anything
+        is_soft = (rows["sum_pos"] != rows["n_pos"]) | (rows["sum_all"] != rows["sum_pos"])
+        is_soft &= rows["kind"] == ROLLOUT
+        return {part.chunk.path for part in self.counts.parts if is_soft[part.first_row :][: part.n_rows].any()}
 
-    def _check_soft_labels(self, target: Target) -> None:
-        """Stop when MC scores are asked for and a file turned out to hold only 0 and 1."""
-        soft = {path: fmt.labels != "either" for path, fmt in self.corpus.formats.items()}
-        for part in self.counts.parts:
-            if not soft.get(part.chunk.path, True):
-                rows = self.counts.rows[part.first_row : part.first_row + part.n_rows]
-                # scores of 1 add up to their number, and nothing below tau adds anything
-                is_soft = (rows["sum_pos"] != rows["n_pos"]) | (rows["sum_all"] != rows["sum_pos"])
-                soft[part.chunk.path] = bool((is_soft & (rows["kind"] == ROLLOUT)).any())
-        for path, is_soft in soft.items():
-            if not is_soft:
-                raise no_mc_scores(path, self.corpus.formats[path], target)
-
-    def _write_pieces(
-        self, subset: Subset, source: int | None, outputs: Outputs, out: str, advance: Advance
-    ) -> dict[str, Any]:
-        """Write what is kept, of one source or of all; returns the file's entry in the manifest."""
-        temporary = outputs.add(out)
-        target = target_for(self.config.to, container_of(out), self.config.tau)
-        pieces = Pieces(self.counts, subset.kept, source)
-        in_place = self.config.engine == "local" and not is_url(out)
-        with unchanged(self.corpus.files):
-            sizes = write_pieces(pieces, temporary, target, self._engine, advance, in_place=in_place)
-        entry = output_entry(out, temporary, sum(piece.n_kept for piece in pieces))
-        if target.container == "plain":
-            sources = (piece.source for piece in pieces)
-            entry["source_bytes"] = bytes_by_source(zip(sources, sizes, strict=True))
-        return entry
-
-    def _add_manifest(
-        self, outputs: Outputs, subset: Subset, out: str, output: dict[str, Any], files: list[str]
-    ) -> str:
-        config = {
-            **{name: getattr(self.config, name) for name in STORED_OPTIONS},
+    def _stored_config(self, subset: Subset) -> dict[str, Any]:
+        return {
+            **{name: value for name, value in self.config.as_dict().items() if name not in NOT_STORED},
             "strategy": subset.strategy,
             "rho": subset.rho,
             "source_rho": self.config.rho_of_source(),
             "to": self.config.to or "same",
             "text_only": self.corpus.options.text_only,
         }
-        return outputs.add_manifest(
-            out,
-            command="select",
-            config=config,
-            inputs=self.corpus.manifest_entries(self._hashes),
-            sources=self.by_source(subset),
-            output=output,
-            warnings=subset.warnings,
-            files=files,
-        )
+
+    def _write_file(
+        self, subset: Subset, source: int | None, out: str, outputs: Outputs, advance: Advance
+    ) -> dict[str, Any]:
+        """Write what is kept, of one source or of all; returns the file's entry in the manifest."""
+        temporary = outputs.add(out)
+        target = target_for(self.config.to, container_of(out), self.config.tau)
+        pieces = list(kept_pieces(self.counts, subset.kept, source))
+        is_copy = target.keeps_lines and target.container == "plain" and self.config.engine == "local"
+        with unchanged(self.corpus.files):
+            if is_copy and all(piece.part.chunk.is_range for piece in pieces):
+                sizes = copy_pieces(pieces, temporary, self._engine, advance)
+            else:
+                sizes = convert_pieces(pieces, temporary, target, self._engine, advance)
+        entry = output_entry(out, temporary, sum(len(piece.rows) for piece in pieces))
+        if target.container == "plain":
+            sources = (piece.source for piece in pieces)
+            entry["source_bytes"] = bytes_by_source(zip(sources, sizes, strict=True))
+        return entry
 
 
-def _paths(subset: Subset, out: str, suffix: str | None) -> list[tuple[int | None, str]]:
-    """The number of each source of which something is kept, and its file; without a suffix, one file for all."""
+def _paths(subset: Subset, out: str, suffix: str | None) -> dict[int | None, str]:
+    """The file of each source of which something is kept, by its number; without a suffix, one file for all."""
     if suffix is None:
-        return [(None, out)]
+        return {None: out}
     sources = enumerate(subset.statistics.items())
-    return [(number, f"{out}/{_file_name(name)}{suffix}") for number, (name, kept) in sources if kept.n_rollouts]
+    return {number: f"{out}/{_file_name(name)}{suffix}" for number, (name, kept) in sources if kept.n_rollouts}
 
 
 def _file_name(source: str) -> str:
-    """A file's name for a source: its own, with what no file name or only a special one may hold written as %.."""
-    name = "".join(quote(letter, safe="") if letter in "/\\\0%" else letter for letter in source)
-    if name == "dropped":  # the folder's file of bad records
-        return "%64ropped"
-    return name.replace(".", "%2E", 1) if name.startswith(".") else name
+    """A file's name for a source: its own, with what no file name or only a special one may hold written as %..
+
+    ``dropped`` is such a name, of the folder's file of bad records.
+    """
+    return re.sub(r"[/\\\0%]|^\.|^d(?=ropped\Z)", lambda letter: f"%{ord(letter[0]):02X}", source)
 
 
 # Writing: the kept lines, in canonical order, whole or not at all.
@@ -320,69 +287,50 @@ def _file_name(source: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The kept lines of one chunk; which they are is worked out when they are written."""
+    """The kept lines of one chunk."""
 
-    index: int
-    """Of its chunk."""
     part: Part
     source: str
+    rows: NDArray[np.intp]
+    """Which rows of the label counts they are."""
+    line_ends: NDArray[np.int64]
+    """Of all lines of the corpus."""
     file_start: int
     """Bytes of the corpus before the file."""
     n_bytes: int
-    n_kept: int
     needs_line_end: bool
     """Whether the last kept line is the file's last and has no line end."""
 
-
-class Pieces:
-    """The kept lines of each chunk that has any; of one source, or of all."""
-
-    def __init__(self, counts: LabelCounts, kept: BoolArray, source: int | None = None) -> None:
-        self._counts = counts
-        members = None if source is None else counts.rollouts[source]
-        rows = np.flatnonzero(kept) if members is None else members[kept[members]]
-        cuts = np.searchsorted(rows, [part.first_row for part in counts.parts[1:]])
-        self._rows = np.split(rows, cuts)
-        """The kept rows of each chunk."""
-        self._name = None if source is None else counts.sources[source]
-        self._pieces = list(self._make())
-
-    def __iter__(self) -> Iterator[Piece]:
-        return iter(self._pieces)
-
-    @property
-    def are_ranges(self) -> bool:
-        return all(piece.part.chunk.is_range for piece in self)
-
-    def _make(self) -> Iterator[Piece]:
-        path, file_start, ends = "", 0, self._counts.line_ends
-        for index, (part, rows) in enumerate(zip(self._counts.parts, self._rows, strict=True)):
-            if part.chunk.path != path:
-                path, file_start = part.chunk.path, int(ends[part.first_row])
-            if len(rows):
-                file_end, last = int(ends[part.first_row + part.n_rows]), int(ends[rows[-1] + 1])
-                is_at_end = part.chunk.is_range and last == file_end == file_start + Path(path).stat().st_size
-                needs_line_end = is_at_end and not _ends_line(path)
-                n_bytes = int(self._counts.rows["n_bytes"][rows].sum()) + needs_line_end
-                yield Piece(
-                    index, part, self._name or part.chunk.source, file_start, n_bytes, len(rows), needs_line_end
-                )
-
-    def spans(self, piece: Piece) -> bytes:
+    def spans(self) -> bytes:
         """The runs of bytes to copy from a plain local file: neighbouring lines are one run."""
-        rows = self._rows[piece.index]
-        is_first = np.append(True, np.diff(rows) != 1)
-        runs = np.empty((int(is_first.sum()), 2), np.int64)
-        runs[:, 0] = self._counts.line_ends[rows[is_first]]
-        runs[:, 1] = self._counts.line_ends[rows[np.roll(is_first, -1)] + 1]
-        return (runs - piece.file_start).tobytes()
+        is_first = np.append(True, np.diff(self.rows) != 1)
+        starts = self.line_ends[self.rows[is_first]]
+        ends = self.line_ends[self.rows[np.roll(is_first, -1)] + 1]
+        return (np.column_stack([starts, ends]) - self.file_start).tobytes()
 
-    def task(self, piece: Piece, target: Target) -> ConvertTask:
-        if piece.part.chunk.is_range:
-            return ConvertTask(piece.part.chunk, target, None, spans=self.spans(piece))
-        is_kept = np.zeros(piece.part.n_rows, np.bool_)
-        is_kept[self._rows[piece.index] - piece.part.first_row] = True
-        return ConvertTask(piece.part.chunk, target, None, is_kept=is_kept.tobytes())
+    def task(self, target: Target) -> ConvertTask:
+        if self.part.chunk.is_range:
+            return ConvertTask(self.part.chunk, target, None, spans=self.spans())
+        is_kept = np.zeros(self.part.n_rows, np.bool_)
+        is_kept[self.rows - self.part.first_row] = True
+        return ConvertTask(self.part.chunk, target, None, is_kept=is_kept.tobytes())
+
+
+def kept_pieces(counts: LabelCounts, kept: BoolArray, source: int | None = None) -> Iterator[Piece]:
+    """The kept lines of each chunk that has any; of one source, or of all."""
+    rows = np.flatnonzero(kept) if source is None else counts.rollouts[source][kept[counts.rollouts[source]]]
+    cuts = np.searchsorted(rows, [part.first_row for part in counts.parts[1:]])
+    path, file_start, ends = "", 0, counts.line_ends
+    for part, own in zip(counts.parts, np.split(rows, cuts), strict=True):
+        if part.chunk.path != path:
+            path, file_start = part.chunk.path, int(ends[part.first_row])
+        if len(own):
+            file_end, last = int(ends[part.first_row + part.n_rows]), int(ends[own[-1] + 1])
+            is_at_end = part.chunk.is_range and last == file_end == file_start + Path(path).stat().st_size
+            needs_line_end = is_at_end and not _ends_line(path)
+            n_bytes = int(counts.rows["n_bytes"][own].sum()) + needs_line_end
+            name = part.chunk.source if source is None else counts.sources[source]
+            yield Piece(part, name, own, ends, file_start, n_bytes, needs_line_end)
 
 
 def _ends_line(path: str) -> bool:
@@ -391,51 +339,36 @@ def _ends_line(path: str) -> bool:
         return handle.read(1) == b"\n"
 
 
-def write_pieces(
-    pieces: Pieces, temporary: Path, target: Target, engine: Engine, advance: Advance, *, in_place: bool
+def convert_pieces(
+    pieces: list[Piece], temporary: Path, target: Target, engine: Engine, advance: Advance
 ) -> list[int]:
-    """Write the kept lines to a file; returns how many bytes of lines each piece became.
-
-    Parameters
-    ----------
-    in_place
-        Workers can write to the file themselves: they are on this machine.
-    """
-    if target.keeps_lines and target.container == "plain" and in_place and pieces.are_ranges:
-        _copy_in_place(pieces, temporary, engine, advance)
-        return [piece.n_bytes for piece in pieces]
-    n_bytes = []
+    """Write the kept lines as the target asks; returns how many bytes of lines each piece became."""
+    sizes = []
     with open_sink(temporary, target.container) as sink:
-        tasks = (pieces.task(piece, target) for piece in pieces)
+        tasks = (piece.task(target) for piece in pieces)
         for piece, converted in zip(pieces, engine.map(convert_lines, tasks), strict=True):
-            _check_unchanged(piece, converted)
+            if converted.n_rollouts != len(piece.rows):  # kept records were good
+                raise DataError(f"{piece.part.chunk.path}: the file changed while it was read; run again")
             sink.write(converted.data)
-            n_bytes.append(len(converted.data))
+            sizes.append(len(converted.data))
             advance(piece.part.chunk.n_bytes)
-    return n_bytes
+    return sizes
 
 
-def _copy_in_place(pieces: Pieces, temporary: Path, engine: Engine, advance: Advance) -> None:
-    offsets, end = [], 0
+def copy_pieces(pieces: list[Piece], temporary: Path, engine: Engine, advance: Advance) -> list[int]:
+    """Let the workers copy the kept lines into the file, each to its position; returns the bytes of each piece."""
+    sizes = [piece.n_bytes for piece in pieces]
+    ends = list(itertools.accumulate(sizes))
     with temporary.open("wb") as out:
-        for piece in pieces:
-            offsets.append(end)
-            end += piece.n_bytes
+        for piece, end in zip(pieces, ends, strict=True):
             if piece.needs_line_end:
                 out.seek(end - 1)
                 out.write(b"\n")
-        out.truncate(end)
+        out.truncate(ends[-1])
     tasks = (
-        CopyTask(piece.part.chunk, pieces.spans(piece), str(temporary), offset)
-        for piece, offset in zip(pieces, offsets, strict=True)
+        (piece.part.chunk, piece.spans(), str(temporary), end - piece.n_bytes)
+        for piece, end in zip(pieces, ends, strict=True)
     )
     for piece, _ in zip(pieces, engine.map(copy_spans, tasks), strict=True):
         advance(piece.part.chunk.n_bytes)
-
-
-def _check_unchanged(piece: Piece, converted: Converted) -> None:
-    """Stop when a kept record, which was good, is not what it was."""
-    path = piece.part.chunk.path
-    check_still_good(path, ((kind, text) for _, kind, text in converted.issues))
-    if converted.n_rollouts != piece.n_kept:
-        raise DataError(f"{path}: the file changed while it was read; run again")
+    return sizes
