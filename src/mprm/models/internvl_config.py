@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError
 from mprm.models.families import INTERNVL2_5_SYSTEM
@@ -14,57 +14,22 @@ from mprm.models.families import INTERNVL2_5_SYSTEM
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
-LANGUAGE_MODELS = {"InternLM2ForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
-"""Native ``model_type`` of each supported language model."""
-
-Kind = tuple[str, Callable[[Any], bool]]
-"""Which values a field takes, in words and as a check."""
-COUNT: Kind = ("a whole number above 0", lambda value: type(value) is int and value > 0)
-LAYERS: Kind = ("a whole number from 1 to 1,000", lambda value: type(value) is int and 1 <= value <= 1000)
-NUMBER: Kind = ("a number above 0", lambda value: type(value) in (int, float) and 0 < value < math.inf)
-TEXT: Kind = ("text", lambda value: isinstance(value, str))
-FLAG: Kind = ("true or false", lambda value: isinstance(value, bool))
-LAYER_FIELDS = {
-    **dict.fromkeys(("hidden_size", "intermediate_size", "num_attention_heads"), COUNT),
-    "num_hidden_layers": LAYERS,
-    "hidden_act": TEXT,
-}
-SAME_TEXT_FIELDS = LAYER_FIELDS | {
-    **dict.fromkeys(("vocab_size", "num_key_value_heads", "max_position_embeddings"), COUNT),
-    "rms_norm_eps": NUMBER,
-}
-"""Fields of ``llm_config`` with the same name natively."""
-OPTIONAL_TEXT_FIELDS = ("initializer_range", "bos_token_id", "eos_token_id", "pad_token_id")
-OPTIONAL_QWEN2_FIELDS = ("attention_dropout", "use_sliding_window", "sliding_window", "max_window_layers")
-SAME_VISION_FIELDS = LAYER_FIELDS | {
-    **dict.fromkeys(("image_size", "patch_size"), COUNT),
-    "norm_type": TEXT,
-    "layer_norm_eps": NUMBER,
-}
-"""Fields of ``vision_config`` with the same name natively."""
-FIELDS: dict[str, Any] = {
-    "downsample_ratio": NUMBER,
-    "max_dynamic_patch": COUNT,
-    "min_dynamic_patch": COUNT,
-    "force_image_size": COUNT,
-    "llm_config": SAME_TEXT_FIELDS | {"rope_theta": NUMBER, "rope_scaling": {"factor": NUMBER}},
-    "vision_config": SAME_VISION_FIELDS | {"qkv_bias": FLAG, "qk_normalization": FLAG},
-}
-"""Kind of each field that decides what the model computes."""
-OPTIONAL = {"min_dynamic_patch", "force_image_size", "rope_scaling"}
+LAYER_NUMBERS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+TEXT_NUMBERS = (*LAYER_NUMBERS, "vocab_size", "num_key_value_heads", "max_position_embeddings", "rms_norm_eps")
+VISION_NUMBERS = (*LAYER_NUMBERS, "image_size", "patch_size", "layer_norm_eps")
+"""Fields with the same name natively."""
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of a checkpoint."""
+def read_json(path: Path, *, is_optional: bool = False) -> dict[str, Any]:
+    """The object in a JSON file of a checkpoint; an empty one where the file may be missing, and is."""
     if not path.is_file():
+        if is_optional:
+            return {}
         raise InputNotFoundError(f"{path} is not there; a published checkpoint has it: download it again")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error}); download it again") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: a JSON {type(value).__name__}; expected an object")
-    return value
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a JSON object ({error}); download it again") from error
 
 
 def raise_problems(title: str, problems: list[str]) -> None:
@@ -82,49 +47,56 @@ def read_published_config(source: Path) -> dict[str, Any]:
         raise ConfigError(f"{source} is in transformers' native layout already; use it as it is")
     if model_type != "internvl_chat":
         raise DataError(f"{path}: model_type is {model_type!r}; expected 'internvl_chat'")
-    problems = list(_wrong_fields(published, FIELDS)) or list(_unsupported_values(published))
+    problems = list(_wrong_numbers(published)) or list(_unsupported_values(published))
     raise_problems(f"{path}: the native class cannot be set up:", problems)
     return published
 
 
-def _wrong_fields(config: Mapping[str, Any], fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, kind in fields.items():
-        value = config.get(name)
-        expected, accepts = kind if isinstance(kind, tuple) else ("an object", lambda value: isinstance(value, dict))
-        if value is None:
-            if name not in OPTIONAL:
-                yield f"{prefix}{name} is missing"
-        elif not accepts(value):
-            yield f"{prefix}{name} is {value!r}; expected {expected}"
-        elif isinstance(kind, dict):
-            yield from _wrong_fields(value, kind, f"{prefix}{name}.")
+def _wrong_numbers(published: Mapping[str, Any]) -> Iterator[str]:
+    """Numbers that are missing or not above 0; all other types are checked by transformers' config classes."""
+    text = published.get("llm_config")
+    scaling = text.get("rope_scaling") if isinstance(text, dict) else None
+    for section, config, names in (
+        ("llm_config", text, (*TEXT_NUMBERS, "rope_theta")),
+        ("llm_config.rope_scaling", scaling or {"factor": 1}, ("factor",)),
+        ("vision_config", published.get("vision_config"), VISION_NUMBERS),
+    ):
+        if not isinstance(config, dict):
+            yield f"{section} is {config!r}; expected an object"
+            continue
+        for name in names:
+            value = config.get(name)
+            if type(value) not in (int, float) or value <= 0:
+                yield f"{section}.{name} is {value!r}; expected a number above 0"
 
 
 def _unsupported_values(published: Mapping[str, Any]) -> Iterator[str]:
     """Settings that contradict each other, or that the native class follows otherwise than the published code."""
     text, vision = published["llm_config"], published["vision_config"]
-    patches_per_side = vision["image_size"] // vision["patch_size"]
+    side = vision["image_size"]
     # the pixel shuffle merges blocks of n × n patches; published is 2
-    ratios = [1 / n for n in (1, 2, 4, 8) if patches_per_side % n == 0]
+    ratios = [1 / n for n in (1, 2, 4, 8) if side // vision["patch_size"] % n == 0]
     supported: list[tuple[str, Any, list[Any]]] = [
-        ("llm_config.architectures", text.get("architectures"), [[name] for name in LANGUAGE_MODELS]),
+        ("llm_config.architectures", text.get("architectures"), [["InternLM2ForCausalLM"], ["Qwen2ForCausalLM"]]),
         ("llm_config.rope_scaling.type", _rope_parameters(text)["rope_type"], ["default", "linear", "dynamic"]),
         ("llm_config.rope_pos_id_version", text.get("rope_pos_id_version", "default"), ["default"]),
         ("vision_config.model_type", vision.get("model_type", "intern_vit_6b"), ["intern_vit_6b"]),
-        ("vision_config.norm_type", vision["norm_type"], ["layer_norm", "rms_norm"]),
+        ("vision_config.norm_type", vision.get("norm_type"), ["layer_norm", "rms_norm"]),
+        ("vision_config.qkv_bias", vision.get("qkv_bias"), [False, True]),
+        ("vision_config.qk_normalization", vision.get("qk_normalization"), [False, True]),
         ("template", published.get("template"), ["internvl2_5"]),
         ("ps_version", published.get("ps_version"), ["v2"]),
         ("select_layer", published.get("select_layer", -1), [-1]),
-        ("force_image_size", published.get("force_image_size") or vision["image_size"], [vision["image_size"]]),
-        ("downsample_ratio", published["downsample_ratio"], ratios),
+        ("force_image_size", published.get("force_image_size"), [None, side]),
+        ("downsample_ratio", published.get("downsample_ratio"), ratios),
         ("pad2square", published.get("pad2square", False), [False]),
         ("dynamic_image_size", published.get("dynamic_image_size", False), [True]),
         ("use_thumbnail", published.get("use_thumbnail", False), [True]),
         ("use_backbone_lora", published.get("use_backbone_lora", 0), [0]),
         ("use_llm_lora", published.get("use_llm_lora", 0), [0]),
-        # built into the native norm of queries and keys
-        ("vision_config.layer_norm_eps", vision["layer_norm_eps"] if vision["qk_normalization"] else 1e-6, [1e-6]),
     ]
+    if vision.get("qk_normalization"):  # built into the native norm of queries and keys
+        supported.append(("vision_config.layer_norm_eps", vision["layer_norm_eps"], [1e-6]))
     for name, value, values in supported:
         if value not in values:
             yield f"{name} is {value!r}; expected {' or '.join(map(repr, values))}"
@@ -137,9 +109,12 @@ def _unsupported_values(published: Mapping[str, Any]) -> Iterator[str]:
         whole, part = published[section][name], published[section][divisor]
         if whole % part:
             yield f"{section}.{name} is {whole}; expected a multiple of {divisor}, {part}"
-    min_tiles, max_tiles = published.get("min_dynamic_patch") or 1, published["max_dynamic_patch"]
-    if min_tiles > max_tiles:
-        yield f"min_dynamic_patch is {min_tiles}; expected at most max_dynamic_patch, {max_tiles}"
+    for section in ("llm_config", "vision_config"):
+        if (n_layers := published[section]["num_hidden_layers"]) > 1000:
+            yield f"{section}.num_hidden_layers is {n_layers}; expected at most 1,000"
+    tiles = published.get("min_dynamic_patch") or 1, published.get("max_dynamic_patch")
+    if not all(type(n) is int for n in tiles) or not 1 <= tiles[0] <= tiles[1]:
+        yield f"min_dynamic_patch and max_dynamic_patch are {tiles}; expected whole numbers above 0, the larger last"
 
 
 def _rope_parameters(text: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +130,7 @@ def native_config(published: Mapping[str, Any], *, image_token_id: int, is_tied:
 
     vision, text = published["vision_config"], published["llm_config"]
     vision_config = InternVLVisionConfig(
-        **{name: vision[name] for name in SAME_VISION_FIELDS},
+        **{name: vision[name] for name in (*VISION_NUMBERS, "hidden_act", "norm_type")},
         attention_bias=vision["qkv_bias"],
         use_qk_norm=vision["qk_normalization"],
         attention_dropout=vision.get("attention_dropout", 0.0),
@@ -165,10 +140,12 @@ def native_config(published: Mapping[str, Any], *, image_token_id: int, is_tied:
         num_channels=vision.get("num_channels", 3),
         use_mean_pooling=True,  # natively: no norm after the last layer, as published
     )
-    is_qwen2 = LANGUAGE_MODELS[text["architectures"][0]] == "qwen2"
-    optional = OPTIONAL_TEXT_FIELDS + (OPTIONAL_QWEN2_FIELDS if is_qwen2 else ())
-    settings = {name: text[name] for name in (*SAME_TEXT_FIELDS, *optional) if name in text}
-    settings |= {"rope_parameters": _rope_parameters(text), "tie_word_embeddings": is_tied}
+    is_qwen2 = text["architectures"] == ["Qwen2ForCausalLM"]
+    optional = ["initializer_range", "bos_token_id", "eos_token_id", "pad_token_id"]
+    if is_qwen2:
+        optional += ["attention_dropout", "use_sliding_window", "sliding_window", "max_window_layers"]
+    settings = {name: text[name] for name in (*TEXT_NUMBERS, *optional) if name in text}
+    settings |= {"hidden_act": text["hidden_act"], "rope_parameters": _rope_parameters(text)}
     if not is_qwen2:
         # InternLM2's published class has biases unless its config says otherwise
         settings |= {"attention_bias": text.get("bias", True), "mlp_bias": False}
@@ -176,7 +153,7 @@ def native_config(published: Mapping[str, Any], *, image_token_id: int, is_tied:
     return InternVLConfig(
         architectures=["InternVLForConditionalGeneration"],
         vision_config=vision_config,
-        text_config=(Qwen2Config if is_qwen2 else LlamaConfig)(**settings),
+        text_config=(Qwen2Config if is_qwen2 else LlamaConfig)(**settings, tie_word_embeddings=is_tied),
         image_token_id=image_token_id,
         image_seq_length=int(n_patches * published["downsample_ratio"] ** 2),
         downsample_ratio=published["downsample_ratio"],
@@ -189,7 +166,6 @@ def native_config(published: Mapping[str, Any], *, image_token_id: int, is_tied:
 def json_files(published: Mapping[str, Any], native: Any, tokenizer: Any, source: Path) -> dict[str, dict[str, Any]]:
     """The settings of the native processors and of generation, by file name."""
     side = published["vision_config"]["image_size"]
-    processor = {"processor_class": "InternVLProcessor"}
     images = {
         "do_convert_rgb": True,
         "do_resize": True,
@@ -200,17 +176,16 @@ def json_files(published: Mapping[str, Any], native: Any, tokenizer: Any, source
         "do_normalize": True,
         "image_mean": [0.485, 0.456, 0.406],  # of ImageNet
         "image_std": [0.229, 0.224, 0.225],
-        **processor,
+        "processor_class": "InternVLProcessor",
     }
     tiles = {
         "crop_to_patches": True,
         "min_patches": published.get("min_dynamic_patch") or 1,
         "max_patches": published["max_dynamic_patch"],
     }
-    path = source / "generation_config.json"
     generation = {
         name: value
-        for name, value in (read_json(path) if path.is_file() else {}).items()
+        for name, value in read_json(source / "generation_config.json", is_optional=True).items()
         if not name.startswith("_") and name != "transformers_version" and value is not None
     }
     eos = generation.get("eos_token_id", [])
@@ -222,7 +197,10 @@ def json_files(published: Mapping[str, Any], native: Any, tokenizer: Any, source
     return {
         "preprocessor_config.json": {"image_processor_type": "GotOcr2ImageProcessor", **tiles, **images},
         "video_preprocessor_config.json": {"video_processor_type": "InternVLVideoProcessor", **images},
-        "processor_config.json": {**processor, "image_seq_length": native.image_seq_length},
+        "processor_config.json": {
+            "processor_class": "InternVLProcessor",
+            "image_seq_length": native.image_seq_length,
+        },
         "generation_config.json": generation,
     }
 
@@ -278,16 +256,14 @@ def build_tokenizer(source: Path, *, vocab_size: int) -> Any:
     is_internlm2 = (source / "tokenizer.model").is_file()
     backend = sentencepiece_backend(source / "tokenizer.model", added) if is_internlm2 else _qwen2_backend(source)
     backend.add_tokens([added[token_id] for token_id in sorted(added)])
-    map_path = source / "special_tokens_map.json"
-    special = {**(read_json(map_path) if map_path.is_file() else {}), **config}
+    special = {**read_json(source / "special_tokens_map.json", is_optional=True), **config}
     special = {
         name: special[name]["content"] if isinstance(special[name], dict) else special[name]
         for name in ("bos_token", "eos_token", "pad_token", "unk_token")
         if special.get(name) is not None
     }
     unknown = [f"{name} {text!r}" for name, text in special.items() if backend.token_to_id(text) is None]
-    if unknown:
-        raise DataError(f"{path}: not in the vocabulary: {', '.join(unknown)}")
+    raise_problems(f"{path}: not in the vocabulary:", unknown)
     # InternLM2's tokenizer puts its BOS token first unless its config says otherwise; Qwen2's has none
     bos = special.get("bos_token") if is_internlm2 and config.get("add_bos_token", True) else None
     if bos is not None:

@@ -12,13 +12,14 @@ import math
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from mprm import __version__
 from mprm.config import Config, Dtype, Force, Option, takes
+from mprm.data.output import files_of_manifest
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
 from mprm.models import internvl_config
 from mprm.models.internvl_config import raise_problems, read_json
@@ -230,14 +231,9 @@ def read_headers(source: Path) -> dict[str, TensorHeader]:
     from safetensors import SafetensorError, safe_open
 
     files = sorted(source.glob("*.safetensors"))
-    listed = read_json(source / INDEX_FILE).get("weight_map") if (source / INDEX_FILE).is_file() else {}
+    listed = read_json(source / INDEX_FILE, is_optional=True).get("weight_map", {})
     if not isinstance(listed, dict):
         raise DataError(f"{source / INDEX_FILE}: no weight_map; expected the file of each tensor")
-    if not files and not listed:
-        raise InputNotFoundError(
-            f"{source} has no .safetensors file (.bin files are pickles, which can run code, and are not read);"
-            " download the .safetensors files of the checkpoint"
-        )
     missing = sorted(set(map(str, listed.values())) - {path.name for path in files})
     problems = [f"{name}: not there, though {INDEX_FILE} lists it; download it again" for name in missing]
     headers: dict[str, TensorHeader] = {}
@@ -252,7 +248,10 @@ def read_headers(source: Path) -> dict[str, TensorHeader]:
         except SafetensorError as error:
             problems.append(f"{path.name}: cut short or no safetensors file ({error}); download it again")
     if not headers and not problems:
-        problems = ["there are no tensors"]
+        raise InputNotFoundError(
+            f"{source} has no tensors in .safetensors files (.bin files are pickles, which can run code, and are not"
+            " read); download the .safetensors files of the checkpoint"
+        )
     raise_problems(f"{source}: {len(problems)} problems with the weights; nothing was written:", problems)
     return headers
 
@@ -332,13 +331,11 @@ def check_folders(source: Path, out: Path, *, force: bool) -> None:
         )
     if not out.is_dir():
         raise ConfigError(f"{out} is no folder and is not replaced; choose another name")
-    others = {path.name for path in out.iterdir()}
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        others -= {MANIFEST_FILE, *json.loads((out / MANIFEST_FILE).read_text(encoding="utf-8"))["files"]}
+    others = {path.name for path in out.iterdir()} - {MANIFEST_FILE, *files_of_manifest(str(out / MANIFEST_FILE))}
     if others:
-        first = ", ".join(sorted(others)[:5]) + (f" and {len(others) - 5:,} more" if len(others) > 5 else "")
         raise ConfigError(
-            f"{out} holds files that {MANIFEST_FILE} does not list as written by mprm convert-internvl ({first})"
+            f"{out} holds files that {MANIFEST_FILE} does not list as written by mprm convert-internvl"
+            f" ({', '.join(sorted(others)[:5])}{f' and {len(others) - 5:,} more' if len(others) > 5 else ''})"
             " and is not replaced; choose another name, or remove it yourself"
         )
 
@@ -348,11 +345,10 @@ def new_folder(final: Path) -> Iterator[Callable[[str], Path]]:
     """Gives the paths of files in a folder beside ``final``, which takes its name when the block succeeds."""
     from safetensors import SafetensorError
 
-    file_name = ""
+    names = [""]
 
     def path_of(name: str) -> Path:
-        nonlocal file_name
-        file_name = name
+        names.append(name)
         return folder / name
 
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -361,14 +357,13 @@ def new_folder(final: Path) -> Iterator[Callable[[str], Path]]:
         folder.mkdir()
         try:
             yield path_of
-        except OSError as error:
-            if error.errno is not None and (error.filename is None or Path(error.filename).parent == folder):
-                error.filename = str(final / file_name)  # a full device does not say which file was being written
-            raise
         except Exception as error:
-            # for errors of the system safetensors raises a class of its own, tokenizers a bare Exception
+            # a full device names no file; safetensors raises a class of its own then, tokenizers a bare Exception
+            path = str(final / names[-1])
             if type(error) in (SafetensorError, Exception):
-                raise OSError(errno.EIO, str(error), str(final / file_name)) from error
+                raise OSError(errno.EIO, str(error), path) from error
+            if isinstance(error, OSError) and error.errno and str(error.filename or folder).startswith(str(folder)):
+                error.filename = path
             raise
         if final.exists():
             final.replace(old)
