@@ -1,13 +1,13 @@
-"""Attention over shared prefixes, and faster attention of the vision tower and of decoding.
+"""Attention over shared prefixes, of the vision tower and of decoding, each with the signature of transformers' sdpa.
 
-`tree_attention`, `window_attention` and `grouped_attention` have the signature of transformers' ``sdpa`` and return
-what that returns. Queries have shape (rows, heads, tokens, width), keys and values (rows, shared heads, …).
+Queries have shape (rows, heads, tokens, width), keys and values (rows, shared heads, …).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -57,9 +57,8 @@ def can_flash(query: Tensor) -> bool:
 def as_autocast(*states: Tensor) -> tuple[Tensor, ...]:
     """The tensors in the dtype that autocast gives ``sdpa``; it does not know our attention."""
     kind = states[0].device.type
-    if torch.is_autocast_enabled(kind):
-        return tuple(state.to(torch.get_autocast_dtype(kind)) for state in states)
-    return states
+    is_on = torch.is_autocast_enabled(kind)
+    return tuple(state.to(torch.get_autocast_dtype(kind)) for state in states) if is_on else states
 
 
 def flash(query: Tensor, key: Tensor, value: Tensor, batch: VarlenBatch, scale: float | None) -> tuple[Tensor, ...]:
@@ -81,11 +80,12 @@ Level = tuple[Tensor | slice, Tensor | slice, VarlenBatch]
 """Rows of queries (Q,) in the packed sequence, rows of the nodes that they see (K,), and both as spans."""
 
 
+@dataclass(frozen=True)
 class TreeOnDevice:
     """A tree and, made when first needed, its flash attention batches on a device."""
 
-    def __init__(self, tree: PrefixTree, device: torch.device) -> None:
-        self.tree, self.device = tree, device
+    tree: PrefixTree
+    device: torch.device
 
     @cached_property
     def levels(self) -> list[Level]:
@@ -122,19 +122,13 @@ class TreeOnDevice:
 
 
 def tree_attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    tree: TreeOnDevice | None = None,
-    **options: Any,
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Attention in a packed tree of T tokens; without a tree it is ``sdpa``.
+    """Attention in a packed tree of T tokens, the option ``tree``; without one it is ``sdpa``.
 
     A token sees its own node up to itself, and all nodes that its node continues.
     """
+    tree: TreeOnDevice | None = options.pop("tree", None)
     if tree is None or len(tree.tree.nodes) == 1:
         return _sdpa(module, query, key, value, attention_mask, **options)
     query, key, value = as_autocast(query, key, value)
@@ -201,7 +195,6 @@ class _TreeFlash(torch.autograd.Function):
 
 def use_window_attention(tower: Any) -> None:
     """Let a vision tower that attends by windows do so with `window_attention`."""
-    AttentionInterface.register(WINDOW_ATTENTION, window_attention)
     if hasattr(tower, "window_size") and tower.config._attn_implementation == "sdpa":
         tower.config._attn_implementation = WINDOW_ATTENTION
 
@@ -209,17 +202,12 @@ def use_window_attention(tower: Any) -> None:
 def window_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Attention within windows, all at once where flash attention can.
-
-    ``sdpa`` takes one window after the other: hundreds of small calls for an image, and a wait in every layer.
-    """
-    cu_seqlens, longest = options.pop("cu_seq_lens_q", None), options.pop("max_length_q", None)
-    for name in ("cu_seq_lens_k", "max_length_k"):
-        options.pop(name, None)
+    """Attention within windows, all at once where flash attention can; ``sdpa`` takes one after the other."""
+    cu_seqlens = options.get("cu_seq_lens_q")
     if cu_seqlens is None:
         return _sdpa(module, query, key, value, attention_mask, **options)
     query, key, value = as_autocast(query, key, value)
-    longest = int(longest)
+    longest = int(options["max_length_q"])
     if can_flash(query) and not query.requires_grad:
         cu_seqlens = cu_seqlens.to(torch.int32)
         batch = VarlenBatch(cu_seqlens, cu_seqlens, longest, longest, False)
@@ -227,12 +215,10 @@ def window_attention(
         return flash(query, key, value, batch, options.get("scaling"))[0][None], None
     n_windows, n_tokens = len(cu_seqlens) - 1, query.shape[2]
     if n_windows * longest == n_tokens:  # all of one length: a batch
-        heads, width = query.shape[1], query.shape[3]
-        query, key, value = (
-            states.reshape(heads, n_windows, -1, width).transpose(0, 1) for states in (query, key, value)
-        )
-        output = _sdpa(module, query, key, value, attention_mask, **options)[0]
-        return output.reshape(1, n_tokens, heads, width), None
+        shape = query.shape[1], n_windows, -1, query.shape[3]
+        windows = (states.reshape(shape).transpose(0, 1) for states in (query, key, value))
+        output = _sdpa(module, *windows, attention_mask, **options)[0]
+        return output.reshape(1, n_tokens, *output.shape[2:]), None
     lengths = cu_seqlens.diff().tolist()
     windows = zip(*(torch.split(states, lengths, dim=2) for states in (query, key, value)), strict=True)
     outputs = [_sdpa(module, q, k, v, attention_mask, **options)[0] for q, k, v in windows]
@@ -242,10 +228,7 @@ def window_attention(
 def grouped_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Attention of one new token a row, the heads that share keys as several queries of one head.
-
-    Under a mask (R, 1, T, C), ``sdpa`` copies keys and values to every head that shares them, at every token.
-    """
+    """Attention of one new token a row, heads that share keys as queries of one head: ``sdpa`` copies the keys."""
     n_rows, n_heads, n_queries, width = query.shape
     if n_queries > 1:
         return _sdpa(module, query, key, value, attention_mask, **options)
@@ -259,7 +242,6 @@ def grouped_attention(
 @contextmanager
 def grouped_attention_in(model: Any) -> Iterator[None]:
     """Let the language model use `grouped_attention` within the block; only masks of four axes are understood."""
-    AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)
     config = model.config.get_text_config()
     before = config._attn_implementation
     config._attn_implementation = GROUPED_ATTENTION
@@ -267,3 +249,8 @@ def grouped_attention_in(model: Any) -> Iterator[None]:
         yield
     finally:
         config._attn_implementation = before
+
+
+AttentionInterface.register(TREE_ATTENTION, tree_attention)
+AttentionInterface.register(WINDOW_ATTENTION, window_attention)
+AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)

@@ -55,10 +55,7 @@ def _template(tokenizer: Any) -> Any:
 
 @lru_cache(maxsize=8)
 def _rendered(tokenizer: Any, template: Any, user: str | None, add_generation_prompt: bool) -> tuple[str, str]:
-    """Text before and after the user's message; of the assistant's that answers it, where ``user`` is given.
-
-    Made once for a tokenizer and its template: rendering one takes longer than encoding a question.
-    """
+    """Text before and after the user's message; of the assistant's that answers it, where ``user`` is given."""
     if not template:
         return tokenizer.bos_token or "", ""
     problem: Any = "the message is not in what it renders"
@@ -66,14 +63,8 @@ def _rendered(tokenizer: Any, template: Any, user: str | None, add_generation_pr
         turns = {"user": _MESSAGE} if user is None else {"user": user, "assistant": _MESSAGE}
         messages = [{"role": role, "content": as_content(text)} for role, text in turns.items()]
         try:
-            text = _within_limits(
-                partial(
-                    tokenizer.apply_chat_template,
-                    messages,
-                    tokenize=False,
-                    add_generation_prompt=add_generation_prompt,
-                )
-            )
+            render = partial(tokenizer.apply_chat_template, messages, tokenize=False)
+            text = _within_limits(partial(render, add_generation_prompt=add_generation_prompt))
         except TimeoutError as error:
             problem = error
             break
@@ -136,14 +127,13 @@ class PlainText:
         text = text.encode("utf-8", "replace").decode()
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         special = self._special.keys() & set(ids)
-        if special:
-            # a vocabulary of whole words holds its special tokens as words: break these up
-            for id_ in special:
-                token = self._special[id_]
-                text = text.replace(token, f"{token[:1]} {token[1:]}")
-            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-            ids = [id_ for id_ in ids if id_ not in self._special]
-        return ids
+        if not special:
+            return ids
+        # a vocabulary of whole words holds its special tokens as words: break these up
+        for token in map(self._special.__getitem__, special):
+            text = text.replace(token, f"{token[:1]} {token[1:]}")
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return [id_ for id_ in ids if id_ not in self._special]
 
     def encode_prefix(self, text: str) -> list[int]:
         """Ids of a prefix of a response, as they are when a word follows.
@@ -189,7 +179,7 @@ class Backbone:
             else:
                 image = images[piece]
                 ids += self.family.image_ids(self.tokenizer, self.image_processor, image, image.size)
-                ids += plain.encode(self.family.image_end) if self.family.image_end else []
+                ids += plain.encode(self.family.image_end)
         return ids + after + plain.encode_prefix(prefix)
 
     def encode_chat(self, text: str, images: Sequence[Any] = (), *, prefix: str = "") -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""A backbone as a process reward model: hidden states at ``<prm>`` times the Yes and No rows of its head.
-
-Full-vocabulary logits are never computed.
-"""
+"""A backbone as a process reward model: hidden states at ``<prm>`` times the Yes and No rows of its head."""
 
 from __future__ import annotations
 
@@ -11,26 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AttentionInterface
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import ModelOutput
 
 from mprm.errors import ConfigError
-from mprm.models.attention import TREE_ATTENTION, TreeOnDevice, tree_attention, use_window_attention
+from mprm.models.attention import TREE_ATTENTION, TreeOnDevice, use_window_attention
 from mprm.models.families import Family
 from mprm.models.prefix_tree import PrefixTree, why_not_shared
 from mprm.models.prompt import StepTokens
 
 
 def grow_embeddings(model: Any, tokenizer: Any, new_id: int | None) -> None:
-    """Give every token a row in the embeddings and the head, never removing one; set a new token's rows.
+    """Give every token a row in the embeddings and the head, never removing one (Qwen2.5-VL has more than tokens).
 
-    The table may have more rows than the tokenizer has tokens (Qwen2.5-VL has 152,064 for 151,665): it keeps them. A
-    new token starts at the mean of the known ones, so that two loads give the same model.
+    A new token starts at the mean of the known ones, so that two loads give the same model.
     """
-    tables = [model.get_input_embeddings(), model.get_output_embeddings()]
-    with _gathered([table.weight for table in tables]):
-        rows = tables[0].weight.shape[0]
+    rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     if new_id is None:
@@ -52,10 +45,7 @@ def _gathered(weights: list[Any]) -> Any:
 
 
 def prm_model(model: Any, family: Family, tokens: StepTokens, image_processor: Any = None) -> Any:
-    """The model with a forward that gives two logits for each step; weights and their names stay as they are.
-
-    The model keeps its class's name, so that what ``save_pretrained`` writes is a plain checkpoint of it.
-    """
+    """The model with a forward that gives two logits for each step; saved, it is a plain checkpoint of its class."""
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear:
         raise ConfigError(f"the head of {type(model).__name__} is a {type(head).__name__}; expected a linear layer")
@@ -72,9 +62,8 @@ def prm_model(model: Any, family: Family, tokens: StepTokens, image_processor: A
     if model.why_no_trees is None and (dropout := getattr(model.config.get_text_config(), "attention_dropout", 0.0)):
         # which keys are dropped depends on their position in the batch: packing would change the result
         model.why_no_trees = f"the model drops {dropout:.0%} of its attention when it is trained"
-    # for good, not for one pass: gradient checkpointing runs layers again when the pass is over
-    AttentionInterface.register(TREE_ATTENTION, tree_attention)
     if model.why_no_trees is None:
+        # for good, not for one pass: gradient checkpointing runs layers again when the pass is over
         _decoder(model).config._attn_implementation = TREE_ATTENTION
     use_window_attention(family.vision_tower(model))
     return model
@@ -112,10 +101,7 @@ class PRMModel:
     def forward(
         self: Any, input_ids: Tensor, prm_index: Tensor, tree: PrefixTree | None = None, **inputs: Any
     ) -> ModelOutput:
-        """``logits`` of Yes and No for each ``<prm>``, shape (S, 2).
-
-        Takes what `PromptEncoder.collate` gives, ids of shape (B, T), or what `collate_tree` gives, of shape (1, T).
-        """
+        """``logits`` (S, 2) of Yes and No at each ``<prm>`` of what `collate` or `collate_tree` gives."""
         unused = None
         runs_in_step = self.training or (torch.distributed.is_available() and torch.distributed.is_initialized())
         if "pixel_values" not in inputs and self.blank_vision and runs_in_step:
@@ -146,7 +132,7 @@ class PRMModel:
         return ModelOutput(logits=logits if unused is None else logits + unused)
 
     def train(self: Any, mode: bool = True) -> Any:
-        """Like any module's, but the frozen vision tower stays in eval mode: no dropped paths."""
+        """The frozen vision tower stays in eval mode: no dropped paths."""
         super().train(mode)  # type: ignore[misc]
         tower = self.prm_family.vision_tower(self)
         if tower is not None:
@@ -155,10 +141,7 @@ class PRMModel:
         return self
 
     def enable_input_require_grads(self) -> None:
-        """Nothing: the kind of gradient checkpointing that is used here does without it.
-
-        transformers would let the embeddings of the frozen tower require gradients too: a backward pass for nothing.
-        """
+        """Nothing: transformers would let the frozen tower's embeddings require gradients, for nothing here."""
 
 
 def _image_features(model: Any, vision: dict[str, Any]) -> Tensor:

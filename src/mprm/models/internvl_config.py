@@ -124,7 +124,7 @@ def _rope_parameters(text: Mapping[str, Any]) -> dict[str, Any]:
     return {"rope_type": rope_type, "rope_theta": float(text["rope_theta"]), **factor}
 
 
-def native_config(published: Mapping[str, Any], *, image_token_id: int, is_tied: bool, dtype: str) -> Any:
+def native_config(published: Mapping[str, Any], tokenizer: Any, *, is_tied: bool, dtype: str) -> Any:
     """The native ``InternVLConfig``; ``is_tied`` says that the output layer shares the embedding table."""
     from transformers import InternVLConfig, InternVLVisionConfig, LlamaConfig, Qwen2Config
 
@@ -154,7 +154,7 @@ def native_config(published: Mapping[str, Any], *, image_token_id: int, is_tied:
         architectures=["InternVLForConditionalGeneration"],
         vision_config=vision_config,
         text_config=(Qwen2Config if is_qwen2 else LlamaConfig)(**settings, tie_word_embeddings=is_tied),
-        image_token_id=image_token_id,
+        image_token_id=tokenizer.context_image_token_id,
         image_seq_length=int(n_patches * published["downsample_ratio"] ** 2),
         downsample_ratio=published["downsample_ratio"],
         vision_feature_select_strategy="default",  # without the class token
@@ -166,6 +166,7 @@ def native_config(published: Mapping[str, Any], *, image_token_id: int, is_tied:
 def json_files(published: Mapping[str, Any], native: Any, tokenizer: Any, source: Path) -> dict[str, dict[str, Any]]:
     """The settings of the native processors and of generation, by file name."""
     side = published["vision_config"]["image_size"]
+    processor = {"processor_class": "InternVLProcessor"}
     images = {
         "do_convert_rgb": True,
         "do_resize": True,
@@ -176,7 +177,7 @@ def json_files(published: Mapping[str, Any], native: Any, tokenizer: Any, source
         "do_normalize": True,
         "image_mean": [0.485, 0.456, 0.406],  # of ImageNet
         "image_std": [0.229, 0.224, 0.225],
-        "processor_class": "InternVLProcessor",
+        **processor,
     }
     tiles = {
         "crop_to_patches": True,
@@ -197,10 +198,7 @@ def json_files(published: Mapping[str, Any], native: Any, tokenizer: Any, source
     return {
         "preprocessor_config.json": {"image_processor_type": "GotOcr2ImageProcessor", **tiles, **images},
         "video_preprocessor_config.json": {"video_processor_type": "InternVLVideoProcessor", **images},
-        "processor_config.json": {
-            "processor_class": "InternVLProcessor",
-            "image_seq_length": native.image_seq_length,
-        },
+        "processor_config.json": {**processor, "image_seq_length": native.image_seq_length},
         "generation_config.json": generation,
     }
 

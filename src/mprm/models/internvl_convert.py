@@ -75,10 +75,9 @@ def convert_internvl(
     progress: Progress = silent,
     **options: Any,
 ) -> ConversionSummary:
-    """Rewrite a published InternVL2.5 checkpoint for transformers' ``InternVLForConditionalGeneration``.
+    """Rewrite a published InternVL2.5 checkpoint, with InternLM2 or Qwen2, for ``InternVLForConditionalGeneration``.
 
-    The source folder has config, .safetensors files and tokenizer; its language model is InternLM2 or Qwen2. The
-    output folder appears complete or not at all.
+    The output folder appears complete or not at all.
     """
     from mprm.models.checkpoint import need_torch
 
@@ -93,15 +92,11 @@ def convert_internvl(
     headers = read_headers(source)
     has_head = any(f"language_model.{name}.weight" in headers for name in ("output", "lm_head"))
     says_tied = bool(text.get("tie_word_embeddings", False))
+    is_tied = says_tied and not has_head
     largest = max(headers.values(), key=lambda header: math.prod(header.shape))
     dtype = DTYPES.get(largest.dtype, "float32") if config.dtype == "auto" else config.dtype
     try:
-        native = internvl_config.native_config(
-            published,
-            image_token_id=tokenizer.context_image_token_id,
-            is_tied=says_tied and not has_head,
-            dtype=dtype,
-        )
+        native = internvl_config.native_config(published, tokenizer, is_tied=is_tied, dtype=dtype)
         layout = native_layout(native)
     except Exception as error:  # transformers and torch raise KeyError, RuntimeError, validation errors of their own
         raise DataError(
@@ -326,9 +321,7 @@ def check_folders(source: Path, out: Path, *, force: bool) -> None:
     if not out.exists():
         return
     if not force:
-        raise OutputExistsError(
-            f"{out} exists already; replace it with --force (in Python: force=True), or choose another name"
-        )
+        raise OutputExistsError(f"{out} exists already; replace it with --force (force=True), or choose another name")
     if not out.is_dir():
         raise ConfigError(f"{out} is no folder and is not replaced; choose another name")
     others = {path.name for path in out.iterdir()} - {MANIFEST_FILE, *files_of_manifest(str(out / MANIFEST_FILE))}

@@ -1,7 +1,6 @@
 """The one prompt of a process reward model: from a chain of steps to token ids and the positions of ``<prm>``.
 
-Training, evaluation, reranking and serving all tokenize here. ``<prm>`` follows each step; Yes and No are read there.
-The layout is the model's own:
+``<prm>`` follows each step; Yes and No are read there. The layout is the model's own:
 
 - ``user``: images, question and steps in the user's turn.
 - ``paper``: all of it in the assistant's turn, after an empty user's turn, as the released training code has it.
@@ -152,10 +151,6 @@ class PromptEncoder:
         """What an image's vision inputs depend on, besides the image."""
         return self.family.name, self.image_processor.to_json_string(), self.version, self.image_root
 
-    @cached_property
-    def _image_end(self) -> list[int]:
-        return self._plain.encode(self.family.image_end) if self.family.image_end else []
-
     def encode(self, chain: Chain) -> TokenizedChain:
         return self.add_pixel_values(self.tokenize(chain))
 
@@ -174,7 +169,7 @@ class PromptEncoder:
         return TokenizedChain(ids[: self.max_length], kept, len(chain.steps), images, tuple(sizes.values()))
 
     def n_prompt_tokens(self, prompt: Prompt) -> int:
-        """Tokens before the first step; one fewer, in most vocabularies, where its first word joins on."""
+        """Tokens before the first step; in most vocabularies one fewer, where its first word joins on."""
         return min(self.max_length, len(prompt.ids) + len(self._plain.encode(prompt.text)))
 
     def prompt(self, chain: Chain) -> Prompt:
@@ -184,13 +179,13 @@ class PromptEncoder:
             if isinstance(segment, str):
                 text += segment
                 continue
-            ids += self._plain.encode(text) if text else []
+            ids += self._plain.encode(text)
             text = ""
             if isinstance(segment, int):
                 image = chain.images[segment]
-                sizes[segment] = image_size(image, self.image_root)
-                budget = sizes[segment], self._n_sharing(chain.images)
-                segment = self.family.image_ids(self.tokenizer, self.image_processor, image, *budget)
+                size = sizes[segment] = image_size(image, self.image_root)
+                n_images = len(chain.images) if self.version > 1 else 1
+                segment = self.family.image_ids(self.tokenizer, self.image_processor, image, size, n_images)
             ids += segment
         return Prompt(ids, text, sizes)
 
@@ -202,21 +197,17 @@ class PromptEncoder:
             first, *texts = f"{text}{leading}Question: {question}\nProcess: ".split("<image>", n_images)
             return [before, first, *(part for index, text in enumerate(texts) for part in (index, text))]
         segments: list[str | int | list[int]] = [before]
-        pieces = place_images(question, n_images)
+        pieces, image_end = place_images(question, n_images), self._plain.encode(self.family.image_end)
         if self.layout == "chat":
             for piece in pieces:
-                segments += [piece, self._image_end] if isinstance(piece, int) else [piece]
+                segments += [piece, image_end] if isinstance(piece, int) else [piece]
             return [*segments, between]
         # images that precede the question precede its heading too
         while pieces and isinstance(pieces[0], int):
-            segments += [pieces.pop(0), self._image_end]
+            segments += [pieces.pop(0), image_end]
         if pieces and isinstance(pieces[0], str) and self.version > 1:
             pieces[0] = pieces[0].lstrip()
         return [*segments, "Question: ", *pieces, "\nProcess: "]
-
-    def _n_sharing(self, images: Sequence[Any]) -> int:
-        """Number of images that share a tile budget."""
-        return len(images) if self.version > 1 else 1
 
     def add_pixel_values(self, chain: TokenizedChain, cache: dict[Any, VisionInputs] | None = None) -> TokenizedChain:
         """The chain with the vision inputs of its images; ``cache`` holds those decoded before."""
@@ -230,30 +221,25 @@ class PromptEncoder:
         images = [open_image(image, self.image_root) for image in chain.images]
         for name, image, (width, height) in zip(chain.images, images, chain.image_sizes, strict=True):
             if image.size != (width, height):
-                raise DataError(
-                    f"image {name} has {image.width} × {image.height} pixels, and had {width} × {height} when its"
-                    " chain was tokenized; images must not change meanwhile"
-                )
-        vision = self.family.preprocess(self.image_processor, images, self._n_sharing(images))
+                was = f"{width} × {height} when its chain was tokenized; it must not change meanwhile"
+                raise DataError(f"image {name} has {image.width} × {image.height} pixels, and had {was}")
+        vision = self.family.preprocess(self.image_processor, images, len(images) if self.version > 1 else 1)
         if cache is not None:
             cache[key] = vision
         return replace(chain, vision=vision)
 
     def image_error(self, image: str) -> str | None:
         """Why no chain with the image can be encoded, or None; all of it is decoded."""
-        reason = broken_image(image, self.image_root)
-        if reason is None:
-            try:
-                self.prompt(Chain("", (), (image,)))
-            except DataError as error:  # of a shape that the backbone cannot take
-                return str(error)
-        return reason
+        if reason := broken_image(image, self.image_root):
+            return reason
+        try:
+            self.prompt(Chain("", (), (image,)))
+        except DataError as error:  # of a shape that the backbone cannot take
+            return str(error)
+        return None
 
     def collate(self, batch: Sequence[TokenizedChain]) -> dict[str, torch.Tensor]:
-        """A batch for `PRMModel`: ids padded on the right, and ``prm_index``, the positions of ``<prm>``.
-
-        ``prm_index`` counts in the flattened (B·T) batch, chain by chain and step by step.
-        """
+        """A batch for `PRMModel`: ids padded on the right; ``prm_index`` counts in the flattened (B·T) batch."""
         import torch
 
         rows = [torch.tensor(chain.input_ids) for chain in batch]
