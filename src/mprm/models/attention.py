@@ -32,12 +32,11 @@ class VarlenBatch(NamedTuple):
     """N spans of queries, each of which sees one span of keys: arguments of flash attention, in its order."""
 
     cu_seqlens_q: Tensor
-    """Ends of the spans among the queries, from 0, shape (N + 1,), int32."""
+    """Ends of the spans, from 0, shape (N + 1,), int32."""
     cu_seqlens_k: Tensor
     max_seqlen_q: int
     max_seqlen_k: int
     is_causal: bool
-    """Whether the first query of a span sees its first key alone, the second two, and so on."""
 
 
 def can_flash(query: Tensor) -> bool:
@@ -45,8 +44,7 @@ def can_flash(query: Tensor) -> bool:
     return (
         query.is_cuda
         and query.dtype in (torch.bfloat16, torch.float16)
-        and query.shape[-1] % 8 == 0
-        and query.shape[-1] <= 256
+        and query.shape[-1] in range(8, 257, 8)
         and torch.version.hip is None
         and torch.backends.cuda.is_flash_attention_available()
         and bool(torch.backends.cuda.flash_sdp_enabled())  # type: ignore[no-untyped-call]
@@ -61,12 +59,10 @@ def as_autocast(*states: Tensor) -> tuple[Tensor, ...]:
     return tuple(state.to(torch.get_autocast_dtype(kind)) for state in states) if is_on else states
 
 
-def flash(query: Tensor, key: Tensor, value: Tensor, batch: VarlenBatch, scale: float | None) -> tuple[Tensor, ...]:
+def flash(query: Tensor, key: Tensor, value: Tensor, batch: VarlenBatch, scale: float | None) -> Any:
     """Of Q queries (Q, heads, width) and K keys: output, log-sum-exp (heads, Q), two tensors that backward takes."""
-    results: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
-        query, key, value, *batch[:4], 0.0, batch.is_causal, False, scale=scale
-    )
-    return results[:4]
+    causal = batch.is_causal
+    return torch.ops.aten._flash_attention_forward(query, key, value, *batch[:4], 0.0, causal, False, scale=scale)[:4]
 
 
 def flash_backward(grad: Tensor, *saved: Tensor, rest: Any, batch: VarlenBatch, scale: float | None) -> Any:
@@ -124,10 +120,7 @@ class TreeOnDevice:
 def tree_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Attention in a packed tree of T tokens, the option ``tree``; without one it is ``sdpa``.
-
-    A token sees its own node up to itself, and all nodes that its node continues.
-    """
+    """Attention in a packed ``tree``: a token sees its own node up to itself, and all nodes that this continues."""
     tree: TreeOnDevice | None = options.pop("tree", None)
     if tree is None or len(tree.tree.nodes) == 1:
         return _sdpa(module, query, key, value, attention_mask, **options)
@@ -164,7 +157,7 @@ class _TreeFlash(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TreeOnDevice, scale: Any) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TreeOnDevice, scale: Any) -> Any:
         (_, _, own_nodes), *levels = tree.levels
         out, log_sum, *rest = flash(query, key, value, own_nodes, scale)
         for q, k, batch in levels:
@@ -216,8 +209,8 @@ def window_attention(
     n_windows, n_tokens = len(cu_seqlens) - 1, query.shape[2]
     if n_windows * longest == n_tokens:  # all of one length: a batch
         shape = query.shape[1], n_windows, -1, query.shape[3]
-        windows = (states.reshape(shape).transpose(0, 1) for states in (query, key, value))
-        output = _sdpa(module, *windows, attention_mask, **options)[0]
+        batched = (states.reshape(shape).transpose(0, 1) for states in (query, key, value))
+        output = _sdpa(module, *batched, attention_mask, **options)[0]
         return output.reshape(1, n_tokens, *output.shape[2:]), None
     lengths = cu_seqlens.diff().tolist()
     windows = zip(*(torch.split(states, lengths, dim=2) for states in (query, key, value)), strict=True)

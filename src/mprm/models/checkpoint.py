@@ -48,7 +48,7 @@ class PRMConfig:
     """How steps were labelled: hard at tau, or soft."""
     base_fingerprint: str | None = None
     files: dict[str, int | str] = field(default_factory=dict)
-    """XXH3-128 of the files beside it, when the checkpoint was complete; their sizes in those of earlier versions."""
+    """XXH3-128 of the files beside it, when the checkpoint was complete."""
     base: str | None = None
     """The checkpoint that training started from; an adapter's base weights."""
     data: dict[str, Any] = field(default_factory=dict)
@@ -75,10 +75,7 @@ def checkpoints(run: str | Path) -> list[Path]:
 
 
 def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = None) -> PRMConfig:
-    """The config of a process reward model; an error where it would be prompted otherwise than in training.
-
-    A folder without one needs ``prompt_layout``.
-    """
+    """The config of a process reward model, whose layout ``prompt_layout`` must be; a folder without one needs it."""
     path = prm_config_path(folder)
     if path is None and (Path(folder) / "train.json").is_file():
         saved = [checkpoint for checkpoint in checkpoints(folder) if prm_config_path(checkpoint)]
@@ -161,11 +158,12 @@ def family_of(path: str | Path) -> Family:
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
     """The object and all objects in it."""
-    if isinstance(value, dict):
-        yield value
-        value = list(value.values())
-    for part in value if isinstance(value, list) else ():
-        yield from _objects(part)
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            yield value
+        stack += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def check_weights(path: str | Path, name: str = "model") -> None:

@@ -19,29 +19,21 @@ from mprm.models.prompt import StepTokens
 
 
 def grow_embeddings(model: Any, tokenizer: Any, new_id: int | None) -> None:
-    """Give every token a row in the embeddings and the head, never removing one (Qwen2.5-VL has more than tokens).
-
-    A new token starts at the mean of the known ones, so that two loads give the same model.
-    """
+    """Give every token a row in the embeddings and the head, a new one the mean of the others; spare rows stay."""
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     if new_id is None:
         return
-    tables = [model.get_input_embeddings(), model.get_output_embeddings()]
-    with torch.no_grad(), _gathered([table.weight for table in tables]):
-        for table in tables:
-            known = table.weight[: min(rows, new_id)]
-            table.weight[new_id] = known.float().mean(dim=0).to(known.dtype)
+    weights = [model.get_input_embeddings().weight, model.get_output_embeddings().weight]
+    whole: Any = nullcontext()
+    if is_deepspeed_zero3_enabled():  # it has sharded them
+        from deepspeed.zero import GatheredParameters
 
-
-def _gathered(weights: list[Any]) -> Any:
-    """A context in which the weights are whole, also where DeepSpeed has sharded them."""
-    if not is_deepspeed_zero3_enabled():
-        return nullcontext()
-    import deepspeed
-
-    return deepspeed.zero.GatheredParameters(weights, modifier_rank=0)
+        whole = GatheredParameters(weights, modifier_rank=0)
+    with torch.no_grad(), whole:
+        for weight in weights:
+            weight[new_id] = weight[: min(rows, new_id)].float().mean(dim=0).to(weight.dtype)
 
 
 def prm_model(model: Any, family: Family, tokens: StepTokens, image_processor: Any = None) -> Any:
@@ -75,10 +67,7 @@ def _decoder(model: Any) -> Any:
 
 
 class YesNoHead(nn.Linear):
-    """A head of which only the rows of Yes and No are used, in float32.
-
-    It stays a module with its whole weight: sharding engines gather it by the hooks on its forward.
-    """
+    """A head of which only the rows of Yes and No are used, in float32; sharding engines gather its whole weight."""
 
     rows: list[int]
 
@@ -109,9 +98,8 @@ class PRMModel:
             blank = {name: tensor.to(self.device) for name, tensor in self.blank_vision.items()}
             unused = _image_features(self, blank).sum() * 0.0
         if tree is None:
+            # without a mask the fastest kernels run: padding is on the right, where causal attention never looks
             base = getattr(self, self.base_model_prefix)
-            # needs no mask: padding is on the right, where causal attention never looks; without one the fastest
-            # kernels run
             hidden = base(input_ids=input_ids, use_cache=False, **inputs)[0]
         elif self.why_no_trees is not None:
             raise ConfigError(f"the model cannot read packed trees: {self.why_no_trees}")
@@ -134,8 +122,7 @@ class PRMModel:
     def train(self: Any, mode: bool = True) -> Any:
         """The frozen vision tower stays in eval mode: no dropped paths."""
         super().train(mode)  # type: ignore[misc]
-        tower = self.prm_family.vision_tower(self)
-        if tower is not None:
+        if (tower := self.prm_family.vision_tower(self)) is not None:
             tower.eval()
             self.prm_family.projector(self).train(mode)
         return self
@@ -158,7 +145,6 @@ def step_probabilities(logits: Tensor) -> Tensor:
 def freeze_vision(model: Any) -> None:
     """Train language model, head and projector; freeze the vision tower."""
     model.requires_grad_(True)
-    tower = model.prm_family.vision_tower(model)
-    if tower is not None:
+    if (tower := model.prm_family.vision_tower(model)) is not None:
         tower.requires_grad_(False)
         model.prm_family.projector(model).requires_grad_(True)

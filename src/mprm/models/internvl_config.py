@@ -53,7 +53,7 @@ def read_published_config(source: Path) -> dict[str, Any]:
 
 
 def _wrong_numbers(published: Mapping[str, Any]) -> Iterator[str]:
-    """Numbers that are missing or not above 0; all other types are checked by transformers' config classes."""
+    """Numbers that are missing or not above 0; all else is checked by transformers when it sets the model up."""
     text = published.get("llm_config")
     scaling = text.get("rope_scaling") if isinstance(text, dict) else None
     for section, config, names in (
@@ -65,7 +65,7 @@ def _wrong_numbers(published: Mapping[str, Any]) -> Iterator[str]:
             yield f"{section} is {config!r}; expected an object"
             continue
         for name in names:
-            value = config.get(name)
+            value: Any = config.get(name)
             if type(value) not in (int, float) or value <= 0:
                 yield f"{section}.{name} is {value!r}; expected a number above 0"
 
@@ -73,7 +73,7 @@ def _wrong_numbers(published: Mapping[str, Any]) -> Iterator[str]:
 def _unsupported_values(published: Mapping[str, Any]) -> Iterator[str]:
     """Settings that contradict each other, or that the native class follows otherwise than the published code."""
     text, vision = published["llm_config"], published["vision_config"]
-    side = vision["image_size"]
+    n_heads, side = text["num_attention_heads"], vision["image_size"]
     # the pixel shuffle merges blocks of n × n patches; published is 2
     ratios = [1 / n for n in (1, 2, 4, 8) if side // vision["patch_size"] % n == 0]
     supported: list[tuple[str, Any, list[Any]]] = [
@@ -81,9 +81,8 @@ def _unsupported_values(published: Mapping[str, Any]) -> Iterator[str]:
         ("llm_config.rope_scaling.type", _rope_parameters(text)["rope_type"], ["default", "linear", "dynamic"]),
         ("llm_config.rope_pos_id_version", text.get("rope_pos_id_version", "default"), ["default"]),
         ("vision_config.model_type", vision.get("model_type", "intern_vit_6b"), ["intern_vit_6b"]),
-        ("vision_config.norm_type", vision.get("norm_type"), ["layer_norm", "rms_norm"]),
-        ("vision_config.qkv_bias", vision.get("qkv_bias"), [False, True]),
-        ("vision_config.qk_normalization", vision.get("qk_normalization"), [False, True]),
+        ("llm_config.num_attention_heads % num_key_value_heads", n_heads % text["num_key_value_heads"], [0]),
+        ("vision_config.image_size % patch_size", side % vision["patch_size"], [0]),
         ("template", published.get("template"), ["internvl2_5"]),
         ("ps_version", published.get("ps_version"), ["v2"]),
         ("select_layer", published.get("select_layer", -1), [-1]),
@@ -100,19 +99,10 @@ def _unsupported_values(published: Mapping[str, Any]) -> Iterator[str]:
     for name, value, values in supported:
         if value not in values:
             yield f"{name} is {value!r}; expected {' or '.join(map(repr, values))}"
-    for section, name, divisor in (
-        ("llm_config", "hidden_size", "num_attention_heads"),
-        ("llm_config", "num_attention_heads", "num_key_value_heads"),
-        ("vision_config", "hidden_size", "num_attention_heads"),
-        ("vision_config", "image_size", "patch_size"),
-    ):
-        whole, part = published[section][name], published[section][divisor]
-        if whole % part:
-            yield f"{section}.{name} is {whole}; expected a multiple of {divisor}, {part}"
     for section in ("llm_config", "vision_config"):
         if (n_layers := published[section]["num_hidden_layers"]) > 1000:
             yield f"{section}.num_hidden_layers is {n_layers}; expected at most 1,000"
-    tiles = published.get("min_dynamic_patch") or 1, published.get("max_dynamic_patch")
+    tiles: tuple[Any, Any] = published.get("min_dynamic_patch") or 1, published.get("max_dynamic_patch")
     if not all(type(n) is int for n in tiles) or not 1 <= tiles[0] <= tiles[1]:
         yield f"min_dynamic_patch and max_dynamic_patch are {tiles}; expected whole numbers above 0, the larger last"
 
@@ -343,7 +333,7 @@ def sentencepiece_backend(path: Path, added: Mapping[int, AddedToken]) -> Tokeni
     return backend
 
 
-def _qwen2_backend(source: Path) -> Tokenizer:
+def _qwen2_backend(source: Path) -> Any:
     from tokenizers.models import BPE
     from transformers import Qwen2Tokenizer
 
@@ -353,7 +343,6 @@ def _qwen2_backend(source: Path) -> Tokenizer:
             f"{source} has no tokenizer; expected tokenizer.model (InternLM2), or vocab.json and merges.txt (Qwen2)"
         )
     try:
-        backend: Tokenizer = Qwen2Tokenizer(*BPE.read_file(str(vocab), str(merges))).backend_tokenizer
+        return Qwen2Tokenizer(*BPE.read_file(str(vocab), str(merges))).backend_tokenizer
     except Exception as error:  # the tokenizers package raises no other class
         raise DataError(f"{source}: vocab.json or merges.txt is broken ({error}); download them again") from error
-    return backend

@@ -1,7 +1,6 @@
 """``mprm convert-internvl``: a published InternVL2.5 checkpoint for transformers' own class.
 
-The published checkpoints come with code of their own. None of it is run: tensors are renamed, fused ones split, and
-config and tokenizer rewritten.
+None of its code is run: tensors are renamed, fused ones split, and config and tokenizer rewritten.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +52,6 @@ class ConversionSummary:
     source: str
     out: str
     language_model: str
-    """Native ``model_type``."""
     n_source_tensors: int
     n_tensors: int
     n_parameters: int
@@ -181,10 +179,9 @@ class TensorRows(NamedTuple):
 
 
 def native_layout(config: Any) -> dict[str, TensorRows]:
-    """Where each tensor of the model that a native ``InternVLConfig`` describes comes from.
+    """Where each tensor of the native model comes from; names and shapes are those of transformers' class itself.
 
-    Names and shapes are those of transformers' class itself, so that none is left without a value. The vision tower's
-    fused ``qkv`` is the rows of q, of k, of v; InternLM2's ``wqkv`` is the same for each key/value head in turn.
+    The vision tower's fused ``qkv`` is the rows of q, of k, of v; InternLM2's ``wqkv`` that for each key/value head.
     """
     import torch
     from transformers import InternVLForConditionalGeneration
@@ -251,7 +248,7 @@ def read_headers(source: Path) -> dict[str, TensorHeader]:
     return headers
 
 
-def check_tensors(headers: Mapping[str, TensorHeader], layout: Mapping[str, TensorRows], source: Path) -> None:
+def check_tensors(headers: dict[str, TensorHeader], layout: dict[str, TensorRows], source: Path) -> None:
     """Raise unless the checkpoint has exactly the expected tensors; names every one that is wrong."""
     import transformers
 
@@ -274,8 +271,8 @@ def check_tensors(headers: Mapping[str, TensorHeader], layout: Mapping[str, Tens
 
 
 def write_weights(
-    headers: Mapping[str, TensorHeader],
-    layout: Mapping[str, TensorRows],
+    headers: dict[str, TensorHeader],
+    layout: dict[str, TensorRows],
     path_of: Callable[[str], Path],
     config: ConvertInternVLConfig,
     progress: Progress,
@@ -298,8 +295,7 @@ def write_weights(
                 rows = layout[native]
                 with safe_open(headers[rows.published].file, "pt") as file:
                     stored = file.get_slice(rows.published)
-                    parts = [stored[start:stop] for start, stop in rows.ranges]
-                tensor = torch.cat(parts) if len(parts) > 1 else parts[0]
+                    tensor = torch.cat([stored[start:stop] for start, stop in rows.ranges])
                 tensors[native] = tensor.to(meta[native].dtype)
                 advance(1, file_name)
             path = path_of(file_name)

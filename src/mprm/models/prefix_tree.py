@@ -96,9 +96,8 @@ def build_tree(sequences: Sequence[Ids], groups: Sequence[int], *, min_shared: i
     stack = [(list(members), 0, -1) for _, members in groupby(order, key=lambda index: groups[index])][::-1]
     while stack:
         members, begin, parent = stack.pop()
-        first = sequences[members[0]]
         # in this order, all share what the first and the last share
-        common = common_prefix_length(first, sequences[members[-1]])
+        common = common_prefix_length(sequences[members[0]], sequences[members[-1]])
         ended = [index for index in members if len(sequences[index]) == common]
         longer = members[len(ended) :]
         if longer and common - begin >= min_shared:

@@ -58,8 +58,7 @@ def score_chains(
 ) -> dict[int, list[float]]:
     """Probability of each step being correct, by the chain's index; nan for truncated steps.
 
-    Each of several ranks scores its share of the batches, and all run the model equally often, as sharded weights
-    demand. Models with a `PRMModel.why_no_trees` cannot share prefixes.
+    Each of several ranks scores its share of the batches; all run the model equally often, as sharded weights demand.
     """
     import torch
     from accelerate.utils import send_to_device
@@ -170,12 +169,11 @@ class PRM:
         if is_adapter and config.base_fingerprint not in (None, fingerprint_of(weights)):
             raise ConfigError(f"{weights} is not the checkpoint that the adapter in {path} was trained on")
         root = image_folder(image_root)
-        checkpoint.need_torch()
-        from mprm.models.head import grow_embeddings, prm_model
-
         backbone = checkpoint.load_backbone(
             weights, dtype=dtype, device=device, attention=attention, image_settings=config.image_settings
         )
+        from mprm.models.head import grow_embeddings, prm_model  # needs torch, as load_backbone says
+
         tokenizer, family, processor = backbone.tokenizer, backbone.family, backbone.image_processor
         is_new = config.step_token not in tokenizer.get_added_vocab()
         if is_new and is_trained and not is_adapter:

@@ -66,10 +66,8 @@ def step_tokens(
     for text in (step, positive, negative):
         own = tokenizer.encode(text, add_special_tokens=False)
         if len(own) != 1 or own[0] == tokenizer.unk_token_id:
-            raise ConfigError(
-                f"the tokenizer splits {text!r} into {tokenizer.convert_ids_to_tokens(own)}; expected one known"
-                " token. Name other answers with --positive and --negative."
-            )
+            split = f"the tokenizer splits {text!r} into {tokenizer.convert_ids_to_tokens(own)}"
+            raise ConfigError(f"{split}; expected one known token. Name others with --positive and --negative.")
         ids += own
     tokens = StepTokens(*ids)
     if len(set(tokens)) < 3:
@@ -99,7 +97,6 @@ class TokenizedChain:
     images: tuple[Any, ...] = ()
     """Paths or PIL images, in the order of their placeholders."""
     image_sizes: tuple[tuple[int, int], ...] = ()
-    """Width and height of each."""
     vision: VisionInputs = field(default_factory=dict)
 
     @property
@@ -214,19 +211,18 @@ class PromptEncoder:
         if not chain.images or not chain.prm_positions:
             return chain
         key: Any = chain.image_key
+        cache = {} if cache is None else cache
         if _image_cache is not None and all(isinstance(image, str) for image in chain.images):
             cache, key = _image_cache, (self._vision_key, key)
-        if cache is not None and key in cache:
+        if key in cache:
             return replace(chain, vision=cache[key])
         images = [open_image(image, self.image_root) for image in chain.images]
         for name, image, (width, height) in zip(chain.images, images, chain.image_sizes, strict=True):
             if image.size != (width, height):
                 was = f"{width} × {height} when its chain was tokenized; it must not change meanwhile"
                 raise DataError(f"image {name} has {image.width} × {image.height} pixels, and had {was}")
-        vision = self.family.preprocess(self.image_processor, images, len(images) if self.version > 1 else 1)
-        if cache is not None:
-            cache[key] = vision
-        return replace(chain, vision=vision)
+        cache[key] = self.family.preprocess(self.image_processor, images, len(images) if self.version > 1 else 1)
+        return replace(chain, vision=cache[key])
 
     def image_error(self, image: str) -> str | None:
         """Why no chain with the image can be encoded, or None; all of it is decoded."""
