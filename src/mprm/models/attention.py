@@ -110,11 +110,9 @@ class TreeOnDevice:
 
     def _batch(self, queries: Spans, keys: Spans, *, is_causal: bool) -> VarlenBatch:
         q, k = (torch.tensor([end - start for start, end in spans]) for spans in (queries, keys))
-        cu_seqlens_q, cu_seqlens_k = (
-            functional.pad(lengths.cumsum(0), (1, 0)).to(self.device, torch.int32) for lengths in (q, k)
-        )
+        q_ends, k_ends = (functional.pad(n.cumsum(0), (1, 0)).to(self.device, torch.int32) for n in (q, k))
         # at least two: for spans of one query, flash attention lays its log-sum-exps out otherwise
-        return VarlenBatch(cu_seqlens_q, cu_seqlens_k, max(2, int(q.max())), int(k.max()), is_causal)
+        return VarlenBatch(q_ends, k_ends, max(2, int(q.max())), int(k.max()), is_causal)
 
 
 def tree_attention(

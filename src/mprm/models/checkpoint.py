@@ -45,7 +45,6 @@ class PRMConfig:
     max_length: Annotated[int, msgspec.Meta(ge=1)] = MAX_LENGTH
     image_settings: dict[str, int] = field(default_factory=dict)
     labels: dict[str, Any] = field(default_factory=dict)
-    """How steps were labelled: hard at tau, or soft."""
     base_fingerprint: str | None = None
     files: dict[str, int | str] = field(default_factory=dict)
     """XXH3-128 of the files beside it, when the checkpoint was complete."""
@@ -80,40 +79,30 @@ def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = Non
     if path is None and (Path(folder) / "train.json").is_file():
         saved = [checkpoint for checkpoint in checkpoints(folder) if prm_config_path(checkpoint)]
         state = f"its last checkpoint, {saved[-1]}, can be used as a model" if saved else "it has no checkpoint"
-        raise ConfigError(
-            f"{folder} is a training run that is not finished; {state}. Finish it with mprm train … --resume."
-        )
+        raise ConfigError(f"{folder} is a training run that is not finished; {state}. Go on: mprm train … --resume")
     if path is None and prompt_layout is not None:
         return PRMConfig(prompt_layout=prompt_layout)
     if path is None:
-        raise ConfigError(
-            f"{folder} has no {PRM_CONFIG}: it was not trained by mprm train. Name the layout of its prompt:"
-            " --prompt-layout paper for a model of the paper's code."
-        )
+        raise ConfigError(f"{folder} has no {PRM_CONFIG}; name its --prompt-layout, paper for a model of the paper")
     try:
         fields = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         config = msgspec.convert({"prompt_version": 0, **fields}, PRMConfig)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}; expected what mprm train writes") from error
     if not 1 <= config.prompt_version <= PROMPT_VERSION:
-        raise ConfigError(
-            f"{path}: trained with prompt version {config.prompt_version}, mprm {__version__} has {PROMPT_VERSION};"
-            f" score it with the mprm that trained it ({config.mprm})"
-        )
+        known = f"expected 1 to {PROMPT_VERSION}; score it with the mprm that trained it, {config.mprm}"
+        raise ConfigError(f"{path}: trained with prompt version {config.prompt_version}; {known}")
     if prompt_layout not in (None, config.prompt_layout):
-        raise ConfigError(
-            f"{path}: the model was trained with prompt layout {config.prompt_layout}; it cannot be scored with"
-            f" {prompt_layout}. Leave out --prompt-layout."
-        )
+        reason = f"trained with prompt layout {config.prompt_layout}; it cannot be scored with {prompt_layout}"
+        raise ConfigError(f"{path}: {reason}. Leave out --prompt-layout.")
     return config
 
 
 def fingerprint_of(folder: str | Path) -> str:
     """XXH3-128 of the configuration and of the weight files' sizes, first and last megabytes: training moves all."""
     digest = xxhash.xxh3_128()
-    names = ("config.json", PRM_CONFIG, OLD_PRM_CONFIG)
-    files = [path for path in Path(folder).glob("*.*") if path.suffix == ".safetensors" or path.name in names]
-    for path in sorted(filter(Path.is_file, files)):
+    patterns = ("config.json", PRM_CONFIG, OLD_PRM_CONFIG, "*.safetensors")
+    for path in sorted(path for name in patterns for path in Path(folder).glob(name) if path.is_file()):
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as handle:
@@ -129,10 +118,8 @@ def family_of(path: str | Path) -> Family:
     if not config_path.is_file():
         is_hub_name = re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(path)) and not Path(path).exists()
         name = str(path) if is_hub_name else "ORGANISATION/NAME"
-        raise InputNotFoundError(
-            f"{path} is no checkpoint: {config_path} is not there; a model is a folder on this machine, such as"
-            f" hf download {name} --local-dir {Path(name).name} makes"
-        )
+        command = f"hf download {name} --local-dir {Path(name).name}"
+        raise InputNotFoundError(f"{path} is no checkpoint: {config_path} is not there; {command} makes a folder")
     try:
         config = msgspec.json.decode(config_path.read_bytes(), type=dict)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -141,10 +128,8 @@ def family_of(path: str | Path) -> Family:
     if not isinstance(model_type, str):
         raise ConfigError(f"{config_path}: model_type is {model_type!r:.100}; expected text")
     if model_type == "internvl_chat":
-        raise ConfigError(
-            f"{path} is an InternVL checkpoint in its remote-code layout; convert it with"
-            f" mprm convert-internvl {path} --out {Path(path).name}-native"
-        )
+        command = f"mprm convert-internvl {path} --out {Path(path).name}-native"
+        raise ConfigError(f"{path} is an InternVL checkpoint in its remote-code layout; convert it: {command}")
     for part in _objects(config):
         names = [part[key] for key in part if key.endswith("attn_implementation")]
         names += [name for value in names if isinstance(value, dict) for name in value.values()]
@@ -172,8 +157,7 @@ def check_weights(path: str | Path, name: str = "model") -> None:
     index = folder / f"{name}.safetensors.index.json"
     with named_errors(index, "index"):
         files = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else set()
-    odd = sorted(str(file) for file in files if not re.fullmatch(r"[^/\\]+\.safetensors", str(file)))
-    if odd:
+    if odd := sorted(str(file) for file in files if not re.fullmatch(r"[^/\\]+\.safetensors", str(file))):
         raise ConfigError(f"{index}: weights in {odd[0]!r:.100}; expected .safetensors files beside it")
     if not files and not (folder / f"{name}.safetensors").is_file():
         pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
@@ -211,8 +195,7 @@ def named_errors(path: str | Path, what: str) -> Iterator[None]:
 def check_complete(path: str | Path, info: dict[str, Any]) -> None:
     """Raise an error where weights are missing or left over: a model with random ones would score all the same."""
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        names = sorted(map(str, info.get(kind) or ()))
-        if names:
+        if names := sorted(map(str, info.get(kind) or ())):
             what = f"{len(names)} {kind.replace('_', ' ')}: {', '.join(names[:5])}"
             raise ConfigError(f"{path}: the weights do not fit config.json; {what}")
 
@@ -279,10 +262,8 @@ def load_backbone(
         model.to(device)
     settings = image_settings or {}
     if unknown := settings.keys() - family.image_settings.keys():
-        raise ConfigError(
-            f"{', '.join(sorted(unknown))}: no setting of {family.name} checkpoints; expected"
-            f" {', '.join(family.image_settings) or 'none, they see no images'}"
-        )
+        known = ", ".join(family.image_settings) or "none, they see no images"
+        raise ConfigError(f"{', '.join(sorted(unknown))}: no setting of {family.name} checkpoints; expected {known}")
     if min(settings.values(), default=1) < 1:
         raise ConfigError(f"image settings must be at least 1, got {settings}")
     with named_errors(path, "image processor"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mprm.errors import ConfigError, DataError, MprmError
+from mprm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -54,9 +54,7 @@ class Family:
         """Token ids that stand for an image of ``size`` (width, height), one of ``n_images`` that share a budget."""
         try:
             n_tokens = self.n_image_tokens(processor, *size, n_images)
-        except MprmError:
-            raise
-        except ValueError as error:  # of a shape that the backbone cannot take
+        except ValueError as error:  # a text model, or of a shape that the backbone cannot take
             raise DataError(f"image {image} of {size[0]} × {size[1]} pixels cannot be used: {error}") from error
         start, placeholder, end = tokenizer.convert_tokens_to_ids(list(self.image_tokens))
         return [start, *[placeholder] * n_tokens, end]
@@ -105,7 +103,6 @@ class Qwen25VL(Family):
         return int(processor.get_number_of_image_patches(height, width, {}) // processor.merge_size**2)
 
     def preprocess(self, processor: Any, images: Sequence[Image], n_images: int = 1) -> VisionInputs:
-        """Patches of all images in one array, and each image's grid."""
         inputs = processor(list(images), return_tensors="np")
         return {"pixel_values": inputs["pixel_values"], "image_grid_thw": inputs["image_grid_thw"]}
 

@@ -193,7 +193,6 @@ def json_files(published: Mapping[str, Any], native: Any, tokenizer: Any, source
     }
 
 
-REQUIRED_TOKENS = ("<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>")
 PROCESSOR_TOKENS = {
     "start_image_token": "<img>",
     "end_image_token": "</img>",
@@ -274,10 +273,9 @@ def build_tokenizer(source: Path, *, vocab_size: int) -> Any:
         native_id = tokenizer.convert_tokens_to_ids(token.content)
         if native_id != token_id or tokenizer.convert_ids_to_tokens(token_id) != token.content:
             problems.append(f"{token.content} has id {native_id}; expected {token_id}")
-    missing = [text for text in REQUIRED_TOKENS if text not in {token.content for token in added.values()}]
-    problems += [f"{text} is not among the added tokens; InternVL needs it" for text in missing]
-    highest = max(tokenizer.get_vocab().values())
-    if highest >= vocab_size:
+    missing = {"<|im_start|>", "<|im_end|>", *PROCESSOR_TOKENS.values()} - {token.content for token in added.values()}
+    problems += [f"{text} is not among the added tokens; InternVL needs it" for text in sorted(missing)]
+    if (highest := max(tokenizer.get_vocab().values())) >= vocab_size:
         problems.append(f"the highest id is {highest}; expected less than llm_config.vocab_size, {vocab_size}")
     raise_problems(f"{source}: the tokenizer does not fit its checkpoint:", problems)
     return tokenizer
@@ -286,11 +284,9 @@ def build_tokenizer(source: Path, *, vocab_size: int) -> Any:
 def sentencepiece_backend(path: Path, added: Mapping[int, AddedToken]) -> Tokenizer:
     """The fast tokenizer that encodes text as the SentencePiece BPE model ``tokenizer.model`` does.
 
-    ``added`` are the added tokens by id; some take the ids of pieces that training left unused.
-
-    Put together from parts of transformers, whose converters cannot be used (5.17 to 5.22): ``LlamaConverter`` raises
-    AttributeError on every BPE model, and ``SentencePieceExtractor`` orders merges by id where SentencePiece goes by
-    score: with shuffled scores it encodes 1,578 of 3,000 lines differently, `generate_merges` with scores none.
+    Some of the ``added`` tokens, by id, take the ids of pieces that training left unused. transformers' converters
+    cannot be used (5.17 to 5.22): ``LlamaConverter`` raises AttributeError on every BPE model, and
+    ``SentencePieceExtractor`` orders merges by id where SentencePiece goes by score.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers
     from tokenizers.models import BPE
@@ -305,8 +301,7 @@ def sentencepiece_backend(path: Path, added: Mapping[int, AddedToken]) -> Tokeni
     kinds, trainer, normalizer = model.SentencePiece, model.trainer_spec, model.normalizer_spec
     if trainer.model_type != trainer.BPE:
         raise DataError(f"{path}: a SentencePiece model of type {trainer.model_type}; expected {trainer.BPE}, BPE")
-    unused = [piece.piece for piece in model.pieces if piece.type == kinds.UNUSED]
-    if unused:
+    if unused := [piece.piece for piece in model.pieces if piece.type == kinds.UNUSED]:
         raise DataError(f"{path}: a fast tokenizer cannot skip pieces of type UNUSED, such as {unused[0]!r}")
     vocabulary = {added[i].content if i in added else piece.piece: i for i, piece in enumerate(model.pieces)}
     if trainer.unk_piece not in vocabulary:

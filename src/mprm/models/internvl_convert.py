@@ -97,10 +97,8 @@ def convert_internvl(
         native = internvl_config.native_config(published, tokenizer, is_tied=is_tied, dtype=dtype)
         layout = native_layout(native)
     except Exception as error:  # transformers and torch raise KeyError, RuntimeError, validation errors of their own
-        raise DataError(
-            f"{source / 'config.json'}: transformers cannot set up the model that it describes"
-            f" ({type(error).__name__}: {error}); download it again"
-        ) from error
+        reason = f"transformers cannot set up the model that it describes ({type(error).__name__}: {error})"
+        raise DataError(f"{source / 'config.json'}: {reason}; download it again") from error
     check_tensors(headers, layout, source)
 
     settings = internvl_config.json_files(published, native, tokenizer, source)
@@ -308,9 +306,7 @@ def write_weights(
 def check_folders(source: Path, out: Path, *, force: bool) -> None:
     """Raise before anything is read where input or output cannot be what was meant."""
     if not source.is_dir():
-        raise InputNotFoundError(
-            f"{source} is no folder; hf download OpenGVLab/InternVL2_5-8B --local-dir {source} makes one"
-        )
+        raise InputNotFoundError(f"{source}: no folder; hf download OpenGVLab/InternVL2_5-8B --local-dir {source}")
     source_path, out_path = source.resolve(), out.resolve()
     if source_path.is_relative_to(out_path) or out_path.is_relative_to(source_path):
         raise ConfigError(f"{out} and the source {source} lie in one another; choose another folder")

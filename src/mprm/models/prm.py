@@ -177,9 +177,7 @@ class PRM:
         tokenizer, family, processor = backbone.tokenizer, backbone.family, backbone.image_processor
         is_new = config.step_token not in tokenizer.get_added_vocab()
         if is_new and is_trained and not is_adapter:
-            raise ConfigError(
-                f"{path}: the tokenizer does not know {config.step_token}, which {PRM_CONFIG} names; is it its own?"
-            )
+            raise ConfigError(f"{path}: the tokenizer does not know {config.step_token}, which {PRM_CONFIG} names")
         tokens = step_tokens(tokenizer, step=config.step_token, positive=config.positive, negative=config.negative)
         grow_embeddings(backbone.model, tokenizer, tokens.prm if is_new else None)
         model = prm_model(backbone.model, family, tokens, processor)
@@ -213,8 +211,7 @@ class PRM:
     ) -> list[float] | list[list[float]]:
         """Probability that each step is correct, in [0, 1]; nan for steps beyond the model's length.
 
-        The question comes without an instruction how to answer; images are paths or PIL images. A step's score
-        depends on the steps before it. Several chains, a list of steps each, give a list of scores for each.
+        Images are paths or PIL images. Several chains, a list of steps each, give a list of scores for each.
         """
         listed, pictures = _as_tuple(steps), _as_tuple(images)
         is_many = bool(listed) and all(isinstance(chain, list | tuple) for chain in listed)
@@ -262,7 +259,6 @@ def _with_adapter(model: Any, path: str | Path) -> Any:
         if settings.get("peft_type") != "LORA" or settings.get("megatron_config"):  # the latter imports a module
             raise ConfigError(f"{path}: adapter_config.json is not of a LoRA adapter as mprm train writes it")
         adapted = PeftModel.from_pretrained(model, str(path))
-    missing = [str(warning.message) for warning in caught if "missing adapter keys" in str(warning.message)]
-    if missing:
+    if missing := [str(warning.message) for warning in caught if "missing adapter keys" in str(warning.message)]:
         raise ConfigError(f"{path}: the adapter lacks weights: {missing[0][:300]}")
     return adapted.merge_and_unload().eval()

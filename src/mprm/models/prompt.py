@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 PROMPT_VERSION = 2
 """Changes whenever the same chain would give other ids; a checkpoint names the one it was trained with.
 
-Version 1, still prompted as it was, differs in two cases: an InternVL question with several images has the whole tile
-budget for each, and white space stays between a leading image mark and the question.
+In version 1 each image has the whole tile budget, and white space stays between a leading image and the question.
 """
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
