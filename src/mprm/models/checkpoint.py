@@ -83,7 +83,8 @@ def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = Non
     if path is None and prompt_layout is not None:
         return PRMConfig(prompt_layout=prompt_layout)
     if path is None:
-        raise ConfigError(f"{folder} has no {PRM_CONFIG}; name its layout, --prompt-layout paper for the paper's")
+        reason = f"it has no {PRM_CONFIG}; name its layout: --prompt-layout paper for the paper's code"
+        raise ConfigError(f"{folder} was not trained by mprm train: {reason}")
     try:
         fields = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         config = msgspec.convert({"prompt_version": 0, **fields}, PRMConfig)
