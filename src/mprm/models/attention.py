@@ -1,13 +1,13 @@
-"""Attention over shared prefixes, and faster attention of the vision tower and of decoding.
+"""Attention over shared prefixes, of the vision tower and of decoding, each with the signature of transformers' sdpa.
 
-`tree_attention`, `window_attention` and `grouped_attention` have the signature of transformers' ``sdpa`` and return
-what that returns. Queries have shape (rows, heads, tokens, width), keys and values (rows, shared heads, …).
+Queries have shape (rows, heads, tokens, width), keys and values (rows, shared heads, …).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -32,12 +32,11 @@ class VarlenBatch(NamedTuple):
     """N spans of queries, each of which sees one span of keys: arguments of flash attention, in its order."""
 
     cu_seqlens_q: Tensor
-    """Ends of the spans among the queries, from 0, shape (N + 1,), int32."""
+    """Ends of the spans, from 0, shape (N + 1,), int32."""
     cu_seqlens_k: Tensor
     max_seqlen_q: int
     max_seqlen_k: int
     is_causal: bool
-    """Whether the first query of a span sees its first key alone, the second two, and so on."""
 
 
 def can_flash(query: Tensor) -> bool:
@@ -45,8 +44,7 @@ def can_flash(query: Tensor) -> bool:
     return (
         query.is_cuda
         and query.dtype in (torch.bfloat16, torch.float16)
-        and query.shape[-1] % 8 == 0
-        and query.shape[-1] <= 256
+        and query.shape[-1] in range(8, 257, 8)
         and torch.version.hip is None
         and torch.backends.cuda.is_flash_attention_available()
         and bool(torch.backends.cuda.flash_sdp_enabled())  # type: ignore[no-untyped-call]
@@ -57,17 +55,14 @@ def can_flash(query: Tensor) -> bool:
 def as_autocast(*states: Tensor) -> tuple[Tensor, ...]:
     """The tensors in the dtype that autocast gives ``sdpa``; it does not know our attention."""
     kind = states[0].device.type
-    if torch.is_autocast_enabled(kind):
-        return tuple(state.to(torch.get_autocast_dtype(kind)) for state in states)
-    return states
+    is_on = torch.is_autocast_enabled(kind)
+    return tuple(state.to(torch.get_autocast_dtype(kind)) for state in states) if is_on else states
 
 
-def flash(query: Tensor, key: Tensor, value: Tensor, batch: VarlenBatch, scale: float | None) -> tuple[Tensor, ...]:
+def flash(query: Tensor, key: Tensor, value: Tensor, batch: VarlenBatch, scale: float | None) -> Any:
     """Of Q queries (Q, heads, width) and K keys: output, log-sum-exp (heads, Q), two tensors that backward takes."""
-    results: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
-        query, key, value, *batch[:4], 0.0, batch.is_causal, False, scale=scale
-    )
-    return results[:4]
+    causal = batch.is_causal
+    return torch.ops.aten._flash_attention_forward(query, key, value, *batch[:4], 0.0, causal, False, scale=scale)[:4]
 
 
 def flash_backward(grad: Tensor, *saved: Tensor, rest: Any, batch: VarlenBatch, scale: float | None) -> Any:
@@ -81,11 +76,12 @@ Level = tuple[Tensor | slice, Tensor | slice, VarlenBatch]
 """Rows of queries (Q,) in the packed sequence, rows of the nodes that they see (K,), and both as spans."""
 
 
+@dataclass(frozen=True)
 class TreeOnDevice:
     """A tree and, made when first needed, its flash attention batches on a device."""
 
-    def __init__(self, tree: PrefixTree, device: torch.device) -> None:
-        self.tree, self.device = tree, device
+    tree: PrefixTree
+    device: torch.device
 
     @cached_property
     def levels(self) -> list[Level]:
@@ -114,27 +110,16 @@ class TreeOnDevice:
 
     def _batch(self, queries: Spans, keys: Spans, *, is_causal: bool) -> VarlenBatch:
         q, k = (torch.tensor([end - start for start, end in spans]) for spans in (queries, keys))
-        cu_seqlens_q, cu_seqlens_k = (
-            functional.pad(lengths.cumsum(0), (1, 0)).to(self.device, torch.int32) for lengths in (q, k)
-        )
+        q_ends, k_ends = (functional.pad(n.cumsum(0), (1, 0)).to(self.device, torch.int32) for n in (q, k))
         # at least two: for spans of one query, flash attention lays its log-sum-exps out otherwise
-        return VarlenBatch(cu_seqlens_q, cu_seqlens_k, max(2, int(q.max())), int(k.max()), is_causal)
+        return VarlenBatch(q_ends, k_ends, max(2, int(q.max())), int(k.max()), is_causal)
 
 
 def tree_attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    tree: TreeOnDevice | None = None,
-    **options: Any,
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Attention in a packed tree of T tokens; without a tree it is ``sdpa``.
-
-    A token sees its own node up to itself, and all nodes that its node continues.
-    """
+    """Attention in a packed ``tree``: a token sees its own node up to itself, and all nodes that this continues."""
+    tree: TreeOnDevice | None = options.pop("tree", None)
     if tree is None or len(tree.tree.nodes) == 1:
         return _sdpa(module, query, key, value, attention_mask, **options)
     query, key, value = as_autocast(query, key, value)
@@ -170,7 +155,7 @@ class _TreeFlash(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TreeOnDevice, scale: Any) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TreeOnDevice, scale: Any) -> Any:
         (_, _, own_nodes), *levels = tree.levels
         out, log_sum, *rest = flash(query, key, value, own_nodes, scale)
         for q, k, batch in levels:
@@ -201,7 +186,6 @@ class _TreeFlash(torch.autograd.Function):
 
 def use_window_attention(tower: Any) -> None:
     """Let a vision tower that attends by windows do so with `window_attention`."""
-    AttentionInterface.register(WINDOW_ATTENTION, window_attention)
     if hasattr(tower, "window_size") and tower.config._attn_implementation == "sdpa":
         tower.config._attn_implementation = WINDOW_ATTENTION
 
@@ -209,17 +193,12 @@ def use_window_attention(tower: Any) -> None:
 def window_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Attention within windows, all at once where flash attention can.
-
-    ``sdpa`` takes one window after the other: hundreds of small calls for an image, and a wait in every layer.
-    """
-    cu_seqlens, longest = options.pop("cu_seq_lens_q", None), options.pop("max_length_q", None)
-    for name in ("cu_seq_lens_k", "max_length_k"):
-        options.pop(name, None)
+    """Attention within windows, all at once where flash attention can; ``sdpa`` takes one after the other."""
+    cu_seqlens = options.get("cu_seq_lens_q")
     if cu_seqlens is None:
         return _sdpa(module, query, key, value, attention_mask, **options)
     query, key, value = as_autocast(query, key, value)
-    longest = int(longest)
+    longest = int(options["max_length_q"])
     if can_flash(query) and not query.requires_grad:
         cu_seqlens = cu_seqlens.to(torch.int32)
         batch = VarlenBatch(cu_seqlens, cu_seqlens, longest, longest, False)
@@ -227,12 +206,10 @@ def window_attention(
         return flash(query, key, value, batch, options.get("scaling"))[0][None], None
     n_windows, n_tokens = len(cu_seqlens) - 1, query.shape[2]
     if n_windows * longest == n_tokens:  # all of one length: a batch
-        heads, width = query.shape[1], query.shape[3]
-        query, key, value = (
-            states.reshape(heads, n_windows, -1, width).transpose(0, 1) for states in (query, key, value)
-        )
-        output = _sdpa(module, query, key, value, attention_mask, **options)[0]
-        return output.reshape(1, n_tokens, heads, width), None
+        shape = query.shape[1], n_windows, -1, query.shape[3]
+        batched = (states.reshape(shape).transpose(0, 1) for states in (query, key, value))
+        output = _sdpa(module, *batched, attention_mask, **options)[0]
+        return output.reshape(1, n_tokens, *output.shape[2:]), None
     lengths = cu_seqlens.diff().tolist()
     windows = zip(*(torch.split(states, lengths, dim=2) for states in (query, key, value)), strict=True)
     outputs = [_sdpa(module, q, k, v, attention_mask, **options)[0] for q, k, v in windows]
@@ -242,10 +219,7 @@ def window_attention(
 def grouped_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Attention of one new token a row, the heads that share keys as several queries of one head.
-
-    Under a mask (R, 1, T, C), ``sdpa`` copies keys and values to every head that shares them, at every token.
-    """
+    """Attention of one new token a row, heads that share keys as queries of one head: ``sdpa`` copies the keys."""
     n_rows, n_heads, n_queries, width = query.shape
     if n_queries > 1:
         return _sdpa(module, query, key, value, attention_mask, **options)
@@ -259,7 +233,6 @@ def grouped_attention(
 @contextmanager
 def grouped_attention_in(model: Any) -> Iterator[None]:
     """Let the language model use `grouped_attention` within the block; only masks of four axes are understood."""
-    AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)
     config = model.config.get_text_config()
     before = config._attn_implementation
     config._attn_implementation = GROUPED_ATTENTION
@@ -267,3 +240,8 @@ def grouped_attention_in(model: Any) -> Iterator[None]:
         yield
     finally:
         config._attn_implementation = before
+
+
+AttentionInterface.register(TREE_ATTENTION, tree_attention)
+AttentionInterface.register(WINDOW_ATTENTION, window_attention)
+AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from threading import Thread
 from typing import Any
 
@@ -22,20 +23,15 @@ PROBE = "A"
 
 
 def chat_frame(tokenizer: Any, *, add_generation_prompt: bool = False) -> tuple[list[int], list[int]]:
-    """Ids before and after the user's message; the assistant's turn is opened where a response follows.
-
-    A tokenizer without a template gives its BOS token, if there is one, and nothing after.
-    """
+    """Ids before and after the user's message; the assistant's turn is opened where a response follows."""
     before, after = _rendered(tokenizer, _template(tokenizer), None, add_generation_prompt)
     return tokenizer.encode(before, add_special_tokens=False), tokenizer.encode(after, add_special_tokens=False)
 
 
 def paper_frame(tokenizer: Any, system_message: str) -> tuple[list[int], str, list[int]]:
-    """Ids before the assistant's message, text to be tokenized with it, and ids after it; the user's turn is empty.
-
-    As the released training code has it where the family has a system message, else by the checkpoint's template.
-    """
+    """Ids before the assistant's message, text to be tokenized with it, and ids after it; the user's is empty."""
     if system_message:
+        # as the released training code has it
         bos = tokenizer.bos_token if tokenizer.encode("")[:1] == [tokenizer.bos_token_id] else ""
         turns = f"<|im_start|>system\n{system_message}<|im_end|>\n<|im_start|>user\n<|im_end|>\n"
         before, after = f"{bos}{turns}<|im_start|>assistant\n", "<|im_end|>\n"
@@ -55,10 +51,7 @@ def _template(tokenizer: Any) -> Any:
 
 @lru_cache(maxsize=8)
 def _rendered(tokenizer: Any, template: Any, user: str | None, add_generation_prompt: bool) -> tuple[str, str]:
-    """Text before and after the user's message; of the assistant's that answers it, where ``user`` is given.
-
-    Made once for a tokenizer and its template: rendering one takes longer than encoding a question.
-    """
+    """Text before and after the user's message, or the assistant's that answers ``user``; BOS without a template."""
     if not template:
         return tokenizer.bos_token or "", ""
     problem: Any = "the message is not in what it renders"
@@ -66,57 +59,45 @@ def _rendered(tokenizer: Any, template: Any, user: str | None, add_generation_pr
         turns = {"user": _MESSAGE} if user is None else {"user": user, "assistant": _MESSAGE}
         messages = [{"role": role, "content": as_content(text)} for role, text in turns.items()]
         try:
-            text = _within_limits(
-                partial(
-                    tokenizer.apply_chat_template,
-                    messages,
-                    tokenize=False,
-                    add_generation_prompt=add_generation_prompt,
-                )
-            )
+            before, *after = _text_of(tokenizer, messages, add_generation_prompt).split(_MESSAGE)
         except TimeoutError as error:
             problem = error
             break
         except Exception as error:  # a template may raise anything
             problem = error
             continue
-        if text.count(_MESSAGE) == 1:
-            before, _, after = text.partition(_MESSAGE)
-            return before, after
-        if _MESSAGE in text:
+        if len(after) == 1:
+            return before, after[0]
+        if after:
             problem = "the message is in it more than once"
     raise ConfigError(f"the checkpoint's chat template cannot render a message: {problem}")
 
 
-def _within_limits(render: Callable[[], str]) -> str:
-    """What a template renders; it is a program, which may loop for ever."""
-    result: list[Any] = []
+def _text_of(tokenizer: Any, messages: list[Any], add_generation_prompt: bool) -> str:
+    """What the template renders; it is a program, which may loop for ever."""
+    rendered: Future[str] = Future()
+    options = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
 
-    def run() -> None:
+    def render() -> None:
         try:
-            result.append(render())
+            rendered.set_result(tokenizer.apply_chat_template(messages, **options))
         except BaseException as error:
-            result.append(error)
+            rendered.set_exception(error)
 
-    thread = Thread(target=run, daemon=True)
+    thread = Thread(target=render, daemon=True)
     thread.start()
     thread.join(RENDER_SECONDS)
-    if not result:
+    if thread.is_alive():
         # raised in the thread at its next bytecode; without it the loop would go on until the process ends
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(TimeoutError))
         raise TimeoutError(f"it takes more than {RENDER_SECONDS:.0f} s")
-    if isinstance(result[0], BaseException):
-        raise result[0]
-    if len(result[0]) > RENDER_CHARACTERS:
-        raise ValueError(f"it renders {len(result[0]):,} characters; expected at most {RENDER_CHARACTERS:,}")
-    return str(result[0])
+    if len(text := rendered.result()) > RENDER_CHARACTERS:
+        raise ValueError(f"it renders {len(text):,} characters; expected at most {RENDER_CHARACTERS:,}")
+    return text
 
 
 class PlainText:
-    """Encodes text from data: no token outside the ordinary vocabulary can come out of it.
-
-    The tokenizer's pipeline runs without its added tokens: a literal ``<prm>`` in a step is tokenized as text.
-    """
+    """Encodes text from data without added tokens: a literal ``<prm>`` in a step is tokenized as text."""
 
     def __init__(self, tokenizer: Any) -> None:
         from tokenizers import Tokenizer
@@ -136,21 +117,16 @@ class PlainText:
         text = text.encode("utf-8", "replace").decode()
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         special = self._special.keys() & set(ids)
-        if special:
-            # a vocabulary of whole words holds its special tokens as words: break these up
-            for id_ in special:
-                token = self._special[id_]
-                text = text.replace(token, f"{token[:1]} {token[1:]}")
-            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-            ids = [id_ for id_ in ids if id_ not in self._special]
-        return ids
+        if not special:
+            return ids
+        # a vocabulary of whole words holds its special tokens as words: break these up
+        for token in map(self._special.__getitem__, special):
+            text = text.replace(token, f"{token[:1]} {token[1:]}")
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return [id_ for id_ in ids if id_ not in self._special]
 
     def encode_prefix(self, text: str) -> list[int]:
-        """Ids of a prefix of a response, as they are when a word follows.
-
-        Many vocabularies tokenize white space at the end of a text otherwise than before a word, two line ends as one
-        token that occurs nowhere else: a policy would continue from what it never saw.
-        """
+        """Ids of a prefix of a response, as they are when a word follows: white space often becomes other tokens."""
         ids = self.encode(text)
         if not text[-1:].isspace():
             return ids
@@ -164,10 +140,8 @@ class PlainText:
         return ids
 
 
-@lru_cache(maxsize=4)
-def plain_text(tokenizer: Any) -> PlainText:
-    """The tokenizer's `PlainText`, made once: with a large vocabulary that takes a second."""
-    return PlainText(tokenizer)
+plain_text = lru_cache(maxsize=4)(PlainText)
+"""A tokenizer's `PlainText`, made once: with a large vocabulary that takes a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +163,7 @@ class Backbone:
             else:
                 image = images[piece]
                 ids += self.family.image_ids(self.tokenizer, self.image_processor, image, image.size)
-                ids += plain.encode(self.family.image_end) if self.family.image_end else []
+                ids += plain.encode(self.family.image_end)
         return ids + after + plain.encode_prefix(prefix)
 
     def encode_chat(self, text: str, images: Sequence[Any] = (), *, prefix: str = "") -> dict[str, Any]:

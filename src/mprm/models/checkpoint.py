@@ -1,8 +1,4 @@
-"""Load a checkpoint: which family it is, its weights, tokenizer and image processor.
-
-``prm_config.json`` beside the weights of a process reward model says how it was trained, so that it is prompted the
-same way.
-"""
+"""Load a checkpoint: its family, weights, tokenizer and image processor, and how it was trained."""
 
 from __future__ import annotations
 
@@ -49,10 +45,9 @@ class PRMConfig:
     max_length: Annotated[int, msgspec.Meta(ge=1)] = MAX_LENGTH
     image_settings: dict[str, int] = field(default_factory=dict)
     labels: dict[str, Any] = field(default_factory=dict)
-    """How steps were labelled: hard at tau, or soft."""
     base_fingerprint: str | None = None
     files: dict[str, int | str] = field(default_factory=dict)
-    """XXH3-128 of the files beside it, when the checkpoint was complete; their sizes in those of earlier versions."""
+    """XXH3-128 of the files beside it, when the checkpoint was complete."""
     base: str | None = None
     """The checkpoint that training started from; an adapter's base weights."""
     data: dict[str, Any] = field(default_factory=dict)
@@ -67,7 +62,7 @@ def prm_config_path(folder: str | Path) -> Path | None:
 
 
 def write_prm_config(folder: str | Path, config: PRMConfig) -> None:
-    """Write ``prm_config.json`` into the checkpoint's folder, all of it or nothing."""
+    """Write ``prm_config.json`` into the checkpoint's folder."""
     with atomic_write(str(Path(folder) / PRM_CONFIG)) as temporary:
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(asdict(config)), indent=2) + b"\n")
 
@@ -79,56 +74,36 @@ def checkpoints(run: str | Path) -> list[Path]:
 
 
 def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = None) -> PRMConfig:
-    """The config of a process reward model; an error where it would be prompted otherwise than in training.
-
-    A folder without one needs ``prompt_layout``.
-    """
+    """The config of a process reward model, whose layout ``prompt_layout`` must be; a folder without one needs it."""
     path = prm_config_path(folder)
     if path is None and (Path(folder) / "train.json").is_file():
         saved = [checkpoint for checkpoint in checkpoints(folder) if prm_config_path(checkpoint)]
-        state = (
-            f"its last checkpoint is {saved[-1]}, which can be used as a model" if saved else "it has no checkpoint"
-        )
-        raise ConfigError(
-            f"{folder} is a training run that is not finished; {state}. Finish it with mprm train … --resume, the"
-            " command that started it."
-        )
+        state = f"its last checkpoint, {saved[-1]}, can be used as a model" if saved else "it has no checkpoint"
+        raise ConfigError(f"{folder} is a training run that is not finished; {state}. Go on: mprm train … --resume")
     if path is None and prompt_layout is not None:
         return PRMConfig(prompt_layout=prompt_layout)
     if path is None:
-        raise ConfigError(
-            f"{folder} has no {PRM_CONFIG}: it was not trained by mprm train. Name the layout of the prompt it was"
-            " trained with: --prompt-layout paper for a model of the paper's code."
-        )
+        reason = f"it has no {PRM_CONFIG}; name its layout: --prompt-layout paper for the paper's code"
+        raise ConfigError(f"{folder} was not trained by mprm train: {reason}")
     try:
-        if "prompt_version" not in msgspec.json.decode(path.read_bytes(), type=dict):
-            raise ConfigError(f"{path} names no prompt_version; expected what mprm train writes")
-        config = msgspec.json.decode(path.read_bytes(), type=PRMConfig)
+        fields = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        config = msgspec.convert({"prompt_version": 0, **fields}, PRMConfig)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}; expected what mprm train writes") from error
     if not 1 <= config.prompt_version <= PROMPT_VERSION:
-        raise ConfigError(
-            f"{path}: the model was trained with prompt version {config.prompt_version}, this mprm {__version__} has"
-            f" version {PROMPT_VERSION}; score it with the mprm that trained it ({config.mprm})"
-        )
+        known = f"expected 1 to {PROMPT_VERSION}; score it with the mprm that trained it, {config.mprm}"
+        raise ConfigError(f"{path}: trained with prompt version {config.prompt_version}; {known}")
     if prompt_layout not in (None, config.prompt_layout):
-        raise ConfigError(
-            f"{path}: the model was trained with prompt layout {config.prompt_layout}; it cannot be scored with"
-            f" {prompt_layout}. Leave out --prompt-layout."
-        )
+        reason = f"trained with prompt layout {config.prompt_layout}; it cannot be scored with {prompt_layout}"
+        raise ConfigError(f"{path}: {reason}. Leave out --prompt-layout.")
     return config
 
 
 def fingerprint_of(folder: str | Path) -> str:
-    """XXH3-128 of the checkpoint's configuration and of its weights' sizes, headers, first and last megabytes.
-
-    Training moves every weight, so that the sample changes; gigabytes need not be read.
-    """
+    """XXH3-128 of the configuration and of the weight files' sizes, first and last megabytes: training moves all."""
     digest = xxhash.xxh3_128()
-    names = ("config.json", PRM_CONFIG, OLD_PRM_CONFIG)
-    for path in sorted(Path(folder).glob("*.*")):
-        if not path.is_file() or (path.suffix != ".safetensors" and path.name not in names):
-            continue
+    patterns = ("config.json", PRM_CONFIG, OLD_PRM_CONFIG, "*.safetensors")
+    for path in sorted(path for name in patterns for path in Path(folder).glob(name) if path.is_file()):
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as handle:
@@ -142,10 +117,10 @@ def family_of(path: str | Path) -> Family:
     """The family of the checkpoint in a folder."""
     config_path = Path(path) / "config.json"
     if not config_path.is_file():
-        fetch = "; a model is a folder on this machine, such as hf download ORGANISATION/NAME --local-dir NAME makes"
-        if re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(path)) and not Path(path).exists():
-            fetch = f"; from the Hugging Face hub it comes with: hf download {path} --local-dir {Path(path).name}"
-        raise InputNotFoundError(f"{path} is no checkpoint: {config_path} is not there{fetch}")
+        is_hub_name = re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(path)) and not Path(path).exists()
+        name = str(path) if is_hub_name else "ORGANISATION/NAME"
+        command = f"hf download {name} --local-dir {Path(name).name}"
+        raise InputNotFoundError(f"{path} is no checkpoint: {config_path} is not there; {command} makes a folder")
     try:
         config = msgspec.json.decode(config_path.read_bytes(), type=dict)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -154,10 +129,8 @@ def family_of(path: str | Path) -> Family:
     if not isinstance(model_type, str):
         raise ConfigError(f"{config_path}: model_type is {model_type!r:.100}; expected text")
     if model_type == "internvl_chat":
-        raise ConfigError(
-            f"{path} is an InternVL checkpoint in its remote-code layout; turn it into the native one with"
-            f" mprm convert-internvl {path} {Path(path).name}-native"
-        )
+        command = f"mprm convert-internvl {path} --out {Path(path).name}-native"
+        raise ConfigError(f"{path} is an InternVL checkpoint in its remote-code layout; convert it: {command}")
     for part in _objects(config):
         names = [part[key] for key in part if key.endswith("attn_implementation")]
         names += [name for value in names if isinstance(value, dict) for name in value.values()]
@@ -165,9 +138,7 @@ def family_of(path: str | Path) -> Family:
         if odd:  # transformers takes any other name for code on the Hugging Face hub
             raise ConfigError(f"{config_path}: attention {odd[0]!r:.100}; expected one of {', '.join(ATTENTION)}")
         if part is not config and "auto_map" in part:  # transformers would ask whether to run it
-            raise ConfigError(
-                f"{config_path}: a part of the model has code of its own (auto_map), which is never run"
-            )
+            raise ConfigError(f"{config_path}: a part of the model has code of its own (auto_map), never run")
     return FAMILIES.get(model_type, Family())
 
 
@@ -187,16 +158,12 @@ def check_weights(path: str | Path, name: str = "model") -> None:
     index = folder / f"{name}.safetensors.index.json"
     with named_errors(index, "index"):
         files = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else set()
-    odd = sorted(str(file) for file in files if not re.fullmatch(r"[^/\\]+\.safetensors", str(file)))
-    if odd:
+    if odd := sorted(str(file) for file in files if not re.fullmatch(r"[^/\\]+\.safetensors", str(file))):
         raise ConfigError(f"{index}: weights in {odd[0]!r:.100}; expected .safetensors files beside it")
     if not files and not (folder / f"{name}.safetensors").is_file():
         pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
         found = f"{pickles[0]} is a pickle, which can run code, and is not read" if pickles else "it has none"
-        raise ConfigError(
-            f"{path}: expected weights in {name}.safetensors; {found}. Download the .safetensors files, or save the"
-            " model again with save_pretrained."
-        )
+        raise ConfigError(f"{path}: expected weights in {name}.safetensors; {found}. Download .safetensors files.")
 
 
 def need_torch() -> None:
@@ -229,12 +196,9 @@ def named_errors(path: str | Path, what: str) -> Iterator[None]:
 def check_complete(path: str | Path, info: dict[str, Any]) -> None:
     """Raise an error where weights are missing or left over: a model with random ones would score all the same."""
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        names = sorted(map(str, info.get(kind) or ()))
-        if names:
-            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-            raise ConfigError(
-                f"{path}: the weights do not fit config.json; {kind.replace('_', ' ')}: {', '.join(names[:5])}{more}"
-            )
+        if names := sorted(map(str, info.get(kind) or ())):
+            what = f"{len(names)} {kind.replace('_', ' ')}: {', '.join(names[:5])}"
+            raise ConfigError(f"{path}: the weights do not fit config.json; {what}")
 
 
 def resolve_device(device: str) -> str:
@@ -245,8 +209,7 @@ def resolve_device(device: str) -> str:
         try:
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError, NotImplementedError) as error:
-            first = str(error).splitlines()[0]
-            raise ConfigError(f"device {device!r} cannot be used: {first}") from error
+            raise ConfigError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
         return device
     if torch.cuda.is_available():
         return "cuda"
@@ -271,8 +234,7 @@ def load_backbone(
     """The model in a folder in Hugging Face format, with its tokenizer and image processor; none of its code is run.
 
     ``auto`` is the GPU where there is one, with bfloat16 there and float32 elsewhere; ``attention`` an implementation
-    by transformers' name. Instead of the paper's, ``image_settings`` may hold ``min_pixels`` and ``max_pixels``
-    (Qwen2.5-VL), ``max_patches`` (InternVL).
+    by transformers' name; ``image_settings`` replace those of `Family.image_settings`.
     """
     need_torch()
     import torch
@@ -288,10 +250,11 @@ def load_backbone(
         raise ConfigError(f"unknown dtype {dtype!r}; expected auto, float32, bfloat16, float16")
     if dtype == "auto":
         dtype = "bfloat16" if device.startswith("cuda") else "float32"
-    options: dict[str, Any] = {"dtype": dtype, "output_loading_info": True, **SAFE, "use_safetensors": True}
-    options |= {} if attention is None else {"attn_implementation": attention}
+    options = SAFE | ({} if attention is None else {"attn_implementation": attention})
     with named_errors(path, "model"):
-        model, info = family.model_class().from_pretrained(str(path), **options)
+        model, info = family.model_class().from_pretrained(
+            str(path), dtype=dtype, output_loading_info=True, use_safetensors=True, **options
+        )
     check_complete(path, info)
     if device.startswith("cuda"):
         # it plans anew for every shape of a batch, which takes longer than the batch itself
@@ -300,10 +263,8 @@ def load_backbone(
         model.to(device)
     settings = image_settings or {}
     if unknown := settings.keys() - family.image_settings.keys():
-        raise ConfigError(
-            f"{', '.join(sorted(unknown))}: no setting of {family.name} checkpoints; expected"
-            f" {', '.join(family.image_settings) or 'none, they see no images'}"
-        )
+        known = ", ".join(family.image_settings) or "none, they see no images"
+        raise ConfigError(f"{', '.join(sorted(unknown))}: no setting of {family.name} checkpoints; expected {known}")
     if min(settings.values(), default=1) < 1:
         raise ConfigError(f"image settings must be at least 1, got {settings}")
     with named_errors(path, "image processor"):

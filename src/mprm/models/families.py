@@ -1,7 +1,4 @@
-"""What differs between backbones: image tokens, image preprocessing, positions, and where the vision tower is.
-
-A further family is one class here and one entry of `FAMILIES`.
-"""
+"""What differs between backbones: image tokens, image preprocessing, positions, and where the vision tower is."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mprm.errors import ConfigError, DataError, MprmError
+from mprm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,10 +22,7 @@ NO_IMAGES = "a text model cannot see images; use a Qwen2.5-VL or InternVL checkp
 
 
 class Family:
-    """Any causal language model, for chains without images; the other families override what differs.
-
-    Holds no weights, so that data workers can use it.
-    """
+    """Any causal language model, for chains without images; the others override what differs. Holds no weights."""
 
     name = "text"
     architecture = "AutoModelForCausalLM"
@@ -41,7 +35,6 @@ class Family:
     system_message = ""
     """Of the released training code's conversation; empty where it has none for the family."""
     vision_tower_path, projector_path = "", ""
-    """Names of the modules in the model; empty for a text model."""
 
     def model_class(self) -> Any:
         import transformers
@@ -61,9 +54,7 @@ class Family:
         """Token ids that stand for an image of ``size`` (width, height), one of ``n_images`` that share a budget."""
         try:
             n_tokens = self.n_image_tokens(processor, *size, n_images)
-        except MprmError:
-            raise
-        except ValueError as error:  # of a shape that the backbone cannot take
+        except ValueError as error:  # a text model, or of a shape that the backbone cannot take
             raise DataError(f"image {image} of {size[0]} × {size[1]} pixels cannot be used: {error}") from error
         start, placeholder, end = tokenizer.convert_tokens_to_ids(list(self.image_tokens))
         return [start, *[placeholder] * n_tokens, end]
@@ -103,20 +94,15 @@ class Qwen25VL(Family):
 
         bounds = {**self.image_settings, **settings}
         if bounds["min_pixels"] > bounds["max_pixels"] or bounds["max_pixels"] < 784:
-            raise ConfigError(
-                f"min_pixels must be at most max_pixels, and that at least 784 (one token), got {bounds}"
-            )
+            raise ConfigError(f"min_pixels must be at most max_pixels, that at least 784 (one token), got {bounds}")
         # both bounds are passed, or the checkpoint's own would apply
         size = {"shortest_edge": bounds["min_pixels"], "longest_edge": bounds["max_pixels"]}
-        processor = Qwen2VLImageProcessorPil.from_pretrained(path, size=size)
-        assert dict(processor.size) == size, processor.size
-        return processor
+        return Qwen2VLImageProcessorPil.from_pretrained(path, size=size)
 
     def n_image_tokens(self, processor: Any, width: int, height: int, n_images: int = 1) -> int:
         return int(processor.get_number_of_image_patches(height, width, {}) // processor.merge_size**2)
 
     def preprocess(self, processor: Any, images: Sequence[Image], n_images: int = 1) -> VisionInputs:
-        """Patches of all images in one array, and each image's grid."""
         inputs = processor(list(images), return_tensors="np")
         return {"pixel_values": inputs["pixel_values"], "image_grid_thw": inputs["image_grid_thw"]}
 
@@ -161,10 +147,7 @@ class InternVL(Family):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
         side = config.vision_config.image_size[0]
         if (processor.size["height"], processor.size["width"]) != (side, side):
-            raise ConfigError(
-                f"{path}: the image processor makes tiles of {dict(processor.size)}, the vision tower takes"
-                f" {side} pixels"
-            )
+            raise ConfigError(f"{path}: the vision tower takes {side} pixels, its processor makes {processor.size}")
         processor.tokens_per_tile = config.image_seq_length
         return processor
 
@@ -182,9 +165,7 @@ FAMILIES: dict[str, Family] = {"qwen2_5_vl": Qwen25VL(), "internvl": InternVL()}
 
 
 def group_equal_grids(grids: Any) -> Any:
-    """Grids of images, shape (n, 3), with consecutive images of one size as frames of one video.
-
-    The vision tower attends within each frame as within an image, but loops over images one by one.
+    """Grids of images, shape (n, 3), with consecutive images of one size as frames of one video: faster.
 
     Examples
     --------

@@ -1,7 +1,4 @@
-"""A backbone as a process reward model: hidden states at ``<prm>`` times the Yes and No rows of its head.
-
-Full-vocabulary logits are never computed.
-"""
+"""A backbone as a process reward model: hidden states at ``<prm>`` times the Yes and No rows of its head."""
 
 from __future__ import annotations
 
@@ -11,51 +8,36 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AttentionInterface
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import ModelOutput
 
 from mprm.errors import ConfigError
-from mprm.models.attention import TREE_ATTENTION, TreeOnDevice, tree_attention, use_window_attention
+from mprm.models.attention import TREE_ATTENTION, TreeOnDevice, use_window_attention
 from mprm.models.families import Family
 from mprm.models.prefix_tree import PrefixTree, why_not_shared
 from mprm.models.prompt import StepTokens
 
 
 def grow_embeddings(model: Any, tokenizer: Any, new_id: int | None) -> None:
-    """Give every token a row in the embeddings and the head, never removing one; set a new token's rows.
-
-    The table may have more rows than the tokenizer has tokens (Qwen2.5-VL has 152,064 for 151,665): it keeps them. A
-    new token starts at the mean of the known ones, so that two loads give the same model.
-    """
-    tables = [model.get_input_embeddings(), model.get_output_embeddings()]
-    with _gathered([table.weight for table in tables]):
-        rows = tables[0].weight.shape[0]
+    """Give every token a row in the embeddings and the head, a new one the mean of the others; spare rows stay."""
+    rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     if new_id is None:
         return
-    tables = [model.get_input_embeddings(), model.get_output_embeddings()]
-    with torch.no_grad(), _gathered([table.weight for table in tables]):
-        for table in tables:
-            known = table.weight[: min(rows, new_id)]
-            table.weight[new_id] = known.float().mean(dim=0).to(known.dtype)
+    weights = [model.get_input_embeddings().weight, model.get_output_embeddings().weight]
+    whole: Any = nullcontext()
+    if is_deepspeed_zero3_enabled():  # it has sharded them
+        from deepspeed.zero import GatheredParameters
 
-
-def _gathered(weights: list[Any]) -> Any:
-    """A context in which the weights are whole, also where DeepSpeed has sharded them."""
-    if not is_deepspeed_zero3_enabled():
-        return nullcontext()
-    import deepspeed
-
-    return deepspeed.zero.GatheredParameters(weights, modifier_rank=0)
+        whole = GatheredParameters(weights, modifier_rank=0)
+    with torch.no_grad(), whole:
+        for weight in weights:
+            weight[new_id] = weight[: min(rows, new_id)].float().mean(dim=0).to(weight.dtype)
 
 
 def prm_model(model: Any, family: Family, tokens: StepTokens, image_processor: Any = None) -> Any:
-    """The model with a forward that gives two logits for each step; weights and their names stay as they are.
-
-    The model keeps its class's name, so that what ``save_pretrained`` writes is a plain checkpoint of it.
-    """
+    """The model with a forward that gives two logits for each step; saved, it is a plain checkpoint of its class."""
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear:
         raise ConfigError(f"the head of {type(model).__name__} is a {type(head).__name__}; expected a linear layer")
@@ -72,9 +54,8 @@ def prm_model(model: Any, family: Family, tokens: StepTokens, image_processor: A
     if model.why_no_trees is None and (dropout := getattr(model.config.get_text_config(), "attention_dropout", 0.0)):
         # which keys are dropped depends on their position in the batch: packing would change the result
         model.why_no_trees = f"the model drops {dropout:.0%} of its attention when it is trained"
-    # for good, not for one pass: gradient checkpointing runs layers again when the pass is over
-    AttentionInterface.register(TREE_ATTENTION, tree_attention)
     if model.why_no_trees is None:
+        # for good, not for one pass: gradient checkpointing runs layers again when the pass is over
         _decoder(model).config._attn_implementation = TREE_ATTENTION
     use_window_attention(family.vision_tower(model))
     return model
@@ -86,10 +67,7 @@ def _decoder(model: Any) -> Any:
 
 
 class YesNoHead(nn.Linear):
-    """A head of which only the rows of Yes and No are used, in float32.
-
-    It stays a module with its whole weight: sharding engines gather it by the hooks on its forward.
-    """
+    """A head of which only the rows of Yes and No are used, in float32; sharding engines gather its whole weight."""
 
     rows: list[int]
 
@@ -112,10 +90,7 @@ class PRMModel:
     def forward(
         self: Any, input_ids: Tensor, prm_index: Tensor, tree: PrefixTree | None = None, **inputs: Any
     ) -> ModelOutput:
-        """``logits`` of Yes and No for each ``<prm>``, shape (S, 2).
-
-        Takes what `PromptEncoder.collate` gives, ids of shape (B, T), or what `collate_tree` gives, of shape (1, T).
-        """
+        """``logits`` (S, 2) of Yes and No at each ``<prm>`` of what `collate` or `collate_tree` gives."""
         unused = None
         runs_in_step = self.training or (torch.distributed.is_available() and torch.distributed.is_initialized())
         if "pixel_values" not in inputs and self.blank_vision and runs_in_step:
@@ -123,9 +98,8 @@ class PRMModel:
             blank = {name: tensor.to(self.device) for name, tensor in self.blank_vision.items()}
             unused = _image_features(self, blank).sum() * 0.0
         if tree is None:
+            # without a mask the fastest kernels run: padding is on the right, where causal attention never looks
             base = getattr(self, self.base_model_prefix)
-            # needs no mask: padding is on the right, where causal attention never looks; without one the fastest
-            # kernels run
             hidden = base(input_ids=input_ids, use_cache=False, **inputs)[0]
         elif self.why_no_trees is not None:
             raise ConfigError(f"the model cannot read packed trees: {self.why_no_trees}")
@@ -146,19 +120,15 @@ class PRMModel:
         return ModelOutput(logits=logits if unused is None else logits + unused)
 
     def train(self: Any, mode: bool = True) -> Any:
-        """Like any module's, but the frozen vision tower stays in eval mode: no dropped paths."""
+        """The frozen vision tower stays in eval mode: no dropped paths."""
         super().train(mode)  # type: ignore[misc]
-        tower = self.prm_family.vision_tower(self)
-        if tower is not None:
+        if (tower := self.prm_family.vision_tower(self)) is not None:
             tower.eval()
             self.prm_family.projector(self).train(mode)
         return self
 
     def enable_input_require_grads(self) -> None:
-        """Nothing: the kind of gradient checkpointing that is used here does without it.
-
-        transformers would let the embeddings of the frozen tower require gradients too: a backward pass for nothing.
-        """
+        """Nothing: transformers would let the frozen tower's embeddings require gradients, for nothing here."""
 
 
 def _image_features(model: Any, vision: dict[str, Any]) -> Tensor:
@@ -175,7 +145,6 @@ def step_probabilities(logits: Tensor) -> Tensor:
 def freeze_vision(model: Any) -> None:
     """Train language model, head and projector; freeze the vision tower."""
     model.requires_grad_(True)
-    tower = model.prm_family.vision_tower(model)
-    if tower is not None:
+    if (tower := model.prm_family.vision_tower(model)) is not None:
         tower.requires_grad_(False)
         model.prm_family.projector(model).requires_grad_(True)

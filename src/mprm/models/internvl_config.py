@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError
 from mprm.models.families import INTERNVL2_5_SYSTEM
@@ -14,57 +14,22 @@ from mprm.models.families import INTERNVL2_5_SYSTEM
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
-LANGUAGE_MODELS = {"InternLM2ForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
-"""Native ``model_type`` of each supported language model."""
-
-Kind = tuple[str, Callable[[Any], bool]]
-"""Which values a field takes, in words and as a check."""
-COUNT: Kind = ("a whole number above 0", lambda value: type(value) is int and value > 0)
-LAYERS: Kind = ("a whole number from 1 to 1,000", lambda value: type(value) is int and 1 <= value <= 1000)
-NUMBER: Kind = ("a number above 0", lambda value: type(value) in (int, float) and 0 < value < math.inf)
-TEXT: Kind = ("text", lambda value: isinstance(value, str))
-FLAG: Kind = ("true or false", lambda value: isinstance(value, bool))
-LAYER_FIELDS = {
-    **dict.fromkeys(("hidden_size", "intermediate_size", "num_attention_heads"), COUNT),
-    "num_hidden_layers": LAYERS,
-    "hidden_act": TEXT,
-}
-SAME_TEXT_FIELDS = LAYER_FIELDS | {
-    **dict.fromkeys(("vocab_size", "num_key_value_heads", "max_position_embeddings"), COUNT),
-    "rms_norm_eps": NUMBER,
-}
-"""Fields of ``llm_config`` with the same name natively."""
-OPTIONAL_TEXT_FIELDS = ("initializer_range", "bos_token_id", "eos_token_id", "pad_token_id")
-OPTIONAL_QWEN2_FIELDS = ("attention_dropout", "use_sliding_window", "sliding_window", "max_window_layers")
-SAME_VISION_FIELDS = LAYER_FIELDS | {
-    **dict.fromkeys(("image_size", "patch_size"), COUNT),
-    "norm_type": TEXT,
-    "layer_norm_eps": NUMBER,
-}
-"""Fields of ``vision_config`` with the same name natively."""
-FIELDS: dict[str, Any] = {
-    "downsample_ratio": NUMBER,
-    "max_dynamic_patch": COUNT,
-    "min_dynamic_patch": COUNT,
-    "force_image_size": COUNT,
-    "llm_config": SAME_TEXT_FIELDS | {"rope_theta": NUMBER, "rope_scaling": {"factor": NUMBER}},
-    "vision_config": SAME_VISION_FIELDS | {"qkv_bias": FLAG, "qk_normalization": FLAG},
-}
-"""Kind of each field that decides what the model computes."""
-OPTIONAL = {"min_dynamic_patch", "force_image_size", "rope_scaling"}
+LAYER_NUMBERS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+TEXT_NUMBERS = (*LAYER_NUMBERS, "vocab_size", "num_key_value_heads", "max_position_embeddings", "rms_norm_eps")
+VISION_NUMBERS = (*LAYER_NUMBERS, "image_size", "patch_size", "layer_norm_eps")
+"""Fields with the same name natively."""
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of a checkpoint."""
+def read_json(path: Path, *, is_optional: bool = False) -> dict[str, Any]:
+    """The object in a JSON file of a checkpoint; an empty one where the file may be missing, and is."""
     if not path.is_file():
+        if is_optional:
+            return {}
         raise InputNotFoundError(f"{path} is not there; a published checkpoint has it: download it again")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error}); download it again") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: a JSON {type(value).__name__}; expected an object")
-    return value
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a JSON object ({error}); download it again") from error
 
 
 def raise_problems(title: str, problems: list[str]) -> None:
@@ -82,64 +47,64 @@ def read_published_config(source: Path) -> dict[str, Any]:
         raise ConfigError(f"{source} is in transformers' native layout already; use it as it is")
     if model_type != "internvl_chat":
         raise DataError(f"{path}: model_type is {model_type!r}; expected 'internvl_chat'")
-    problems = list(_wrong_fields(published, FIELDS)) or list(_unsupported_values(published))
+    problems = list(_wrong_numbers(published)) or list(_unsupported_values(published))
     raise_problems(f"{path}: the native class cannot be set up:", problems)
     return published
 
 
-def _wrong_fields(config: Mapping[str, Any], fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, kind in fields.items():
-        value = config.get(name)
-        expected, accepts = kind if isinstance(kind, tuple) else ("an object", lambda value: isinstance(value, dict))
-        if value is None:
-            if name not in OPTIONAL:
-                yield f"{prefix}{name} is missing"
-        elif not accepts(value):
-            yield f"{prefix}{name} is {value!r}; expected {expected}"
-        elif isinstance(kind, dict):
-            yield from _wrong_fields(value, kind, f"{prefix}{name}.")
+def _wrong_numbers(published: Mapping[str, Any]) -> Iterator[str]:
+    """Numbers that are missing or not above 0; all else is checked by transformers when it sets the model up."""
+    text = published.get("llm_config")
+    scaling = text.get("rope_scaling") if isinstance(text, dict) else None
+    for section, config, names in (
+        ("llm_config", text, (*TEXT_NUMBERS, "rope_theta")),
+        ("llm_config.rope_scaling", scaling or {"factor": 1}, ("factor",)),
+        ("vision_config", published.get("vision_config"), VISION_NUMBERS),
+    ):
+        if not isinstance(config, dict):
+            yield f"{section} is {config!r}; expected an object"
+            continue
+        for name in names:
+            value: Any = config.get(name)
+            if type(value) not in (int, float) or value <= 0:
+                yield f"{section}.{name} is {value!r}; expected a number above 0"
 
 
 def _unsupported_values(published: Mapping[str, Any]) -> Iterator[str]:
     """Settings that contradict each other, or that the native class follows otherwise than the published code."""
     text, vision = published["llm_config"], published["vision_config"]
-    patches_per_side = vision["image_size"] // vision["patch_size"]
+    n_heads, side = text["num_attention_heads"], vision["image_size"]
     # the pixel shuffle merges blocks of n × n patches; published is 2
-    ratios = [1 / n for n in (1, 2, 4, 8) if patches_per_side % n == 0]
+    ratios = [1 / n for n in (1, 2, 4, 8) if side // vision["patch_size"] % n == 0]
     supported: list[tuple[str, Any, list[Any]]] = [
-        ("llm_config.architectures", text.get("architectures"), [[name] for name in LANGUAGE_MODELS]),
+        ("llm_config.architectures", text.get("architectures"), [["InternLM2ForCausalLM"], ["Qwen2ForCausalLM"]]),
         ("llm_config.rope_scaling.type", _rope_parameters(text)["rope_type"], ["default", "linear", "dynamic"]),
         ("llm_config.rope_pos_id_version", text.get("rope_pos_id_version", "default"), ["default"]),
         ("vision_config.model_type", vision.get("model_type", "intern_vit_6b"), ["intern_vit_6b"]),
-        ("vision_config.norm_type", vision["norm_type"], ["layer_norm", "rms_norm"]),
+        ("llm_config.num_attention_heads % num_key_value_heads", n_heads % text["num_key_value_heads"], [0]),
+        ("vision_config.image_size % patch_size", side % vision["patch_size"], [0]),
         ("template", published.get("template"), ["internvl2_5"]),
         ("ps_version", published.get("ps_version"), ["v2"]),
         ("select_layer", published.get("select_layer", -1), [-1]),
-        ("force_image_size", published.get("force_image_size") or vision["image_size"], [vision["image_size"]]),
-        ("downsample_ratio", published["downsample_ratio"], ratios),
+        ("force_image_size", published.get("force_image_size"), [None, side]),
+        ("downsample_ratio", published.get("downsample_ratio"), ratios),
         ("pad2square", published.get("pad2square", False), [False]),
         ("dynamic_image_size", published.get("dynamic_image_size", False), [True]),
         ("use_thumbnail", published.get("use_thumbnail", False), [True]),
         ("use_backbone_lora", published.get("use_backbone_lora", 0), [0]),
         ("use_llm_lora", published.get("use_llm_lora", 0), [0]),
-        # built into the native norm of queries and keys
-        ("vision_config.layer_norm_eps", vision["layer_norm_eps"] if vision["qk_normalization"] else 1e-6, [1e-6]),
     ]
+    if vision.get("qk_normalization"):  # built into the native norm of queries and keys
+        supported.append(("vision_config.layer_norm_eps", vision["layer_norm_eps"], [1e-6]))
     for name, value, values in supported:
         if value not in values:
             yield f"{name} is {value!r}; expected {' or '.join(map(repr, values))}"
-    for section, name, divisor in (
-        ("llm_config", "hidden_size", "num_attention_heads"),
-        ("llm_config", "num_attention_heads", "num_key_value_heads"),
-        ("vision_config", "hidden_size", "num_attention_heads"),
-        ("vision_config", "image_size", "patch_size"),
-    ):
-        whole, part = published[section][name], published[section][divisor]
-        if whole % part:
-            yield f"{section}.{name} is {whole}; expected a multiple of {divisor}, {part}"
-    min_tiles, max_tiles = published.get("min_dynamic_patch") or 1, published["max_dynamic_patch"]
-    if min_tiles > max_tiles:
-        yield f"min_dynamic_patch is {min_tiles}; expected at most max_dynamic_patch, {max_tiles}"
+    for section in ("llm_config", "vision_config"):
+        if (n_layers := published[section]["num_hidden_layers"]) > 1000:
+            yield f"{section}.num_hidden_layers is {n_layers}; expected at most 1,000"
+    tiles: tuple[Any, Any] = published.get("min_dynamic_patch") or 1, published.get("max_dynamic_patch")
+    if not all(type(n) is int for n in tiles) or not 1 <= tiles[0] <= tiles[1]:
+        yield f"min_dynamic_patch and max_dynamic_patch are {tiles}; expected whole numbers above 0, the larger last"
 
 
 def _rope_parameters(text: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,13 +114,13 @@ def _rope_parameters(text: Mapping[str, Any]) -> dict[str, Any]:
     return {"rope_type": rope_type, "rope_theta": float(text["rope_theta"]), **factor}
 
 
-def native_config(published: Mapping[str, Any], *, image_token_id: int, is_tied: bool, dtype: str) -> Any:
+def native_config(published: Mapping[str, Any], tokenizer: Any, *, is_tied: bool, dtype: str) -> Any:
     """The native ``InternVLConfig``; ``is_tied`` says that the output layer shares the embedding table."""
     from transformers import InternVLConfig, InternVLVisionConfig, LlamaConfig, Qwen2Config
 
     vision, text = published["vision_config"], published["llm_config"]
     vision_config = InternVLVisionConfig(
-        **{name: vision[name] for name in SAME_VISION_FIELDS},
+        **{name: vision[name] for name in (*VISION_NUMBERS, "hidden_act", "norm_type")},
         attention_bias=vision["qkv_bias"],
         use_qk_norm=vision["qk_normalization"],
         attention_dropout=vision.get("attention_dropout", 0.0),
@@ -165,10 +130,12 @@ def native_config(published: Mapping[str, Any], *, image_token_id: int, is_tied:
         num_channels=vision.get("num_channels", 3),
         use_mean_pooling=True,  # natively: no norm after the last layer, as published
     )
-    is_qwen2 = LANGUAGE_MODELS[text["architectures"][0]] == "qwen2"
-    optional = OPTIONAL_TEXT_FIELDS + (OPTIONAL_QWEN2_FIELDS if is_qwen2 else ())
-    settings = {name: text[name] for name in (*SAME_TEXT_FIELDS, *optional) if name in text}
-    settings |= {"rope_parameters": _rope_parameters(text), "tie_word_embeddings": is_tied}
+    is_qwen2 = text["architectures"] == ["Qwen2ForCausalLM"]
+    optional = ["initializer_range", "bos_token_id", "eos_token_id", "pad_token_id"]
+    if is_qwen2:
+        optional += ["attention_dropout", "use_sliding_window", "sliding_window", "max_window_layers"]
+    settings = {name: text[name] for name in (*TEXT_NUMBERS, *optional) if name in text}
+    settings |= {"hidden_act": text["hidden_act"], "rope_parameters": _rope_parameters(text)}
     if not is_qwen2:
         # InternLM2's published class has biases unless its config says otherwise
         settings |= {"attention_bias": text.get("bias", True), "mlp_bias": False}
@@ -176,8 +143,8 @@ def native_config(published: Mapping[str, Any], *, image_token_id: int, is_tied:
     return InternVLConfig(
         architectures=["InternVLForConditionalGeneration"],
         vision_config=vision_config,
-        text_config=(Qwen2Config if is_qwen2 else LlamaConfig)(**settings),
-        image_token_id=image_token_id,
+        text_config=(Qwen2Config if is_qwen2 else LlamaConfig)(**settings, tie_word_embeddings=is_tied),
+        image_token_id=tokenizer.context_image_token_id,
         image_seq_length=int(n_patches * published["downsample_ratio"] ** 2),
         downsample_ratio=published["downsample_ratio"],
         vision_feature_select_strategy="default",  # without the class token
@@ -207,10 +174,9 @@ def json_files(published: Mapping[str, Any], native: Any, tokenizer: Any, source
         "min_patches": published.get("min_dynamic_patch") or 1,
         "max_patches": published["max_dynamic_patch"],
     }
-    path = source / "generation_config.json"
     generation = {
         name: value
-        for name, value in (read_json(path) if path.is_file() else {}).items()
+        for name, value in read_json(source / "generation_config.json", is_optional=True).items()
         if not name.startswith("_") and name != "transformers_version" and value is not None
     }
     eos = generation.get("eos_token_id", [])
@@ -227,7 +193,6 @@ def json_files(published: Mapping[str, Any], native: Any, tokenizer: Any, source
     }
 
 
-REQUIRED_TOKENS = ("<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>")
 PROCESSOR_TOKENS = {
     "start_image_token": "<img>",
     "end_image_token": "</img>",
@@ -278,16 +243,14 @@ def build_tokenizer(source: Path, *, vocab_size: int) -> Any:
     is_internlm2 = (source / "tokenizer.model").is_file()
     backend = sentencepiece_backend(source / "tokenizer.model", added) if is_internlm2 else _qwen2_backend(source)
     backend.add_tokens([added[token_id] for token_id in sorted(added)])
-    map_path = source / "special_tokens_map.json"
-    special = {**(read_json(map_path) if map_path.is_file() else {}), **config}
+    special = {**read_json(source / "special_tokens_map.json", is_optional=True), **config}
     special = {
         name: special[name]["content"] if isinstance(special[name], dict) else special[name]
         for name in ("bos_token", "eos_token", "pad_token", "unk_token")
         if special.get(name) is not None
     }
     unknown = [f"{name} {text!r}" for name, text in special.items() if backend.token_to_id(text) is None]
-    if unknown:
-        raise DataError(f"{path}: not in the vocabulary: {', '.join(unknown)}")
+    raise_problems(f"{path}: not in the vocabulary:", unknown)
     # InternLM2's tokenizer puts its BOS token first unless its config says otherwise; Qwen2's has none
     bos = special.get("bos_token") if is_internlm2 and config.get("add_bos_token", True) else None
     if bos is not None:
@@ -310,10 +273,9 @@ def build_tokenizer(source: Path, *, vocab_size: int) -> Any:
         native_id = tokenizer.convert_tokens_to_ids(token.content)
         if native_id != token_id or tokenizer.convert_ids_to_tokens(token_id) != token.content:
             problems.append(f"{token.content} has id {native_id}; expected {token_id}")
-    missing = [text for text in REQUIRED_TOKENS if text not in {token.content for token in added.values()}]
-    problems += [f"{text} is not among the added tokens; InternVL needs it" for text in missing]
-    highest = max(tokenizer.get_vocab().values())
-    if highest >= vocab_size:
+    missing = {"<|im_start|>", "<|im_end|>", *PROCESSOR_TOKENS.values()} - {token.content for token in added.values()}
+    problems += [f"{text} is not among the added tokens; InternVL needs it" for text in sorted(missing)]
+    if (highest := max(tokenizer.get_vocab().values())) >= vocab_size:
         problems.append(f"the highest id is {highest}; expected less than llm_config.vocab_size, {vocab_size}")
     raise_problems(f"{source}: the tokenizer does not fit its checkpoint:", problems)
     return tokenizer
@@ -322,11 +284,9 @@ def build_tokenizer(source: Path, *, vocab_size: int) -> Any:
 def sentencepiece_backend(path: Path, added: Mapping[int, AddedToken]) -> Tokenizer:
     """The fast tokenizer that encodes text as the SentencePiece BPE model ``tokenizer.model`` does.
 
-    ``added`` are the added tokens by id; some take the ids of pieces that training left unused.
-
-    Put together from parts of transformers, whose converters cannot be used (5.17 to 5.22): ``LlamaConverter`` raises
-    AttributeError on every BPE model, and ``SentencePieceExtractor`` orders merges by id where SentencePiece goes by
-    score: with shuffled scores it encodes 1,578 of 3,000 lines differently, `generate_merges` with scores none.
+    Some of the ``added`` tokens, by id, take the ids of pieces that training left unused. transformers' converters
+    cannot be used (5.17 to 5.22): ``LlamaConverter`` raises AttributeError on every BPE model, and
+    ``SentencePieceExtractor`` orders merges by id where SentencePiece goes by score.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers
     from tokenizers.models import BPE
@@ -341,8 +301,7 @@ def sentencepiece_backend(path: Path, added: Mapping[int, AddedToken]) -> Tokeni
     kinds, trainer, normalizer = model.SentencePiece, model.trainer_spec, model.normalizer_spec
     if trainer.model_type != trainer.BPE:
         raise DataError(f"{path}: a SentencePiece model of type {trainer.model_type}; expected {trainer.BPE}, BPE")
-    unused = [piece.piece for piece in model.pieces if piece.type == kinds.UNUSED]
-    if unused:
+    if unused := [piece.piece for piece in model.pieces if piece.type == kinds.UNUSED]:
         raise DataError(f"{path}: a fast tokenizer cannot skip pieces of type UNUSED, such as {unused[0]!r}")
     vocabulary = {added[i].content if i in added else piece.piece: i for i, piece in enumerate(model.pieces)}
     if trainer.unk_piece not in vocabulary:
@@ -369,7 +328,7 @@ def sentencepiece_backend(path: Path, added: Mapping[int, AddedToken]) -> Tokeni
     return backend
 
 
-def _qwen2_backend(source: Path) -> Tokenizer:
+def _qwen2_backend(source: Path) -> Any:
     from tokenizers.models import BPE
     from transformers import Qwen2Tokenizer
 
@@ -379,7 +338,6 @@ def _qwen2_backend(source: Path) -> Tokenizer:
             f"{source} has no tokenizer; expected tokenizer.model (InternLM2), or vocab.json and merges.txt (Qwen2)"
         )
     try:
-        backend: Tokenizer = Qwen2Tokenizer(*BPE.read_file(str(vocab), str(merges))).backend_tokenizer
+        return Qwen2Tokenizer(*BPE.read_file(str(vocab), str(merges))).backend_tokenizer
     except Exception as error:  # the tokenizers package raises no other class
         raise DataError(f"{source}: vocab.json or merges.txt is broken ({error}); download them again") from error
-    return backend

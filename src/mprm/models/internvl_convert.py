@@ -1,7 +1,6 @@
 """``mprm convert-internvl``: a published InternVL2.5 checkpoint for transformers' own class.
 
-The published checkpoints come with code of their own. None of it is run: tensors are renamed, fused ones split, and
-config and tokenizer rewritten.
+None of its code is run: tensors are renamed, fused ones split, and config and tokenizer rewritten.
 """
 
 from __future__ import annotations
@@ -11,14 +10,15 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from mprm import __version__
 from mprm.config import Config, Dtype, Force, Option, takes
+from mprm.data.output import files_of_manifest
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
 from mprm.models import internvl_config
 from mprm.models.internvl_config import raise_problems, read_json
@@ -52,7 +52,6 @@ class ConversionSummary:
     source: str
     out: str
     language_model: str
-    """Native ``model_type``."""
     n_source_tensors: int
     n_tensors: int
     n_parameters: int
@@ -74,10 +73,9 @@ def convert_internvl(
     progress: Progress = silent,
     **options: Any,
 ) -> ConversionSummary:
-    """Rewrite a published InternVL2.5 checkpoint for transformers' ``InternVLForConditionalGeneration``.
+    """Rewrite a published InternVL2.5 checkpoint, with InternLM2 or Qwen2, for ``InternVLForConditionalGeneration``.
 
-    The source folder has config, .safetensors files and tokenizer; its language model is InternLM2 or Qwen2. The
-    output folder appears complete or not at all.
+    The output folder appears complete or not at all.
     """
     from mprm.models.checkpoint import need_torch
 
@@ -92,21 +90,15 @@ def convert_internvl(
     headers = read_headers(source)
     has_head = any(f"language_model.{name}.weight" in headers for name in ("output", "lm_head"))
     says_tied = bool(text.get("tie_word_embeddings", False))
+    is_tied = says_tied and not has_head
     largest = max(headers.values(), key=lambda header: math.prod(header.shape))
     dtype = DTYPES.get(largest.dtype, "float32") if config.dtype == "auto" else config.dtype
     try:
-        native = internvl_config.native_config(
-            published,
-            image_token_id=tokenizer.context_image_token_id,
-            is_tied=says_tied and not has_head,
-            dtype=dtype,
-        )
+        native = internvl_config.native_config(published, tokenizer, is_tied=is_tied, dtype=dtype)
         layout = native_layout(native)
     except Exception as error:  # transformers and torch raise KeyError, RuntimeError, validation errors of their own
-        raise DataError(
-            f"{source / 'config.json'}: transformers cannot set up the model that it describes"
-            f" ({type(error).__name__}: {error}); download it again"
-        ) from error
+        reason = f"transformers cannot set up the model that it describes ({type(error).__name__}: {error})"
+        raise DataError(f"{source / 'config.json'}: {reason}; download it again") from error
     check_tensors(headers, layout, source)
 
     settings = internvl_config.json_files(published, native, tokenizer, source)
@@ -185,10 +177,9 @@ class TensorRows(NamedTuple):
 
 
 def native_layout(config: Any) -> dict[str, TensorRows]:
-    """Where each tensor of the model that a native ``InternVLConfig`` describes comes from.
+    """Where each tensor of the native model comes from; names and shapes are those of transformers' class itself.
 
-    Names and shapes are those of transformers' class itself, so that none is left without a value. The vision tower's
-    fused ``qkv`` is the rows of q, of k, of v; InternLM2's ``wqkv`` is the same for each key/value head in turn.
+    The vision tower's fused ``qkv`` is the rows of q, of k, of v; InternLM2's ``wqkv`` that for each key/value head.
     """
     import torch
     from transformers import InternVLForConditionalGeneration
@@ -230,14 +221,9 @@ def read_headers(source: Path) -> dict[str, TensorHeader]:
     from safetensors import SafetensorError, safe_open
 
     files = sorted(source.glob("*.safetensors"))
-    listed = read_json(source / INDEX_FILE).get("weight_map") if (source / INDEX_FILE).is_file() else {}
+    listed = read_json(source / INDEX_FILE, is_optional=True).get("weight_map", {})
     if not isinstance(listed, dict):
         raise DataError(f"{source / INDEX_FILE}: no weight_map; expected the file of each tensor")
-    if not files and not listed:
-        raise InputNotFoundError(
-            f"{source} has no .safetensors file (.bin files are pickles, which can run code, and are not read);"
-            " download the .safetensors files of the checkpoint"
-        )
     missing = sorted(set(map(str, listed.values())) - {path.name for path in files})
     problems = [f"{name}: not there, though {INDEX_FILE} lists it; download it again" for name in missing]
     headers: dict[str, TensorHeader] = {}
@@ -252,12 +238,15 @@ def read_headers(source: Path) -> dict[str, TensorHeader]:
         except SafetensorError as error:
             problems.append(f"{path.name}: cut short or no safetensors file ({error}); download it again")
     if not headers and not problems:
-        problems = ["there are no tensors"]
+        raise InputNotFoundError(
+            f"{source} has no tensors in .safetensors files (.bin files are pickles, which can run code, and are not"
+            " read); download the .safetensors files of the checkpoint"
+        )
     raise_problems(f"{source}: {len(problems)} problems with the weights; nothing was written:", problems)
     return headers
 
 
-def check_tensors(headers: Mapping[str, TensorHeader], layout: Mapping[str, TensorRows], source: Path) -> None:
+def check_tensors(headers: dict[str, TensorHeader], layout: dict[str, TensorRows], source: Path) -> None:
     """Raise unless the checkpoint has exactly the expected tensors; names every one that is wrong."""
     import transformers
 
@@ -280,8 +269,8 @@ def check_tensors(headers: Mapping[str, TensorHeader], layout: Mapping[str, Tens
 
 
 def write_weights(
-    headers: Mapping[str, TensorHeader],
-    layout: Mapping[str, TensorRows],
+    headers: dict[str, TensorHeader],
+    layout: dict[str, TensorRows],
     path_of: Callable[[str], Path],
     config: ConvertInternVLConfig,
     progress: Progress,
@@ -304,8 +293,7 @@ def write_weights(
                 rows = layout[native]
                 with safe_open(headers[rows.published].file, "pt") as file:
                     stored = file.get_slice(rows.published)
-                    parts = [stored[start:stop] for start, stop in rows.ranges]
-                tensor = torch.cat(parts) if len(parts) > 1 else parts[0]
+                    tensor = torch.cat([stored[start:stop] for start, stop in rows.ranges])
                 tensors[native] = tensor.to(meta[native].dtype)
                 advance(1, file_name)
             path = path_of(file_name)
@@ -318,27 +306,21 @@ def write_weights(
 def check_folders(source: Path, out: Path, *, force: bool) -> None:
     """Raise before anything is read where input or output cannot be what was meant."""
     if not source.is_dir():
-        raise InputNotFoundError(
-            f"{source} is no folder; hf download OpenGVLab/InternVL2_5-8B --local-dir {source} makes one"
-        )
+        raise InputNotFoundError(f"{source}: no folder; hf download OpenGVLab/InternVL2_5-8B --local-dir {source}")
     source_path, out_path = source.resolve(), out.resolve()
     if source_path.is_relative_to(out_path) or out_path.is_relative_to(source_path):
         raise ConfigError(f"{out} and the source {source} lie in one another; choose another folder")
     if not out.exists():
         return
     if not force:
-        raise OutputExistsError(
-            f"{out} exists already; replace it with --force (in Python: force=True), or choose another name"
-        )
+        raise OutputExistsError(f"{out} exists already; replace it with --force (force=True), or choose another name")
     if not out.is_dir():
         raise ConfigError(f"{out} is no folder and is not replaced; choose another name")
-    others = {path.name for path in out.iterdir()}
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        others -= {MANIFEST_FILE, *json.loads((out / MANIFEST_FILE).read_text(encoding="utf-8"))["files"]}
+    others = {path.name for path in out.iterdir()} - {MANIFEST_FILE, *files_of_manifest(str(out / MANIFEST_FILE))}
     if others:
-        first = ", ".join(sorted(others)[:5]) + (f" and {len(others) - 5:,} more" if len(others) > 5 else "")
         raise ConfigError(
-            f"{out} holds files that {MANIFEST_FILE} does not list as written by mprm convert-internvl ({first})"
+            f"{out} holds files that {MANIFEST_FILE} does not list as written by mprm convert-internvl"
+            f" ({', '.join(sorted(others)[:5])}{f' and {len(others) - 5:,} more' if len(others) > 5 else ''})"
             " and is not replaced; choose another name, or remove it yourself"
         )
 
@@ -348,11 +330,10 @@ def new_folder(final: Path) -> Iterator[Callable[[str], Path]]:
     """Gives the paths of files in a folder beside ``final``, which takes its name when the block succeeds."""
     from safetensors import SafetensorError
 
-    file_name = ""
+    names = [""]
 
     def path_of(name: str) -> Path:
-        nonlocal file_name
-        file_name = name
+        names.append(name)
         return folder / name
 
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -361,14 +342,13 @@ def new_folder(final: Path) -> Iterator[Callable[[str], Path]]:
         folder.mkdir()
         try:
             yield path_of
-        except OSError as error:
-            if error.errno is not None and (error.filename is None or Path(error.filename).parent == folder):
-                error.filename = str(final / file_name)  # a full device does not say which file was being written
-            raise
         except Exception as error:
-            # for errors of the system safetensors raises a class of its own, tokenizers a bare Exception
+            # a full device names no file; safetensors raises a class of its own then, tokenizers a bare Exception
+            path = str(final / names[-1])
             if type(error) in (SafetensorError, Exception):
-                raise OSError(errno.EIO, str(error), str(final / file_name)) from error
+                raise OSError(errno.EIO, str(error), path) from error
+            if isinstance(error, OSError) and error.errno and str(error.filename or folder).startswith(str(folder)):
+                error.filename = path
             raise
         if final.exists():
             final.replace(old)

@@ -71,13 +71,7 @@ class PrefixTree:
 
 
 def common_prefix_length(left: Ids, right: Ids) -> int:
-    """Number of tokens with which both sequences begin.
-
-    Examples
-    --------
-    >>> common_prefix_length(np.array([5, 6, 7]), np.array([5, 6, 8, 9]))
-    2
-    """
+    """Number of tokens with which both sequences begin."""
     n = min(len(left), len(right))
     differs = left[:n] != right[:n]
     return int(differs.argmax()) if differs.any() else n
@@ -102,9 +96,8 @@ def build_tree(sequences: Sequence[Ids], groups: Sequence[int], *, min_shared: i
     stack = [(list(members), 0, -1) for _, members in groupby(order, key=lambda index: groups[index])][::-1]
     while stack:
         members, begin, parent = stack.pop()
-        first = sequences[members[0]]
         # in this order, all share what the first and the last share
-        common = common_prefix_length(first, sequences[members[-1]])
+        common = common_prefix_length(sequences[members[0]], sequences[members[-1]])
         ended = [index for index in members if len(sequences[index]) == common]
         longer = members[len(ended) :]
         if longer and common - begin >= min_shared:
@@ -162,9 +155,8 @@ def collate_tree(
 ) -> dict[str, Any]:
     """A batch for `PRMModel`: all chains in one sequence, and the tree that says what continues what.
 
-    ``prm_index`` has each step of each chain, chain by chain; a shared step occurs as often as it is shared. Pixel
-    values are those of the first chain with the same images; the others need none.
-    Shapes: ``input_ids`` (1, T), ``position_ids`` (1, T) or (axes, 1, T), ``prm_index`` (S,), and with images
+    A shared step occurs in ``prm_index`` as often as it is shared. Pixel values are those of the first chain with the
+    same images. Shapes: ``input_ids`` (1, T), ``position_ids`` (1, T) or (axes, 1, T), ``prm_index`` (S,), and
     ``image_positions`` (I,) and ``image_features`` (I,), the index of each image token and of its embedding.
     """
     import torch

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, overload
@@ -37,13 +38,10 @@ def batches_by_length(lengths: Sequence[int], max_tokens: int) -> list[list[int]
     [[1], [3, 2], [0]]
     """
     batches: list[list[int]] = []
-    room = 0
-    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        if room < 1:
-            batches.append([])
-            room = max(1, max_tokens // max(1, lengths[index]))
-        batches[-1].append(index)
-        room -= 1
+    order, start = sorted(range(len(lengths)), key=lambda index: -lengths[index]), 0
+    while start < len(order):
+        batches.append(order[start : start + max(1, max_tokens // lengths[order[start]])])
+        start += len(batches[-1])
     return batches
 
 
@@ -60,9 +58,7 @@ def score_chains(
 ) -> dict[int, list[float]]:
     """Probability of each step being correct, by the chain's index; nan for truncated steps.
 
-    Each of several ranks scores its share of the batches, and all run the model equally often, as sharded weights
-    demand. A chain longer than ``tokens_per_batch``, padding counted, is a batch by itself. Models with a
-    `PRMModel.why_no_trees` cannot share prefixes.
+    Each of several ranks scores its share of the batches; all run the model equally often, as sharded weights demand.
     """
     import torch
     from accelerate.utils import send_to_device
@@ -71,10 +67,11 @@ def score_chains(
 
     tokenized = [encoder.tokenize(chain) for chain in chains]
     order = [index for index, chain in enumerate(tokenized) if chain.prm_positions]
+    scored = [tokenized[index] for index in order]
     if share_prefixes:
-        packs = pack_chains([tokenized[index] for index in order], tokens_per_batch)
+        packs = pack_chains(scored, tokens_per_batch)
     else:
-        packs = batches_by_length([len(tokenized[index].input_ids) for index in order], tokens_per_batch)
+        packs = batches_by_length([len(chain.input_ids) for chain in scored], tokens_per_batch)
     batches = [[order[position] for position in pack] for pack in packs]
     while batches and len(batches) % world_size:
         batches.append(batches[-1])  # the last again: its scores come out the same
@@ -90,8 +87,8 @@ def score_chains(
                     probabilities = iter(step_probabilities(model(**inputs)["logits"]).tolist())
                 for index in batch:
                     chain = tokenized[index]
-                    scored = islice(probabilities, len(chain.prm_positions))
-                    scores[index] = [*scored, *[math.nan] * chain.n_truncated]
+                    known = islice(probabilities, len(chain.prm_positions))
+                    scores[index] = [*known, *[math.nan] * chain.n_truncated]
                 advance(len(batch))
     finally:
         model.train(was_training)
@@ -110,44 +107,30 @@ def _collated(
 
     with ThreadPoolExecutor(LOOKAHEAD) as pool:
         waiting = [pool.submit(collate, batch) for batch in batches[:LOOKAHEAD]]
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(batches, start=LOOKAHEAD):
             inputs = waiting.pop(0).result()
-            if number + LOOKAHEAD < len(batches):
-                waiting.append(pool.submit(collate, batches[number + LOOKAHEAD]))
+            waiting += [pool.submit(collate, upcoming) for upcoming in batches[number : number + 1]]
             yield batch, inputs
 
 
 Steps = list[str] | tuple[str, ...]
 
 
+@dataclass(eq=False, repr=False)
 class PRM:
     """A process reward model: the probability that each step of a chain is correct.
 
     ``PRM.from_pretrained("runs/bis10").score(question="…", images=["…png"], steps=["…", "…"])``.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        encoder: PromptEncoder,
-        config: PRMConfig,
-        *,
-        name: str,
-        fingerprint: str,
-        tokens_per_batch: int | None = None,
-        share_prefixes: bool = True,
-    ) -> None:
-        self.tokens_per_batch = TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
-        is_whole = hasattr(tokens_per_batch, "__index__") and not isinstance(tokens_per_batch, bool)
-        if tokens_per_batch is not None and not (is_whole and tokens_per_batch >= 1):
-            raise ConfigError(f"tokens_per_batch must be a whole number of at least 1, got {tokens_per_batch!r}")
-        self.model, self.encoder, self.config, self.name = model, encoder, config, name
-        self.fingerprint = fingerprint
-        """Differs for other weights, whatever their folder is called."""
-        reason = model.why_no_trees
-        if share_prefixes and reason is not None:
-            print(f"{name} computes the question again for each of its chains, and slower: {reason}", file=sys.stderr)
-        self.shares_prefixes = share_prefixes and reason is None
+    model: Any
+    encoder: PromptEncoder
+    config: PRMConfig
+    name: str
+    fingerprint: str
+    """Differs for other weights, whatever their folder is called."""
+    tokens_per_batch: int = TOKENS_PER_BATCH
+    shares_prefixes: bool = True
 
     @classmethod
     def from_pretrained(
@@ -165,59 +148,47 @@ class PRM:
     ) -> PRM:
         """Load what ``mprm train`` wrote: a whole checkpoint, or an adapter on its base.
 
-        With a ``config``, any backbone is loaded as an untrained process reward model, and the tokens that it names
-        are added where they are missing. For ``device``, ``dtype`` and ``attention`` see `mprm.models.load_backbone`.
-        Fewer ``tokens_per_batch``, padding counted, need less memory. ``share_prefixes`` computes a common prefix of
-        chains (images, question, leading steps) once where the model's attention allows it, to the same scores up to
-        rounding. Weights that ``mprm train`` did not write need their ``prompt_layout``, and ``<prm>`` in their
-        tokenizer; for others, another layout than their own is an error.
+        With a ``config``, any backbone is loaded as an untrained process reward model, and its tokens are added where
+        they are missing. For ``device``, ``dtype`` and ``attention`` see `mprm.models.load_backbone`. Fewer
+        ``tokens_per_batch``, padding counted, need less memory. ``share_prefixes`` computes a common prefix of chains
+        once where the model's attention allows it, to the same scores up to rounding. Weights that ``mprm train`` did
+        not write need their ``prompt_layout``, and ``<prm>`` in their tokenizer.
         """
-        weights, is_trained, is_adapter = str(path), config is None, False
+        budget = TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
+        if isinstance(budget, bool) or not hasattr(budget, "__index__") or budget < 1:
+            raise ConfigError(f"tokens_per_batch must be a whole number of at least 1, got {budget!r}")
+        is_trained = config is None
+        is_adapter = is_trained and (Path(path) / "adapter_config.json").is_file()
         if config is None:
             if not Path(path).is_dir():
                 raise InputNotFoundError(f"{path} is not a folder; expected a checkpoint that mprm train wrote")
             config = checkpoint.read_prm_config(path, prompt_layout)
-            is_adapter = (Path(path) / "adapter_config.json").is_file()
-        if is_adapter:
-            if config.base is None:
-                raise ConfigError(f"{path} holds an adapter, and its {PRM_CONFIG} does not name the base checkpoint")
-            weights = config.base
-            if config.base_fingerprint not in (None, fingerprint_of(weights)):
-                raise ConfigError(f"{weights} is not the checkpoint that the adapter in {path} was trained on")
+        weights = config.base if is_adapter else str(path)
+        if weights is None:
+            raise ConfigError(f"{path} holds an adapter, and its {PRM_CONFIG} does not name the base checkpoint")
+        if is_adapter and config.base_fingerprint not in (None, fingerprint_of(weights)):
+            raise ConfigError(f"{weights} is not the checkpoint that the adapter in {path} was trained on")
         root = image_folder(image_root)
-        checkpoint.need_torch()
-        from mprm.models.head import grow_embeddings, prm_model
-
         backbone = checkpoint.load_backbone(
             weights, dtype=dtype, device=device, attention=attention, image_settings=config.image_settings
         )
-        tokenizer, family = backbone.tokenizer, backbone.family
+        from mprm.models.head import grow_embeddings, prm_model  # needs torch, as load_backbone says
+
+        tokenizer, family, processor = backbone.tokenizer, backbone.family, backbone.image_processor
         is_new = config.step_token not in tokenizer.get_added_vocab()
         if is_new and is_trained and not is_adapter:
-            raise ConfigError(
-                f"{path}: the tokenizer does not know {config.step_token}, which {PRM_CONFIG} names; is it its own?"
-            )
+            raise ConfigError(f"{path}: the tokenizer does not know {config.step_token}, which {PRM_CONFIG} names")
         tokens = step_tokens(tokenizer, step=config.step_token, positive=config.positive, negative=config.negative)
         grow_embeddings(backbone.model, tokenizer, tokens.prm if is_new else None)
-        model = prm_model(backbone.model, family, tokens, backbone.image_processor)
-        return cls(
-            _with_adapter(model, path) if is_adapter else model,
-            PromptEncoder(
-                tokenizer,
-                backbone.image_processor,
-                family,
-                tokens,
-                config.max_length,
-                root,
-                config.prompt_layout,
-                config.prompt_version,
-            ),
-            config,
-            name=Path(path).resolve().name,
-            fingerprint=fingerprint_of(path) + ("" if checkpoint.prm_config_path(path) else config.prompt_layout),
-            tokens_per_batch=tokens_per_batch,
-            share_prefixes=share_prefixes,
-        )
+        model = prm_model(backbone.model, family, tokens, processor)
+        name, reason = Path(path).resolve().name, model.why_no_trees
+        if share_prefixes and reason is not None:
+            print(f"{name} computes the question again for each of its chains, and slower: {reason}", file=sys.stderr)
+        prompt = config.max_length, root, config.prompt_layout, config.prompt_version
+        encoder = PromptEncoder(tokenizer, processor, family, tokens, *prompt)
+        fingerprint = fingerprint_of(path) + ("" if checkpoint.prm_config_path(path) else config.prompt_layout)
+        model = _with_adapter(model, path) if is_adapter else model
+        return cls(model, encoder, config, name, fingerprint, budget, share_prefixes and reason is None)
 
     def save_pretrained(self, folder: str | Path) -> None:
         self.model.save_pretrained(str(folder))
@@ -240,27 +211,19 @@ class PRM:
     ) -> list[float] | list[list[float]]:
         """Probability that each step is correct, in [0, 1]; nan for steps beyond the model's length.
 
-        The question comes without an instruction how to answer; images are paths or PIL images. A step's score
-        depends on the steps before it. Several chains, a list of steps each, give a list of scores for each.
+        Images are paths or PIL images. Several chains, a list of steps each, give a list of scores for each.
         """
         listed, pictures = _as_tuple(steps), _as_tuple(images)
         is_many = bool(listed) and all(isinstance(chain, list | tuple) for chain in listed)
-        scores = self.score_many(
-            [Chain(question, tuple(chain), pictures) for chain in (listed if is_many else (listed,))]
-        )
+        chains = listed if is_many else (listed,)
+        scores = self.score_many([Chain(question, tuple(chain), pictures) for chain in chains])
         return scores if is_many else scores[0]
 
     def score_many(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[float]]:
         """`score` for many chains, in their order."""
         chains = [_checked(index, chain) for index, chain in enumerate(_as_tuple(chains))]
-        scores = score_chains(
-            self.model,
-            self.encoder,
-            chains,
-            tokens_per_batch=self.tokens_per_batch,
-            share_prefixes=self.shares_prefixes,
-            progress=progress,
-        )
+        options: dict[str, Any] = {"share_prefixes": self.shares_prefixes, "progress": progress}
+        scores = score_chains(self.model, self.encoder, chains, tokens_per_batch=self.tokens_per_batch, **options)
         return [scores[index] for index in range(len(chains))]
 
 
@@ -296,7 +259,6 @@ def _with_adapter(model: Any, path: str | Path) -> Any:
         if settings.get("peft_type") != "LORA" or settings.get("megatron_config"):  # the latter imports a module
             raise ConfigError(f"{path}: adapter_config.json is not of a LoRA adapter as mprm train writes it")
         adapted = PeftModel.from_pretrained(model, str(path))
-    missing = [str(warning.message) for warning in caught if "missing adapter keys" in str(warning.message)]
-    if missing:
+    if missing := [str(warning.message) for warning in caught if "missing adapter keys" in str(warning.message)]:
         raise ConfigError(f"{path}: the adapter lacks weights: {missing[0][:300]}")
     return adapted.merge_and_unload().eval()

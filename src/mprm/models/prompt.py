@@ -1,7 +1,6 @@
 """The one prompt of a process reward model: from a chain of steps to token ids and the positions of ``<prm>``.
 
-Training, evaluation, reranking and serving all tokenize here. ``<prm>`` follows each step; Yes and No are read there.
-The layout is the model's own:
+``<prm>`` follows each step; Yes and No are read there. The layout is the model's own:
 
 - ``user``: images, question and steps in the user's turn.
 - ``paper``: all of it in the assistant's turn, after an empty user's turn, as the released training code has it.
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 PROMPT_VERSION = 2
 """Changes whenever the same chain would give other ids; a checkpoint names the one it was trained with.
 
-Version 1, still prompted as it was, differs in two cases: an InternVL question with several images has the whole tile
-budget for each, and white space stays between a leading image mark and the question.
+In version 1 each image has the whole tile budget, and white space stays between a leading image and the question.
 """
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -67,10 +65,8 @@ def step_tokens(
     for text in (step, positive, negative):
         own = tokenizer.encode(text, add_special_tokens=False)
         if len(own) != 1 or own[0] == tokenizer.unk_token_id:
-            raise ConfigError(
-                f"the tokenizer splits {text!r} into {tokenizer.convert_ids_to_tokens(own)}; expected one known"
-                " token. Name other answers with --positive and --negative."
-            )
+            split = f"the tokenizer splits {text!r} into {tokenizer.convert_ids_to_tokens(own)}"
+            raise ConfigError(f"{split}; expected one known token. Name others with --positive and --negative.")
         ids += own
     tokens = StepTokens(*ids)
     if len(set(tokens)) < 3:
@@ -100,7 +96,6 @@ class TokenizedChain:
     images: tuple[Any, ...] = ()
     """Paths or PIL images, in the order of their placeholders."""
     image_sizes: tuple[tuple[int, int], ...] = ()
-    """Width and height of each."""
     vision: VisionInputs = field(default_factory=dict)
 
     @property
@@ -152,10 +147,6 @@ class PromptEncoder:
         """What an image's vision inputs depend on, besides the image."""
         return self.family.name, self.image_processor.to_json_string(), self.version, self.image_root
 
-    @cached_property
-    def _image_end(self) -> list[int]:
-        return self._plain.encode(self.family.image_end) if self.family.image_end else []
-
     def encode(self, chain: Chain) -> TokenizedChain:
         return self.add_pixel_values(self.tokenize(chain))
 
@@ -174,7 +165,7 @@ class PromptEncoder:
         return TokenizedChain(ids[: self.max_length], kept, len(chain.steps), images, tuple(sizes.values()))
 
     def n_prompt_tokens(self, prompt: Prompt) -> int:
-        """Tokens before the first step; one fewer, in most vocabularies, where its first word joins on."""
+        """Tokens before the first step; in most vocabularies one fewer, where its first word joins on."""
         return min(self.max_length, len(prompt.ids) + len(self._plain.encode(prompt.text)))
 
     def prompt(self, chain: Chain) -> Prompt:
@@ -184,13 +175,13 @@ class PromptEncoder:
             if isinstance(segment, str):
                 text += segment
                 continue
-            ids += self._plain.encode(text) if text else []
+            ids += self._plain.encode(text)
             text = ""
             if isinstance(segment, int):
                 image = chain.images[segment]
-                sizes[segment] = image_size(image, self.image_root)
-                budget = sizes[segment], self._n_sharing(chain.images)
-                segment = self.family.image_ids(self.tokenizer, self.image_processor, image, *budget)
+                size = sizes[segment] = image_size(image, self.image_root)
+                n_images = len(chain.images) if self.version > 1 else 1
+                segment = self.family.image_ids(self.tokenizer, self.image_processor, image, size, n_images)
             ids += segment
         return Prompt(ids, text, sizes)
 
@@ -202,58 +193,48 @@ class PromptEncoder:
             first, *texts = f"{text}{leading}Question: {question}\nProcess: ".split("<image>", n_images)
             return [before, first, *(part for index, text in enumerate(texts) for part in (index, text))]
         segments: list[str | int | list[int]] = [before]
-        pieces = place_images(question, n_images)
+        pieces, image_end = place_images(question, n_images), self._plain.encode(self.family.image_end)
         if self.layout == "chat":
             for piece in pieces:
-                segments += [piece, self._image_end] if isinstance(piece, int) else [piece]
+                segments += [piece, image_end] if isinstance(piece, int) else [piece]
             return [*segments, between]
         # images that precede the question precede its heading too
         while pieces and isinstance(pieces[0], int):
-            segments += [pieces.pop(0), self._image_end]
+            segments += [pieces.pop(0), image_end]
         if pieces and isinstance(pieces[0], str) and self.version > 1:
             pieces[0] = pieces[0].lstrip()
         return [*segments, "Question: ", *pieces, "\nProcess: "]
-
-    def _n_sharing(self, images: Sequence[Any]) -> int:
-        """Number of images that share a tile budget."""
-        return len(images) if self.version > 1 else 1
 
     def add_pixel_values(self, chain: TokenizedChain, cache: dict[Any, VisionInputs] | None = None) -> TokenizedChain:
         """The chain with the vision inputs of its images; ``cache`` holds those decoded before."""
         if not chain.images or not chain.prm_positions:
             return chain
         key: Any = chain.image_key
+        cache = {} if cache is None else cache
         if _image_cache is not None and all(isinstance(image, str) for image in chain.images):
             cache, key = _image_cache, (self._vision_key, key)
-        if cache is not None and key in cache:
+        if key in cache:
             return replace(chain, vision=cache[key])
         images = [open_image(image, self.image_root) for image in chain.images]
         for name, image, (width, height) in zip(chain.images, images, chain.image_sizes, strict=True):
             if image.size != (width, height):
-                raise DataError(
-                    f"image {name} has {image.width} × {image.height} pixels, and had {width} × {height} when its"
-                    " chain was tokenized; images must not change meanwhile"
-                )
-        vision = self.family.preprocess(self.image_processor, images, self._n_sharing(images))
-        if cache is not None:
-            cache[key] = vision
-        return replace(chain, vision=vision)
+                was = f"{width} × {height} when its chain was tokenized; it must not change meanwhile"
+                raise DataError(f"image {name} has {image.width} × {image.height} pixels, and had {was}")
+        cache[key] = self.family.preprocess(self.image_processor, images, len(images) if self.version > 1 else 1)
+        return replace(chain, vision=cache[key])
 
     def image_error(self, image: str) -> str | None:
         """Why no chain with the image can be encoded, or None; all of it is decoded."""
-        reason = broken_image(image, self.image_root)
-        if reason is None:
-            try:
-                self.prompt(Chain("", (), (image,)))
-            except DataError as error:  # of a shape that the backbone cannot take
-                return str(error)
-        return reason
+        if reason := broken_image(image, self.image_root):
+            return reason
+        try:
+            self.prompt(Chain("", (), (image,)))
+        except DataError as error:  # of a shape that the backbone cannot take
+            return str(error)
+        return None
 
     def collate(self, batch: Sequence[TokenizedChain]) -> dict[str, torch.Tensor]:
-        """A batch for `PRMModel`: ids padded on the right, and ``prm_index``, the positions of ``<prm>``.
-
-        ``prm_index`` counts in the flattened (B·T) batch, chain by chain and step by step.
-        """
+        """A batch for `PRMModel`: ids padded on the right; ``prm_index`` counts in the flattened (B·T) batch."""
         import torch
 
         rows = [torch.tensor(chain.input_ids) for chain in batch]
