@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,8 +28,8 @@ from mprm.evaluation.scores import (
     read_scores,
     scored_solutions,
     without_scores,
-    write_scores,
 )
+from mprm.models.checkpoint import prm_config_path
 from mprm.progress import Progress, silent
 
 SOURCE_COLUMNS = {
@@ -241,7 +241,8 @@ def evaluate(
         scored = [read_scores(path) for path in config.scores]
         if scored:
             expected = scored[0] if benchmark is None else without_scores(benchmark)
-            scored = [check_same_steps(expected, saved) for saved in scored]
+            for saved in scored:
+                check_same_steps(expected, saved)
         if benchmark is not None and config.model is not None:
             scored.append(stack.enter_context(_scored(benchmark, config, progress)))
         models = []
@@ -273,33 +274,32 @@ def evaluate(
     return evaluation
 
 
-@contextmanager
-def _scored(benchmark: Benchmark, config: EvaluateConfig, progress: Progress) -> Iterator[ScoredSolutions]:
+def _scored(
+    benchmark: Benchmark, config: EvaluateConfig, progress: Progress
+) -> AbstractContextManager[ScoredSolutions]:
     """Score the benchmark and save the scores; whatever can be wrong is detected before."""
     check_images_exist(benchmark, config.image_root)
     if isinstance(config.model, str):  # another model need not open them
         check_images_readable(benchmark, config.image_root)
     if config.threshold == "held-out":
         folds_of(tuple(dict.fromkeys(s.problem for s in benchmark.solutions)), folds=config.folds, seed=config.seed)
-    options: dict[str, Any] = {"force": config.force, "at_once": QUESTIONS_AT_ONCE, "progress": progress}
-    out = None if config.out is None else config.path(SCORES)
-    with scored_solutions(benchmark.solutions, config.load_model(), out=out, **options) as (scored, run):
-        if out is not None:
-            write_scores(
-                out,
-                scored.solutions,
-                config={**config.recorded(), **run, **_model_info(config)},
-                inputs=[asdict(file) for file in benchmark.files],
-            )
-        yield scored
+    return scored_solutions(
+        benchmark.solutions,
+        config.load_model(),
+        out=None if config.out is None else config.path(SCORES),
+        force=config.force,
+        at_once=QUESTIONS_AT_ONCE,
+        config={**config.recorded(), **_model_info(config)},
+        inputs=[asdict(file) for file in benchmark.files],
+        progress=progress,
+    )
 
 
 def _model_info(config: EvaluateConfig) -> dict[str, Any]:
     """The folder of a model and the configuration that training left in it."""
     if not isinstance(config.model, str):
         return {"model_info": None}
-    paths = [Path(config.model).expanduser() / name for name in ("prm_config.json", "mprm.json")]
-    path = next((path for path in paths if path.is_file()), None)
+    path = prm_config_path(Path(config.model).expanduser())
     content = None if path is None else msgspec.json.decode(path.read_bytes())  # the model was loaded with it
     return {"model_info": {"path": config.model, "prm_config.json": content}}
 

@@ -48,7 +48,6 @@ from mprm.evaluation.scores import (
     read_lines,
     scored_solutions,
     with_scores,
-    write_scores,
 )
 from mprm.progress import Progress, silent
 
@@ -323,10 +322,9 @@ def score_candidates(
     A run that was stopped continues, with the same candidates and model (``fingerprint``, or else name) only.
     """
     solutions = [solution for entry in sets for solution in entry.solutions]
-    with scored_solutions(solutions, scorer, out=out, force=force, progress=progress) as (scored, run):
-        if out is not None:
-            write_scores(out, scored.solutions, command="rerank", config=run, inputs=inputs)
-    return scored
+    options: dict[str, Any] = {"out": out, "force": force, "inputs": inputs, "progress": progress}
+    with scored_solutions(solutions, scorer, command="rerank", **options) as scored:
+        return scored
 
 
 def read_candidate_scores(path: str | Path, sets: Sequence[CandidateSet]) -> ScoredSolutions:
@@ -341,11 +339,8 @@ def read_candidate_scores(path: str | Path, sets: Sequence[CandidateSet]) -> Sco
     lines: list[ScoredSolution] = []
     missing: dict[str, None] = {}
     for entry in sets:
-        steps = [candidate.steps for candidate in entry.candidates]
-        old = xxhash.xxh3_64_hexdigest(msgspec.json.encode([entry.question.question, entry.question.images, steps]))
         for solution in entry.solutions:
-            key = (solution.source, solution.id)
-            match = saved.get((*key, hash_chain(solution.chain))) or saved.get((*key, old))
+            match = saved.get((solution.source, solution.id, hash_chain(solution.chain)))
             if match is not None and len(match.scores) == len(solution.steps):
                 lines.append(match)
             else:
