@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import combinations
 from math import comb
-from typing import Literal
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -145,15 +146,18 @@ class AccuracyEstimate(Estimate):
     """The value if every answer that the checker failed on were correct."""
 
 
+ByN = dict[Annotated[int, msgspec.Meta(ge=1)], AccuracyEstimate]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestOfN:
     """Accuracies by method and N over some questions."""
 
     n_questions: int
-    accuracy: dict[str, dict[int, AccuracyEstimate]]
-    lead: dict[str, dict[int, AccuracyEstimate]]
+    accuracy: dict[str, ByN]
+    lead: dict[str, ByN]
     """Of the PRM's choice over each baseline."""
-    by_aggregate: dict[str, dict[int, AccuracyEstimate]]
+    by_aggregate: dict[str, ByN]
     """Accuracy of the PRM's choice by every aggregate of step scores."""
 
 
@@ -247,8 +251,8 @@ def _summary(
         mean = estimate(float(values.mean()), distribution)
         return AccuracyEstimate(**asdict(mean), if_failed_correct=float(bounds.mean()))
 
-    accuracy: dict[str, dict[int, AccuracyEstimate]] = {}
-    lead: dict[str, dict[int, AccuracyEstimate]] = {}
+    accuracy: dict[str, ByN] = {}
+    lead: dict[str, ByN] = {}
     for method, n in columns:
         accuracy.setdefault(method, {})[n] = estimated((method, n))
         if method in BASELINES:
