@@ -127,12 +127,9 @@ class ScoredQuestion:
 
     source: str
     is_correct_M: BoolArray
-    is_failed_M: BoolArray
-    """The checker could not decide; counted as not correct, and apart."""
-    answers_M: NDArray[np.intp]
-    """Equal numbers for equal answers, -1 where the candidate states none."""
-    scores_M: dict[str, FloatArray]
-    """Score of each candidate by each aggregate; nan for one without any scored step."""
+    is_failed_M: BoolArray  # the checker could not decide; counted as not correct, and apart
+    answers_M: NDArray[np.intp]  # equal numbers for equal answers, -1 where the candidate states none
+    scores_M: dict[str, FloatArray]  # score of each candidate by each aggregate; nan for one without any scored step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +139,7 @@ class AccuracyEstimate(Estimate):
     value: float
     low: float
     high: float
-    if_failed_correct: float
-    """The value if every answer that the checker failed on were correct."""
+    if_failed_correct: float  # the value if every answer that the checker failed on were correct
 
 
 ByN = dict[Annotated[int, msgspec.Meta(ge=1)], AccuracyEstimate]
@@ -155,10 +151,8 @@ class BestOfN:
 
     n_questions: int
     accuracy: dict[str, ByN]
-    lead: dict[str, ByN]
-    """Of the PRM's choice over each baseline."""
-    by_aggregate: dict[str, ByN]
-    """Accuracy of the PRM's choice by every aggregate of step scores."""
+    lead: dict[str, ByN]  # of the PRM's choice over each baseline
+    by_aggregate: dict[str, ByN]  # accuracy of the PRM's choice by every aggregate of step scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,12 +85,10 @@ class Evaluation:
     """One or more models evaluated on one benchmark."""
 
     config: EvaluateConfig
-    files: tuple[BenchmarkFile, ...]
-    """The benchmark's, where it was read."""
+    files: tuple[BenchmarkFile, ...]  # the benchmark's, where it was read
     notes: tuple[str, ...]
     models: tuple[ModelResult, ...]
-    comparisons: tuple[Comparison, ...]
-    """Every other model against the first."""
+    comparisons: tuple[Comparison, ...]  # every other model against the first
 
     @property
     def benchmark(self) -> str:

@@ -83,10 +83,8 @@ class Choice:
     """The best candidate by one aggregate."""
 
     candidate: int
-    score: float | None
-    """None where no candidate has a scored step."""
-    n_tied: int
-    """Candidates with that score; the seed picks one of them."""
+    score: float | None  # None where no candidate has a scored step
+    n_tied: int  # candidates with that score; the seed picks one of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,10 +90,8 @@ class ScoredSolution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     model: str = ""
     problem: str = ""
     chain_xxh3: str = ""
-    benchmark: str = ""
-    """See `Solution.benchmark`."""
-    labels: tuple[int, ...] = ()
-    """1 correct, -1 incorrect, 0 ignored; empty for a candidate."""
+    benchmark: str = ""  # see `Solution.benchmark`
+    labels: tuple[int, ...] = ()  # 1 correct, -1 incorrect, 0 ignored; empty for a candidate
     first_error: int | None = None
     scores: Scores
 
@@ -104,8 +102,7 @@ class ScoredSolutions:
 
     model: str
     solutions: tuple[ScoredSolution, ...]
-    notes: tuple[str, ...] = ()
-    """What is odd about some lines of a scores file."""
+    notes: tuple[str, ...] = ()  # what is odd about some lines of a scores file
 
 
 def with_scores(solution: Solution, model: str, scores: Sequence[float]) -> ScoredSolution:

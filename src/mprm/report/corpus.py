@@ -76,14 +76,10 @@ class UniqueCounts:
     """The U distinct label counts of one source's N rollouts."""
 
     source: str
-    unique: Rows
-    """Shape (U,): for each label count, a rollout that has it."""
-    n_rollouts: IntArray
-    """Shape (U,): how many rollouts have it."""
-    inverse: IntArray
-    """Shape (N,): index into `unique` of each rollout, in random order."""
-    rows: IntArray
-    """Shape (N,): row of each rollout in the corpus, in the same order."""
+    unique: Rows  # (U,): for each label count, a rollout that has it
+    n_rollouts: IntArray  # (U,): how many rollouts have it
+    inverse: IntArray  # (N,): index into `unique` of each rollout, in random order
+    rows: IntArray  # (N,): row of each rollout in the corpus, in the same order
 
     @property
     def first_error(self) -> IntArray:
@@ -164,8 +160,7 @@ TITLES = {
 class Histogram:
     """Numbers of rollouts in bins of equal width from ``start`` to ``end``; the last has all that is larger."""
 
-    source: str | None
-    """None for all sources together."""
+    source: str | None  # None for all sources together
     quantity: str
     start: float
     end: float
@@ -224,14 +219,12 @@ class Case:
 
     source: str
     kinds: tuple[str, ...]
-    rank: int
-    """By BIS among its source's rollouts, from 1."""
+    rank: int  # by BIS among its source's rollouts, from 1
     is_kept: bool
     row: int
     file: str = ""
     line: int = 0
-    rollout: Rollout | None = None
-    """None until it is read."""
+    rollout: Rollout | None = None  # None until it is read
 
 
 def choose_cases(source: UniqueCounts, *, alpha: float, n_keep: int, n_each: int) -> list[Case]:
@@ -335,19 +328,14 @@ class CorpusView:
     """A corpus and the selection that the page shows first."""
 
     inputs: list[dict[str, Any]]
-    statistics: dict[str, Statistics]
-    """Of every source that has a rollout."""
-    unique: tuple[UniqueCounts, ...]
-    """Of the same sources, in the same order."""
+    statistics: dict[str, Statistics]  # of every source that has a rollout
+    unique: tuple[UniqueCounts, ...]  # of the same sources, in the same order
     histograms: tuple[Histogram, ...]
-    levels: dict[str, Level]
-    """`mc_level` of each."""
-    step_scores: IntArray
-    """Shape (sources, 17); see `read_scores_and_cases`."""
+    levels: dict[str, Level]  # `mc_level` of each
+    step_scores: IntArray  # (sources, 17); see `read_scores_and_cases`
     cases: tuple[Case, ...]
     n_dropped: int
-    warnings: list[str]
-    """What is degenerate about the selection that the page shows first."""
+    warnings: list[str]  # what is degenerate about the selection that the page shows first
 
 
 def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> CorpusView:

@@ -78,8 +78,7 @@ class TrainedOn:
 
     strategy: str = ALL_DATA
     rho: float = 1.0
-    is_assumed: bool = False
-    """Whether nothing says that the data was a subset, so that it counts as all."""
+    is_assumed: bool = False  # whether nothing says that the data was a subset, so that it counts as all
 
     @property
     def name(self) -> str:
@@ -186,8 +185,7 @@ class TrainingRun:
     folder: Path
     trained_on: TrainedOn
     seed: int
-    settings: dict[str, str]
-    """Every option by which it may differ from other runs."""
+    settings: dict[str, str]  # every option by which it may differ from other runs
     identity: tuple[str, ...]
     """Of the base model and the rollouts, where these are known: runs of different ones are not seeds of one."""
     curve: tuple[CurvePoint, ...]
@@ -200,8 +198,7 @@ class EvaluationRun(NamedTuple):
 
     folder: Path
     metrics: EvaluationMetrics
-    trained_on: TrainedOn | None
-    """Of the one model that was scored, where its configuration is known."""
+    trained_on: TrainedOn | None  # of the one model that was scored, where its configuration is known
 
 
 class Runs(NamedTuple):
