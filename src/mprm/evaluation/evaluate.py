@@ -32,7 +32,8 @@ from mprm.evaluation.scores import (
 from mprm.models.checkpoint import prm_config_path
 from mprm.progress import Progress, silent
 
-SOURCE_COLUMNS = {
+SHORT_NAMES = {
+    "overall": "overall F1",
     "macro_f1": "macro-F1",
     "f1_correct": "F1 correct",
     "f1_error": "F1 error",
@@ -42,6 +43,7 @@ SOURCE_COLUMNS = {
     "processbench_f1": "ProcessBench F1",
     "prmscore": "PRMScore",
 }
+"""Of metrics in a table's head; of one source all but the first."""
 QUESTIONS_AT_ONCE = 256
 """Questions scored between two saves; a benchmark has few solutions of each."""
 MAX_SOURCES, MAX_WARNINGS = 12, 4
@@ -92,7 +94,7 @@ class Evaluation:
 
     @property
     def benchmark(self) -> str:
-        """Name of the benchmark; empty where it is not known or there are several."""
+        """Its name; empty where it is not known or there are several."""
         return HEADLINES.get(self.models[0].table.benchmark, ("", ""))[0]
 
     @property
@@ -126,20 +128,31 @@ class Evaluation:
             "headline": {"benchmark": self.benchmark, "metric": self.headline},
             "notes": list(self.notes),
             "threshold": self.threshold,
-            "models": [_model_json(model) for model in self.models],
+            "models": [
+                {
+                    "name": model.name,
+                    "counts": asdict(step_counts(model.table)),
+                    "source_counts": {name: asdict(step_counts(model.table, name)) for name in model.table.sources},
+                    "scheme": model.thresholds.scheme,
+                    "step_thresholds": list(model.thresholds.steps),
+                    "solution_thresholds": list(model.thresholds.solutions),
+                    "metrics": _nested(model.metrics),
+                    "warnings": _warnings(model),
+                }
+                for model in self.models
+            ],
             "comparisons": [{**asdict(pair), "differences": _nested(pair.differences)} for pair in self.comparisons],
         }
 
     def summary(self) -> list[Table]:
         """What decides, on one screen of 80 columns: the headline metric and AUC, differences, and sources."""
-        shown = {self.headline: _short(self.headline), "auc": "AUC"}
+        shown = {metric: SHORT_NAMES[metric] for metric in (self.headline, "auc")}
         table = self.models[0].table
         counts = step_counts(table)
+        size = f"{counts.n_solutions:,} solutions of {counts.n_problems:,} problems"
         rows = [[model.name, *(_with_interval(model.metrics[None, m]) for m in shown)] for model in self.models]
-        title = (
-            f"{self.benchmark or 'Evaluation'}: {counts.n_solutions:,} solutions of {counts.n_problems:,} problems"
-        )
-        tables = [Table(title=title, heads=["model", *shown.values()], rows=rows)]
+        heads = ["model", *shown.values()]
+        tables = [Table(title=f"{self.benchmark or 'Evaluation'}: {size}", heads=heads, rows=rows)]
         for pair in self.comparisons:
             lines = [(name, pair.differences[None, metric]) for metric, name in shown.items()]
             rows = [[name, _with_interval(d.estimate, "+"), _number(d.p_value)] for name, d in lines]
@@ -149,7 +162,7 @@ class Evaluation:
             metric = "macro_f1" if self.headline == "overall" else self.headline
             rows = [[name, *(_number(m.value(metric, name)) for m in self.models)] for name in table.sources]
             heads = ["source", *(model.name for model in self.models)]
-            tables.append(Table(title=f"{_short(metric)} by source", heads=heads, rows=rows))
+            tables.append(Table(title=f"{SHORT_NAMES[metric]} by source", heads=heads, rows=rows))
         warnings = list(dict.fromkeys(f"{warning}." for model in self.models for warning in _warnings(model)))
         if len(warnings) > MAX_WARNINGS:
             warnings[MAX_WARNINGS - 1 :] = [f"{len(warnings) - MAX_WARNINGS + 1} more warnings: --verbose."]
@@ -157,11 +170,9 @@ class Evaluation:
         return tables
 
     def _notes(self) -> list[str]:
-        notes = [f"{self.threshold}.", *(f"{note}." for note in self.notes)]
-        if self.config.draws:
-            draws = f"{self.config.draws:,} bootstrap draws of problems"
-            notes.insert(1, f"95% intervals: {draws}, thresholds as chosen.")
-        return notes
+        draws = self.config.draws
+        intervals = [f"95% intervals: {draws:,} bootstrap draws of problems, thresholds as chosen"] if draws else []
+        return [f"{note}." for note in (self.threshold, *intervals, *self.notes)]
 
     def tables(self) -> list[Table]:
         """All metrics, those of each source, and all differences."""
@@ -172,26 +183,12 @@ class Evaluation:
             for row, metric in zip(rows, metrics, strict=True):
                 row += [_number(model.value(metric)), _interval(model.metrics[None, metric])]
         title = f"Metrics on {self.benchmark}" if self.benchmark else "Metrics"
-        columns = [metric for metric in metrics if metric in SOURCE_COLUMNS]
+        columns = [metric for metric in metrics if metric in SHORT_NAMES and metric != "overall"]
         return [
             Table(title=title, heads=heads, rows=rows, notes=self._notes()),
             *(_source_table(model, self.threshold, columns) for model in self.models),
             *(_comparison_table(pair, self.threshold, metrics) for pair in self.comparisons),
         ]
-
-
-def _model_json(model: ModelResult) -> dict[str, Any]:
-    table, thresholds = model.table, model.thresholds
-    return {
-        "name": model.name,
-        "counts": asdict(step_counts(table)),
-        "source_counts": {source: asdict(step_counts(table, k)) for k, source in enumerate(table.sources)},
-        "scheme": thresholds.scheme,
-        "step_thresholds": list(thresholds.steps),
-        "solution_thresholds": list(thresholds.solutions),
-        "metrics": _nested(model.metrics),
-        "warnings": _warnings(model),
-    }
 
 
 def _nested(values: Mapping[Key, Any]) -> dict[str, Any]:
@@ -213,15 +210,9 @@ def evaluate(
 ) -> Evaluation:
     """Metrics of models on a benchmark of solutions with labelled steps.
 
-    Parameters
-    ----------
-    benchmarks
-        Files, globs or folders of benchmarks, or what `read_benchmark` returned; not needed for saved scores.
-    model
-        Folder of a process reward model, or anything with ``score_many``. It comes after the models of saved scores.
-    config, options
-        See `EvaluateConfig`. With ``out``, scores are saved as they come, and a run that was stopped continues;
-        metrics.json and metrics.md are written at the end.
+    ``benchmarks``: files, globs or folders, or what `read_benchmark` returned; not needed for saved scores.
+    ``model``: a folder, or anything with ``score_many``; it comes after the models of saved scores. With ``out``,
+    scores are saved as they come, and a run that was stopped continues; metrics.json and metrics.md come at the end.
     """
     config = EvaluateConfig.of(config, options if model is None else {**options, "model": model})
     if config.model is None and not config.scores:
@@ -304,21 +295,20 @@ def _model_info(config: EvaluateConfig) -> dict[str, Any]:
 
 def _source_table(model: ModelResult, threshold: str, columns: Sequence[str]) -> Table:
     rows = []
-    for k, source in enumerate([*model.table.sources, None]):
-        counts = step_counts(model.table, None if source is None else k)
+    for source in (*model.table.sources, None):
+        counts = step_counts(model.table, source)
         is_single_class = source is not None and not (counts.n_correct and counts.n_error)
         sizes = [f"{n:,}" for n in (counts.n_solutions, counts.n_counted, counts.n_error, counts.n_unscored)]
         # the paper's value stands in the row of all, under the macro-F1 that it is a mean of
         names = ["overall" if (source, metric) == (None, "macro_f1") else metric for metric in columns]
         values = [_number(model.value(metric, source)) for metric in names]
         rows.append([("all" if source is None else source) + "*" * is_single_class, *sizes, *values])
-    steps, solutions = (
-        ", ".join(f"{value:.4g}" for value in values)
-        for values in (model.thresholds.steps, model.thresholds.solutions)
-    )
+    chosen = (model.thresholds.steps, model.thresholds.solutions)
+    steps, solutions = (", ".join(f"{value:.4g}" for value in values) for values in chosen)
+    heads = ["source", "solutions", "steps counted", "error steps", "steps unscored"]
     return Table(
         title=f"{model.name} by source",
-        heads=["source", "solutions", "steps counted", "error steps", "steps unscored", *map(_short, columns)],
+        heads=[*heads, *(SHORT_NAMES[metric] for metric in columns)],
         rows=rows,
         notes=[
             f"{threshold}; for steps {steps}; for first errors {solutions}.",
@@ -331,8 +321,8 @@ def _source_table(model: ModelResult, threshold: str, columns: Sequence[str]) ->
 
 def _warnings(model: ModelResult) -> list[str]:
     warnings = []
-    for k, source in enumerate(model.table.sources):
-        counts = step_counts(model.table, k)
+    for source in model.table.sources:
+        counts = step_counts(model.table, source)
         if not counts.n_counted:
             warnings.append(f"{source}*: no step counts; it has no weight in the overall value")
         elif not (counts.n_correct and counts.n_error):
@@ -342,11 +332,9 @@ def _warnings(model: ModelResult) -> list[str]:
                 " and AUC and average precision are undefined"
             )
     total = step_counts(model.table)
-    if total.n_unscored:
-        warnings.append(
-            f"{total.n_unscored:,} labelled steps have no score, cut off by truncation or not a number (nan),"
-            " and count as no prediction at all"
-        )
+    if n := total.n_unscored:
+        reason = "cut off by truncation or not a number (nan)"
+        warnings.append(f"{n:,} labelled steps have no score, {reason}, and count as no prediction at all")
     if n := total.n_unscored_solutions:
         warnings.append(f"{n:,} solutions with a step without score are left out of first-error metrics")
     return warnings
@@ -369,10 +357,6 @@ def _comparison_table(pair: Comparison, threshold: str, metrics: Sequence[str]) 
         notes.append(f"{pair.n_left_out:,} labelled steps that only one of them scored are left out.")
     heads = ["metric", "difference", "95% interval", "p"]
     return Table(title=f"{pair.model} less {pair.baseline}", heads=heads, rows=rows, notes=notes)
-
-
-def _short(metric: str) -> str:
-    return {"overall": "overall F1", **SOURCE_COLUMNS}[metric]
 
 
 def _number(value: float | None, form: str = ".4f") -> str:

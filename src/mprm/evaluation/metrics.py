@@ -114,9 +114,9 @@ class TableCounts:
         return self.n_correct + self.n_error
 
 
-def step_counts(table: StepTable, source: int | None = None) -> TableCounts:
-    """Counts of the whole table, or of the source with that index."""
-    is_here = np.ones(len(table.source), np.bool_) if source is None else table.source == source
+def step_counts(table: StepTable, source: str | None = None) -> TableCounts:
+    """Counts of the whole table, or of one source."""
+    is_here = np.full(len(table.source), True) if source is None else table.source == table.sources.index(source)
     steps = is_here[table.solution]
     labels, is_counted = table.labels[steps], table.is_counted[steps]
     return TableCounts(
