@@ -44,6 +44,8 @@ METHODS = {
 BASELINES = ("majority_vote", "random", "first")
 """What the PRM's choice is compared with, question by question."""
 Subsets = Literal["all", "first"]
+Column = tuple[str, int]
+"""A method, or an aggregate for the PRM's choice by it; and N."""
 TIE = 1e-9
 """Sums of weights that differ by less, relatively, are equal: the order of adding must not decide."""
 
@@ -52,11 +54,6 @@ def aggregate(step_scores: Sequence[float | None], how: str = "mean") -> float:
     """Score of a candidate, in [0, 1]; higher is better. nan without any scored step: it ranks below all others.
 
     Steps without a score (None or nan) are left out: ``last`` is the last step that has one.
-
-    Examples
-    --------
-    >>> aggregate([0.5, 1.0, float("nan")], "mean"), aggregate([0.5, 1.0], "product")
-    (0.75, 0.5)
     """
     if how not in AGGREGATES:
         raise ConfigError(f"unknown aggregate {how!r}; expected one of {', '.join(AGGREGATES)}")
@@ -163,10 +160,6 @@ class BestOfNResult:
     sources: dict[str, BestOfN]
 
 
-Column = tuple[str, int]
-"""A method, or an aggregate for the PRM's choice by it; and N."""
-
-
 def best_of_n(
     questions: Sequence[ScoredQuestion],
     *,
@@ -219,12 +212,11 @@ def best_of_n(
     )
 
 
-def best_of_n_chart(name: str, title: str, accuracy: Mapping[str, Mapping[int, Estimate]]) -> Chart:
+def best_of_n_chart(name: str, title: str, accuracy: Mapping[str, ByN]) -> Chart:
     """Accuracy against N, a line and its 95% band for each method."""
     series = []
     for method, by_n in accuracy.items():
-        defined = [(n, by_n[n], value) for n in sorted(by_n) if (value := by_n[n].value) is not None]
-        points = tuple(Point(x=n, y=value, low=entry.low, high=entry.high) for n, entry, value in defined)
+        points = tuple(Point(x=n, y=by_n[n].value, low=by_n[n].low, high=by_n[n].high) for n in sorted(by_n))
         series.append(Series(name=METHODS.get(method, method), points=points))
     x = "candidates a question (N)"
     return Chart(name=name, title=title, x=x, y="accuracy", series=tuple(series), is_log=True)
@@ -235,11 +227,10 @@ def _summary(
 ) -> BestOfN:
     """Means over questions: the lower and the upper bound of each column."""
     means_D_C = bootstrap_means(lower_Q_C, draws=draws, seed=seed)
-    index = {column: c for c, column in enumerate(columns)}
 
     def estimated(column: Column, baseline: Column | None = None) -> AccuracyEstimate:
         values, distribution, bounds = (
-            array[:, index[column]] - (0 if baseline is None else array[:, index[baseline]])
+            array[:, columns.index(column)] - (0 if baseline is None else array[:, columns.index(baseline)])
             for array in (lower_Q_C, means_D_C, upper_Q_C)
         )
         mean = estimate(float(values.mean()), distribution)

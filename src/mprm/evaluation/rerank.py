@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,7 +24,7 @@ from mprm.data.charts import Chart, can_draw, line_figure, save_figure
 from mprm.data.images import image_files
 from mprm.data.output import Table, atomic_write, check_not_inputs, hash_file, markdown_text, printable
 from mprm.data.questions import extracted_golds
-from mprm.data.records import find_files, is_url
+from mprm.data.records import DataFile, find_files, is_url
 from mprm.data.types import Candidate, CandidateSet, StepScorer
 from mprm.errors import ConfigError, DataError, OutputExistsError, counted
 from mprm.evaluation.best_of_n import (
@@ -131,16 +132,14 @@ class Reranking:
         total, heads = self.best_of_n.total, [f"N = {n}" for n in self.ns]
         leads = {METHODS[name]: total.lead[name] for name in BASELINES if name in total.lead}
         accuracies = {METHODS[name]: row for name, row in total.accuracy.items()}
-        title = f"Accuracy, {counted(total.n_questions, 'question')} ({self.config.aggregate} of step scores)"
-        parts = [
-            (title, "method", accuracies),
-            ("Lead of the highest PRM score, in points", "over", leads),
-            ("Accuracy of the highest PRM score by aggregate", "aggregate", total.by_aggregate),
-        ]
+        size = f"{counted(total.n_questions, 'question')} ({self.config.aggregate} of step scores)"
         tables = []
-        for title, head, rows in parts:
-            cell = _lead if rows is leads else _percent
-            cells = [[name, *(cell(row[n]) for n in self.ns)] for name, row in rows.items()]
+        for title, head, rows, sign in (
+            (f"Accuracy, {size}", "method", accuracies, ""),
+            ("Lead of the highest PRM score, in points", "over", leads, "+"),
+            ("Accuracy of the highest PRM score by aggregate", "aggregate", total.by_aggregate, ""),
+        ):
+            cells = [[name, *(_points(row[n], sign) for n in self.ns)] for name, row in rows.items()]
             tables.append(Table(title=title, heads=[head, *heads], rows=cells))
         if len(self.best_of_n.sources) > 1:
             largest, groups = max(self.ns), {**self.best_of_n.sources, "all questions": total}
@@ -184,14 +183,11 @@ class Reranking:
         return best_of_n_chart("best_of_n", f"Best of N: {self.model}", self.best_of_n.total.accuracy)
 
 
-def _percent(estimate: AccuracyEstimate) -> str:
-    return f"{100 * estimate.value:.1f} ({100 * estimate.low:.1f}–{100 * estimate.high:.1f})"
-
-
-def _lead(estimate: AccuracyEstimate) -> str:
+def _points(estimate: AccuracyEstimate, sign: str) -> str:
+    """In percent, or with a sign, in points."""
     bounds = (estimate.value, estimate.low, estimate.high)
-    value, low, high = (round(100 * bound, 1) + 0.0 for bound in bounds)  # no -0.0
-    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+    value, low, high = (f"{round(100 * bound, 1) + 0.0:{sign}.1f}" for bound in bounds)  # no -0.0
+    return f"{value} ({low}{' to ' if sign else '–'}{high})"
 
 
 @takes(RerankConfig)
@@ -205,15 +201,9 @@ def rerank(
 ) -> Reranking:
     """Score candidates, choose the best of each question, and measure the choice.
 
-    Parameters
-    ----------
-    candidates
-        Whatever `mprm.data.candidates.read_candidates` takes.
-    model
-        Folder of a process reward model, or anything with ``score_many``. Without it, and without saved ``scores``,
-        the scores that the candidate files themselves hold are used.
-    config, options
-        See `RerankConfig`. ``out`` gets scores.jsonl, chosen.jsonl, metrics.json, metrics.md and the figure.
+    ``candidates``: whatever `mprm.data.candidates.read_candidates` takes. ``model``: a folder, or anything with
+    ``score_many``; without it, and without saved ``scores``, the scores that the candidate files themselves hold are
+    used. ``out`` gets scores.jsonl, chosen.jsonl, metrics.json, metrics.md and the figure.
     """
     config = RerankConfig.of(config, options if model is None else {**options, "model": model})
     if config.model is not None and config.scores is not None:
@@ -223,7 +213,7 @@ def rerank(
         _check_outputs(config, [file.path for file in files])
     sets = read_candidates(candidates, format=config.format)
     ns = _values_of_n(sets, config.n)
-    inputs = [] if config.out is None else [_input(file.path) for file in files]
+    inputs = [] if config.out is None else [_input(file) for file in files]
     scored = _step_scores(sets, config, inputs, progress)
     verdicts = candidate_verdicts(sets, timeout_s=config.check_timeout_s, progress=progress)
     lines = iter(scored.solutions)
@@ -262,10 +252,9 @@ def _check_outputs(config: RerankConfig, inputs: list[str]) -> None:
     config.check_outputs(["chosen.jsonl", *FIGURES], inputs)
 
 
-def _input(path: str) -> dict[str, Any]:
+def _input(file: DataFile) -> dict[str, Any]:
     """A file as the manifest names it; one behind a URL has no hash."""
-    [file] = find_files(path)
-    return {"path": path, "n_bytes": file.n_bytes, "xxh3_128": None if file.is_remote else hash_file(file.path)}
+    return {"path": file.path, "n_bytes": file.n_bytes, "xxh3_128": None if file.is_remote else hash_file(file.path)}
 
 
 def _values_of_n(sets: Sequence[CandidateSet], given: tuple[int, ...]) -> tuple[int, ...]:
@@ -315,10 +304,7 @@ def score_candidates(
     inputs: Sequence[Mapping[str, Any]] = (),
     progress: Progress = silent,
 ) -> ScoredSolutions:
-    """The candidates of all questions with the model's scores; saved to ``out`` as they come.
-
-    A run that was stopped continues, with the same candidates and model (``fingerprint``, or else name) only.
-    """
+    """The candidates of all questions with the model's scores; saved to ``out`` as `scored_solutions` does."""
     solutions = [solution for entry in sets for solution in entry.solutions]
     options: dict[str, Any] = {"out": out, "force": force, "inputs": inputs, "progress": progress}
     with scored_solutions(solutions, scorer, command="rerank", **options) as scored:
@@ -357,37 +343,36 @@ def candidate_verdicts(
 ) -> list[list[GradedAnswer]]:
     """The verdict on each candidate: the file's label where it has one, else the checker's."""
     unlabelled = [(c.text, entry.question) for entry in sets for c in entry.candidates if c.is_correct is None]
-    verdicts: list[GradedAnswer] = []
+    checked: Iterator[GradedAnswer] = iter(())
     if unlabelled:
         with (
             progress("checking answers", len(unlabelled)) as advance,
             AnswerChecker(timeout_s=timeout_s, processes=processes) as checker,
         ):
-            verdicts = checker.check_many(unlabelled, on_checked=lambda _index, _verdict: advance(1))
-    checked = iter(verdicts)
-    return [[_by_label(candidate) or next(checked) for candidate in entry.candidates] for entry in sets]
+            checked = iter(checker.check_many(unlabelled, on_checked=lambda _index, _verdict: advance(1)))
 
+    def verdict(candidate: Candidate) -> GradedAnswer:
+        if candidate.is_correct is None:
+            return next(checked)
+        # the answer that the text states beside the label, so that equal answers vote together
+        answer = final_answer(candidate.text)
+        key = None if answer is None else read_answer(answer).key
+        return GradedAnswer("correct" if candidate.is_correct else "incorrect", key)
 
-def _by_label(candidate: Candidate) -> GradedAnswer | None:
-    """The label as a verdict, with the answer that the text states, so that equal answers vote together."""
-    if candidate.is_correct is None:
-        return None
-    answer = final_answer(candidate.text)
-    key = None if answer is None else read_answer(answer).key
-    return GradedAnswer("correct" if candidate.is_correct else "incorrect", key)
+    return [[verdict(candidate) for candidate in entry.candidates] for entry in sets]
 
 
 def _question(
     entry: CandidateSet, verdicts: Sequence[GradedAnswer], lines: Sequence[ScoredSolution]
 ) -> ScoredQuestion:
-    numbers = {
-        answer: n for n, answer in enumerate(dict.fromkeys(v.answer for v in verdicts if v.answer is not None))
-    }
+    numbers: dict[str | None, int] = {None: -1}
+    for verdict in verdicts:
+        numbers.setdefault(verdict.answer, len(numbers) - 1)
     return ScoredQuestion(
         source=entry.question.source,
         is_correct_M=np.array([verdict.grade == "correct" for verdict in verdicts]),
         is_failed_M=np.array([verdict.grade == "failed" for verdict in verdicts]),
-        answers_M=np.array([-1 if v.answer is None else numbers[v.answer] for v in verdicts], np.intp),
+        answers_M=np.array([numbers[verdict.answer] for verdict in verdicts], np.intp),
         scores_M={how: np.array([aggregate(line.scores, how) for line in lines]) for how in AGGREGATES},
     )
 
@@ -418,34 +403,26 @@ def _chosen(
 
 
 def _write(reranking: Reranking, sets: Sequence[CandidateSet], inputs: list[dict[str, Any]]) -> None:
-    config = reranking.config
+    config, figures = reranking.config, FIGURES if can_draw() else ()
     chosen = b"".join(msgspec.json.encode(line) + b"\n" for line in reranking.chosen)
     with atomic_write(config.path("chosen.jsonl")) as temporary:
         temporary.write_bytes(chosen)
-    figures = FIGURES if can_draw() else ()
-    figure = line_figure(reranking.chart()) if figures else None
     for name in figures:
         with atomic_write(config.path(name)) as temporary:
-            save_figure(figure, temporary, name[-3:])
+            save_figure(line_figure(reranking.chart()), temporary, name[-3:])
     scores = config.scores or (None if config.model is None else config.path(SCORES))
     picture = f"![Accuracy against N]({FIGURES[0]})\n\n" if figures else ""
+    n_candidates = Counter(entry.question.source for entry in sets for _ in entry.candidates)
+    golds = {"n_extracted_golds": reranking.n_extracted_golds}
     notes = "".join(f"- {markdown_text(note)}\n" for note in reranking.notes())
     config.write_results(
         reranking.to_json(),
         f"# Best of N\n\n{notes}\n{picture}" + "\n".join(table.markdown() for table in reranking.tables()),
         command="rerank",
-        config={
-            "model": reranking.model,
-            **config.recorded(),
-            "n": reranking.ns,
-            "n_extracted_golds": reranking.n_extracted_golds,
-        },
-        inputs=inputs if scores is None else [*inputs, _input(scores)],
+        config={"model": reranking.model, **config.recorded(), "n": reranking.ns, **golds},
+        inputs=inputs if scores is None else [*inputs, *map(_input, find_files(scores))],
         sources={
-            name: {
-                "questions": group.n_questions,
-                "candidates": sum(len(entry.candidates) for entry in sets if entry.question.source == name),
-            }
+            name: {"questions": group.n_questions, "candidates": n_candidates[name]}
             for name, group in reranking.best_of_n.sources.items()
         },
         output={"chosen_xxh3_128": xxhash.xxh3_128_hexdigest(chosen), "figures": figures},

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -55,17 +55,8 @@ N_SCORE_BINS = 17
 """Of step scores: 0, (0, 1/16], (1/16, 2/16] …; with 16 continuations a step, a bin is one number of successes."""
 
 
-Level = Literal["high", "medium", "low", "binary"]
-
-
-def mc_level(mean_mc: float, *, is_binary: bool = False) -> Level:
-    """The level of a source with this mean MC score over steps; labels of people have none.
-
-    Examples
-    --------
-    >>> mc_level(0.9723), mc_level(0.8253), mc_level(0.5720), mc_level(0.9723, is_binary=True)
-    ('high', 'medium', 'low', 'binary')
-    """
+def mc_level(mean_mc: float, *, is_binary: bool = False) -> str:
+    """high, medium or low, by the mean MC score of a source's steps; binary for labels of people, which have none."""
     if is_binary:
         return "binary"
     return "high" if mean_mc >= HIGH_MC else "low" if mean_mc < LOW_MC else "medium"
@@ -156,7 +147,7 @@ TITLES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Histogram:
     """Numbers of rollouts in bins of equal width from ``start`` to ``end``; the last has all that is larger."""
 
@@ -188,16 +179,14 @@ def histograms(sources: Sequence[UniqueCounts], kept: Sequence[IntArray], *, alp
     result = []
     for quantity, (start, end, n) in bins_of(sources, alpha=alpha).items():
         counts = np.zeros((1 + len(sources), 2, n), np.int64)
-        for s, (source, n_kept) in enumerate(zip(sources, kept, strict=True), 1):
+        for s, (source, kept_of_source) in enumerate(zip(sources, kept, strict=True), 1):
             values = _values(source, quantity, alpha=alpha)
             bins = np.minimum(((values - start) / ((end - start) / n)).astype(np.int64), n - 1)
-            counts[s] = [np.bincount(bins, weights, n) for weights in (source.n_rollouts, n_kept)]
+            counts[s] = [np.bincount(bins, weights, n) for weights in (source.n_rollouts, kept_of_source)]
         counts[0] = counts.sum(0)
-        for name, (n_all, of_kept) in zip(
-            [None, *(source.source for source in sources)], counts.tolist(), strict=True
-        ):
-            numbers = {"n_all": tuple(n_all), "n_kept": tuple(of_kept)}
-            result.append(Histogram(source=name, quantity=quantity, start=start, end=end, **numbers))
+        for name, numbers in zip([None, *(source.source for source in sources)], counts.tolist(), strict=True):
+            n_all, n_kept = map(tuple, numbers)
+            result.append(Histogram(name, quantity, start, end, n_all, n_kept))
     return result
 
 
@@ -260,8 +249,13 @@ def choose_cases(source: UniqueCounts, *, alpha: float, n_keep: int, n_each: int
 
 
 def read_scores_and_cases(
-    counts: LabelCounts, engine: Engine, cases: Sequence[Case], *, progress: Progress = silent
-) -> tuple[IntArray, tuple[Case, ...]]:
+    counts: LabelCounts,
+    engine: Engine,
+    cases: Sequence[Case],
+    *,
+    origin: Callable[[str, int], tuple[str, int]] = lambda path, line: (path, line),
+    progress: Progress = silent,
+) -> tuple[IntArray, list[Case]]:
     """Numbers of steps by source and score, shape (sources, 17), and the cases with their rollouts."""
     tasks = []
     for part in counts.parts:
@@ -276,10 +270,10 @@ def read_scores_and_cases(
             n_steps[: len(counted)] += counted
             for number, line in lines_read.items():
                 (rollout,) = parse_line(line, ROLLOUT_FORMATS[part.chunk.format], None, Issues())
-                position = {"file": part.chunk.path, "line": part.first_line + number}
-                rollouts[part.first_row + number] = {**position, "rollout": rollout}
+                file, at = origin(part.chunk.path, part.first_line + number)
+                rollouts[part.first_row + number] = {"file": file, "line": at, "rollout": rollout}
             advance(part.chunk.n_bytes)
-    return n_steps, tuple(replace(case, **rollouts[case.row]) for case in cases)
+    return n_steps, [replace(case, **rollouts[case.row]) for case in cases]
 
 
 def _read(task: tuple[Chunk, IntArray, set[int]]) -> tuple[IntArray, dict[int, bytes]]:
@@ -331,9 +325,9 @@ class CorpusView:
     statistics: dict[str, Statistics]  # of every source that has a rollout
     unique: tuple[UniqueCounts, ...]  # of the same sources, in the same order
     histograms: tuple[Histogram, ...]
-    levels: dict[str, Level]  # `mc_level` of each
+    levels: dict[str, str]  # `mc_level` of each
     step_scores: IntArray  # (sources, 17); see `read_scores_and_cases`
-    cases: tuple[Case, ...]
+    cases: list[Case]
     n_dropped: int
     warnings: list[str]  # what is degenerate about the selection that the page shows first
 
@@ -374,7 +368,7 @@ def _view(corpus: Corpus, config: ReportConfig, progress: Progress) -> CorpusVie
         for source, n in zip(unique, n_keep, strict=True)
         for case in choose_cases(source, alpha=config.alpha, n_keep=n, n_each=config.cases)
     ]
-    step_scores, read_cases = read_scores_and_cases(counts, engine, cases, progress=progress)
+    step_scores, read_cases = read_scores_and_cases(counts, engine, cases, origin=corpus.origin, progress=progress)
     kept = [source.n_kept("bis", alpha=config.alpha, n_keep=n) for source, n in zip(unique, n_keep, strict=True)]
     return CorpusView(
         inputs=corpus.manifest_entries(InputHashes(corpus.files, engine)),
@@ -383,11 +377,7 @@ def _view(corpus: Corpus, config: ReportConfig, progress: Progress) -> CorpusVie
         histograms=tuple(histograms(unique, kept, alpha=config.alpha)),
         levels={s.source: mc_level(statistics[s.source].mean_mc, is_binary=s.is_binary) for s in unique},
         step_scores=step_scores[present],
-        cases=tuple(
-            replace(case, file=file, line=line)
-            for case in read_cases
-            for file, line in [corpus.origin(case.file, case.line)]
-        ),
+        cases=read_cases,
         n_dropped=len(dropped),
         warnings=warnings,
     )

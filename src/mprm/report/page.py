@@ -55,15 +55,12 @@ class Best(str):
 
 def page_markup(paths: Any, corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig) -> str:
     """The whole page; ``paths``: as the corpus was named."""
-    data = {
-        "corpus": None if corpus is None else _corpus_data(paths, corpus, config),
-        "charts": [] if runs is None else [asdict(chart) for chart in runs.charts],
-    }
+    corpus_data = None if corpus is None else _corpus_data(paths, corpus, config)
     return render(
         "page.html",
         corpus=corpus,
         runs=runs,
-        data=data,
+        data={"corpus": corpus_data, "charts": [] if runs is None else [asdict(chart) for chart in runs.charts]},
         style=Markup(_part("page.css")),
         code=Markup("\n".join(map(_part, SCRIPTS))),
         limits=LIMITS,
@@ -80,14 +77,8 @@ def render(template: str, **context: Any) -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FunctionLoader(_part),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_printable,
-    )
+    options = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=FunctionLoader(_part), finalize=_printable, **options)
     environment.filters |= {"at_most": at_most, "csp_hash": csp_hash}
     environment.tests["best"] = lambda cell: isinstance(cell, Best)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
@@ -104,13 +95,7 @@ def _printable(value: Any) -> Any:
 
 
 def at_most(text: str, n: int) -> str:
-    """The first ``n`` characters, and how many more there are.
-
-    Examples
-    --------
-    >>> at_most("a < b", 3)
-    'a < … (2 more characters)'
-    """
+    """The first ``n`` characters, and how many more there are."""
     return text if len(text) <= n else f"{text[:n]} … ({len(text) - n:,} more characters)"
 
 
@@ -145,13 +130,7 @@ def _score_name(corpus: CorpusView) -> str:
 
 
 def select_command(paths: Any, config: ReportConfig) -> str:
-    """How ``mprm select`` names the same corpus in a shell; many files as one glob where it matches them alone.
-
-    Examples
-    --------
-    >>> select_command(["a b.jsonl", "c.jsonl"], ReportConfig(out="r.html", text_only=True))
-    "mprm select 'a b.jsonl' c.jsonl --text-only"
-    """
+    """How ``mprm select`` names the same corpus in a shell; many files as one glob where it matches them alone."""
     words = ["INPUT"]  # a table in memory has no name
     if isinstance(paths, str | Path):
         words = [str(paths)]
@@ -297,15 +276,11 @@ def _histogram(data: Histogram, x_title: str, title: str, width: int, height: in
     ]
     base = alt.Chart(alt.InlineData(values=rows))
     x = alt.X("from:Q", title=x_title or None, scale=alt.Scale(domain=[data.start, data.end], nice=False))
-    counts = alt.Scale(type="symlog")
     axis = alt.Axis(format=",d", values=[10**power for power in range(7)])
-    y_title = None if is_small else "rollouts: all (light), kept (dark)"
+    count_axis = {"title": None if is_small else "rollouts: all (light), kept (dark)", "axis": axis}
     bars = [
         base.mark_rect(fill=colour, stroke="white", strokeWidth=0.5).encode(
-            x=x,
-            x2="to:Q",
-            y2="zero:Q",
-            y=alt.Y(f"{name}:Q", title=y_title, scale=counts, axis=axis),
+            x=x, x2="to:Q", y2="zero:Q", y=alt.Y(f"{name}:Q", scale=alt.Scale(type="symlog"), **count_axis)
         )
         for name, colour in (("all", ALL), ("kept", KEPT))
     ]
@@ -315,15 +290,9 @@ def _histogram(data: Histogram, x_title: str, title: str, width: int, height: in
         scale=alt.Scale(domain=[0, 1]),
         axis=alt.Axis(format="%", labelColor=COVERAGE, titleColor=COVERAGE, tickCount=2, grid=False),
     )
-    curve = (
-        base.transform_filter("datum.share !== null")
-        .mark_line(
-            color=COVERAGE,
-            strokeWidth=1.5 if is_small else 2,
-            point=False if is_small else alt.OverlayMarkDef(color=COVERAGE, size=25),
-        )
-        .encode(x="middle:Q", y=share_axis)
-    )
+    marks = {"strokeWidth": 1.5} if is_small else {"strokeWidth": 2, "point": {"color": COVERAGE, "size": 25}}
+    lines = base.transform_filter("datum.share !== null").mark_line(color=COVERAGE, **marks)
+    curve = lines.encode(x="middle:Q", y=share_axis)
     layers = alt.layer(alt.layer(*bars), curve).resolve_scale(y="independent")
     return layers.properties(width=width, height=height, title=title)
 
@@ -337,14 +306,10 @@ def _step_scores(corpus: CorpusView, tau: float) -> Any:
         {"score": end, "share": n / sum(counts), "label": "negative" if end <= tau else "positive"}
         for end, n in zip(ends, counts, strict=True)
     ]
+    bars = alt.Chart(alt.InlineData(values=rows)).mark_bar(size=20)
     colours = alt.Scale(domain=["positive", "negative"], range=[KEPT, NEGATIVE])
-    return (
-        alt.Chart(alt.InlineData(values=rows))
-        .mark_bar(size=20)
-        .encode(
-            x=alt.X("score:Q", title=f"{name} of a step (bins of a sixteenth, named by their upper end)"),
-            y=alt.Y("share:Q", title="share of steps", axis=alt.Axis(format="%")),
-            color=alt.Color("label:N", title=None, scale=colours),
-        )
-        .properties(width=480, height=260, title=f"{name}s of {sum(counts):,} steps")
-    )
+    return bars.encode(
+        x=alt.X("score:Q", title=f"{name} of a step (bins of a sixteenth, named by their upper end)"),
+        y=alt.Y("share:Q", title="share of steps", axis=alt.Axis(format="%")),
+        color=alt.Color("label:N", title=None, scale=colours),
+    ).properties(width=480, height=260, title=f"{name}s of {sum(counts):,} steps")

@@ -66,12 +66,7 @@ def report(
 ) -> ReportResult:
     """Write one HTML page that shows a corpus, its selection, case studies and runs; it needs no network.
 
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes; may be empty where there are runs.
-    config, options
-        See `ReportConfig`.
+    ``paths``: whatever `mprm.open_corpus` takes; may be empty where there are runs.
     """
     # here and not above: the command line needs the options alone
     from mprm.data import charts, images, output
