@@ -41,13 +41,10 @@ METHODS = {
     "first": "first candidate",
     "oracle": "oracle (pass@N)",
 }
-BASELINES = ("majority_vote", "random", "first")
-"""What the PRM's choice is compared with, question by question."""
+BASELINES = ("majority_vote", "random", "first")  # what the PRM's choice is compared with, question by question
 Subsets = Literal["all", "first"]
-Column = tuple[str, int]
-"""A method, or an aggregate for the PRM's choice by it; and N."""
-TIE = 1e-9
-"""Sums of weights that differ by less, relatively, are equal: the order of adding must not decide."""
+Column = tuple[str, int]  # a method, or an aggregate for the PRM's choice by it; and N
+TIE = 1e-9  # sums of weights that differ by less, relatively, are equal: the order of adding must not decide
 
 
 def aggregate(step_scores: Sequence[float | None], how: str = "mean") -> float:

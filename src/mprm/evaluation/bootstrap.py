@@ -16,8 +16,7 @@ from mprm.evaluation import metrics
 from mprm.evaluation.metrics import BINS, BoolArray, FloatArray, IntArray, StepTable, Thresholds
 from mprm.evaluation.scores import ScoredSolution
 
-Key = tuple[str | None, str]
-"""(source, metric); the source is None for all sources together."""
+Key = tuple[str | None, str]  # (source, metric); the source is None for all sources together
 METRICS = {
     "overall": "overall: per-source macro-F1, weighted by steps",
     "macro_f1": "macro-F1, all steps pooled",
@@ -36,8 +35,7 @@ METRICS = {
 }
 """Names and what they mean; for one source there is no ``overall``."""
 LEVEL = 0.95
-MAX_WEIGHTS = 2_000_000
-"""Weights held at once, so that memory does not grow with the draws."""
+MAX_WEIGHTS = 2_000_000  # weights held at once, so that memory does not grow with the draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,23 +299,22 @@ def permutation_test(
     n_problems = model.n_problems
     is_exact = n_problems < 63 and 2**n_problems <= draws
     n = 2**n_problems if is_exact else draws
-    observed = abs(_swapped_difference(model, baseline, np.zeros((1, n_problems)))[0])
+    own, other = (c.by_source(c.steps, np.ones((1, n_problems))) for c in (model, baseline))
+
+    def apart(is_swapped_D_P: FloatArray) -> FloatArray:
+        moved = model.by_source(baseline.steps - model.steps, is_swapped_D_P)
+        return np.abs(metrics.overall_f1(own + moved) - metrics.overall_f1(other - moved))
+
+    least = apart(np.zeros((1, n_problems)))[0] - metrics.TOLERANCE
     rng = np.random.default_rng(seed)
     n_as_large = 0
     at_once = max(1, MAX_WEIGHTS // n_problems)
     for start in range(0, n, at_once):
-        stop = min(start + at_once, n)
+        numbers = np.arange(start, min(start + at_once, n))
         if is_exact:
-            is_swapped = np.arange(start, stop)[:, None] >> np.arange(n_problems) & 1
+            is_swapped = numbers[:, None] >> np.arange(n_problems) & 1
         else:
-            is_swapped = rng.integers(2, size=(stop - start, n_problems))
-        apart = np.abs(_swapped_difference(model, baseline, is_swapped.astype(np.float64)))
-        n_as_large += int((apart >= observed - metrics.TOLERANCE).sum())
+            is_swapped = rng.integers(2, size=(len(numbers), n_problems))
+        n_as_large += int((apart(is_swapped.astype(np.float64)) >= least).sum())
     # the observed assignment is one more when they are random, and among them when all are tried
     return (n_as_large / n if is_exact else (n_as_large + 1) / (n + 1)), n, is_exact
-
-
-def _swapped_difference(model: UnitCounts, baseline: UnitCounts, is_swapped_D_P: FloatArray) -> FloatArray:
-    moved = model.by_source(baseline.steps - model.steps, is_swapped_D_P)
-    own, other = (c.by_source(c.steps, np.ones((1, c.n_problems))) for c in (model, baseline))
-    return metrics.overall_f1(own + moved) - metrics.overall_f1(other - moved)

@@ -25,6 +25,7 @@ from mprm.evaluation.scores import (
     ScoredSolutions,
     ScoringConfig,
     check_same_steps,
+    evaluation,
     read_scores,
     scored_solutions,
     without_scores,
@@ -44,10 +45,8 @@ SHORT_NAMES = {
     "prmscore": "PRMScore",
 }
 """Of metrics in a table's head; of one source all but the first."""
-QUESTIONS_AT_ONCE = 256
-"""Questions scored between two saves; a benchmark has few solutions of each."""
-MAX_SOURCES, MAX_WARNINGS = 12, 4
-"""What the summary lists at most."""
+QUESTIONS_AT_ONCE = 256  # questions scored between two saves; a benchmark has few solutions of each
+MAX_SOURCES, MAX_WARNINGS = 12, 4  # what the summary lists at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +60,13 @@ class EvaluateConfig(ScoringConfig):
     tau: Tau = 0.0
     threshold: Annotated[
         Threshold,
-        Option(
+        evaluation(
             "Lowest score of a correct step: chosen on held-out problems, on the reported data, or fixed.",
             "held-out|test|NUMBER",
-            "evaluation",
         ),
     ] = "held-out"
-    folds: Annotated[int, Option("Folds of problems, for held-out thresholds.", "N", "evaluation", at_least=2)] = 5
-    draws: Annotated[int, Option("Bootstrap draws; 0 = no intervals.", "N", "evaluation", at_least=0)] = 1000
+    folds: Annotated[int, evaluation("Folds of problems, for held-out thresholds.", "N", at_least=2)] = 5
+    draws: Annotated[int, evaluation("Bootstrap draws; 0 = no intervals.", "N", at_least=0)] = 1000
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -240,7 +238,7 @@ def evaluate(
             name = f"{saved.model} ({n_before + 1})" if n_before else saved.model
             choice = {"folds": config.folds, "draws": config.draws, "seed": config.seed}
             models.append(model_result(saved.solutions, config.threshold, name=name, **choice))
-        evaluation = Evaluation(
+        result = Evaluation(
             config=config,
             files=files,
             # notes on scores files say nothing new beside the benchmark that they are the scores of
@@ -251,16 +249,16 @@ def evaluate(
             ),
         )
         if config.out is not None:
-            numbers = evaluation.to_json()
+            numbers = result.to_json()
             config.write_results(
                 numbers,
-                "# Evaluation\n\n" + "\n".join(table.markdown() for table in evaluation.tables()),
+                "# Evaluation\n\n" + "\n".join(table.markdown() for table in result.tables()),
                 command="evaluate",
-                config={**numbers["config"], "models": [m.name for m in evaluation.models], **_model_info(config)},
+                config={**numbers["config"], "models": [m.name for m in models], **_model_info(config)},
                 inputs=numbers["benchmark"],
                 sources=numbers["models"][0]["source_counts"],
             )
-    return evaluation
+    return result
 
 
 def _scored(

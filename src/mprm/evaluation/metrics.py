@@ -1,8 +1,7 @@
 """The steps of a benchmark as arrays, the metrics made of them, and the thresholds that predictions need.
 
-F1, accuracy and calibration of steps; AUC and average precision; first-error accuracy, ProcessBench's F1 and
-PRMBench's PRMScore. All are computed for any number of bootstrap draws at once. A threshold is chosen on other
-problems than it is reported on.
+Metrics are computed for any number of bootstrap draws at once. A threshold is chosen on other problems than it is
+reported on.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Threshold = Literal["held-out", "test"] | float
-BINS = 15
-"""Bins of the calibration error, of equal width."""
+BINS = 15  # bins of the calibration error, of equal width
 MAX_CANDIDATES = 1000
 HEADLINES = {
     "visualprocessbench": ("VisualProcessBench", "overall"),
@@ -32,8 +30,7 @@ HEADLINES = {
     "vlrmbench": ("VLRMBench", "overall"),
 }
 """Name of each benchmark, and the metric that its authors report."""
-TOLERANCE = 1e-12
-"""Values that differ by less are equal: their sums were only rounded differently."""
+TOLERANCE = 1e-12  # values that differ by less are equal: their sums were only rounded differently
 FEWER_FOLDS = "take fewer folds, or a fixed threshold (--threshold 0.5)"
 
 
@@ -141,11 +138,11 @@ def f1_by_class(counts: FloatArray) -> tuple[FloatArray, FloatArray]:
     """F1 of the correct and of the incorrect class of `hit_counts`; 0 where none is, or is predicted to be, in it."""
     n_error, n_true_error, n_correct, n_true_correct = np.moveaxis(counts, -1, 0)
     n_wrong = n_error - n_true_error + n_correct - n_true_correct
-
-    def f1(hits: FloatArray) -> FloatArray:
-        return np.divide(2 * hits, 2 * hits + n_wrong, out=np.zeros(np.shape(hits)), where=hits + n_wrong > 0)
-
-    return f1(n_true_correct), f1(n_true_error)
+    correct, error = (
+        np.divide(2 * hits, 2 * hits + n_wrong, out=np.zeros(np.shape(hits)), where=hits + n_wrong > 0)
+        for hits in (n_true_correct, n_true_error)
+    )
+    return correct, error
 
 
 def macro_f1(counts: FloatArray) -> FloatArray:
@@ -260,7 +257,7 @@ class HitRanges(NamedTuple):
     up_to: FloatArray
 
     def only(self, is_kept: BoolArray) -> HitRanges:
-        return HitRanges(*(column[is_kept] for column in self))
+        return HitRanges(self.solution[is_kept], self.is_error[is_kept], self.above[is_kept], self.up_to[is_kept])
 
 
 def step_ranges(table: StepTable) -> HitRanges:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -45,6 +45,7 @@ from mprm.evaluation.scores import (
     ScoredSolution,
     ScoredSolutions,
     ScoringConfig,
+    evaluation,
     hash_chain,
     read_lines,
     scored_solutions,
@@ -52,8 +53,7 @@ from mprm.evaluation.scores import (
 )
 from mprm.progress import Progress, silent
 
-FIGURES = ("best_of_n.svg", "best_of_n.png")
-"""Written where Altair is installed."""
+FIGURES = ("best_of_n.svg", "best_of_n.png")  # written where Altair is installed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,17 +61,11 @@ class RerankConfig(ScoringConfig):
     """Choose the best of N candidates by the scores of their steps, and measure what the choice is worth."""
 
     scores: Annotated[str | None, Option("Saved step scores, instead of a model.", "FILE", "input")] = None
-    aggregate: Annotated[AggregateName, Option("Aggregate of step scores; the paper: mean.", None, "evaluation")] = (
-        "mean"
-    )
-    n: Annotated[tuple[int, ...], Option("Values of N; default: powers of two.", "N", "evaluation", at_least=1)] = ()
-    subsets: Annotated[Subsets, Option("All subsets of N candidates, or the first N.", None, "evaluation")] = "all"
-    draws: Annotated[
-        int, Option("Bootstrap draws, and maximum of subsets for a vote.", "N", "evaluation", at_least=1)
-    ] = 1000
-    check_timeout_s: Annotated[
-        float, Option("Time limit of checking an answer.", "SECONDS", "evaluation", above=0)
-    ] = 5.0
+    aggregate: Annotated[AggregateName, evaluation("Aggregate of step scores; the paper: mean.")] = "mean"
+    n: Annotated[tuple[int, ...], evaluation("Values of N; default: powers of two.", "N", at_least=1)] = ()
+    subsets: Annotated[Subsets, evaluation("All subsets of N candidates, or the first N.")] = "all"
+    draws: Annotated[int, evaluation("Bootstrap draws, and maximum of subsets for a vote.", "N", at_least=1)] = 1000
+    check_timeout_s: Annotated[float, evaluation("Time limit of checking an answer.", "SECONDS", above=0)] = 5.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -154,9 +148,9 @@ class Reranking:
     def notes(self) -> list[str]:
         config, largest, accuracy = self.config, max(self.ns), self.best_of_n.total.accuracy
         over = {"all": "expectation over all subsets of N candidates", "first": "the first N candidates"}
+        every = counted(self.n_candidates, "candidate")
         notes = [
-            f"Model: {printable(self.model)}. {counted(len(self.chosen), 'question')},"
-            f" {counted(self.n_candidates, 'candidate')}.",
+            f"Model: {printable(self.model)}. {counted(len(self.chosen), 'question')}, {every}.",
             f"In brackets: 95% bootstrap interval over questions ({config.draws:,} draws, seed {config.seed}).",
             f"At each N: {over[config.subsets]}.",
         ]
@@ -174,9 +168,7 @@ class Reranking:
         if n := self.n_unscored_steps:
             notes.append(f"{n:,} steps have no score, cut off by truncation or nan of the model: they are left out.")
         if n := self.n_unscored_candidates:
-            notes.append(
-                f"{n:,} of {self.n_candidates:,} candidates have no scored step: they rank below the others."
-            )
+            notes.append(f"{n:,} of {every} have no scored step: they rank below the others.")
         return notes
 
     def chart(self) -> Chart:
@@ -277,9 +269,8 @@ def _step_scores(
     elif config.model is not None:
         for entry in sets if isinstance(config.model, str) else ():
             image_files(entry.question, config.image_root)  # none may be missing when hours are scored
-        out = None if config.out is None else config.path(SCORES)
-        model = config.load_model()
-        scored = score_candidates(sets, model, out=out, force=config.force, inputs=inputs, progress=progress)
+        output = {"out": None if config.out is None else config.path(SCORES), "force": config.force, "inputs": inputs}
+        scored = score_candidates(sets, config.load_model(), progress=progress, **output)
     else:
         pairs = [pair for entry in sets for pair in zip(entry.solutions, entry.candidates, strict=True)]
         if any(candidate.step_scores is None for _, candidate in pairs):
@@ -296,18 +287,11 @@ def _step_scores(
 
 
 def score_candidates(
-    sets: Sequence[CandidateSet],
-    scorer: StepScorer,
-    *,
-    out: str | None = None,
-    force: bool = False,
-    inputs: Sequence[Mapping[str, Any]] = (),
-    progress: Progress = silent,
+    sets: Sequence[CandidateSet], scorer: StepScorer, *, progress: Progress = silent, **output: Any
 ) -> ScoredSolutions:
-    """The candidates of all questions with the model's scores; saved to ``out`` as `scored_solutions` does."""
+    """The candidates of all questions with the model's scores; ``output``: see `scored_solutions`."""
     solutions = [solution for entry in sets for solution in entry.solutions]
-    options: dict[str, Any] = {"out": out, "force": force, "inputs": inputs, "progress": progress}
-    with scored_solutions(solutions, scorer, command="rerank", **options) as scored:
+    with scored_solutions(solutions, scorer, command="rerank", progress=progress, **output) as scored:
         return scored
 
 
@@ -322,13 +306,12 @@ def read_candidate_scores(path: str | Path, sets: Sequence[CandidateSet]) -> Sco
             )
     lines: list[ScoredSolution] = []
     missing: dict[str, None] = {}
-    for entry in sets:
-        for solution in entry.solutions:
-            match = saved.get((solution.source, solution.id, hash_chain(solution.chain)))
-            if match is not None and len(match.scores) == len(solution.steps):
-                lines.append(match)
-            else:
-                missing[entry.location] = None
+    for location, solution in [(entry.location, solution) for entry in sets for solution in entry.solutions]:
+        match = saved.get((solution.source, solution.id, hash_chain(solution.chain)))
+        if match is not None and len(match.scores) == len(solution.steps):
+            lines.append(match)
+        else:
+            missing[location] = None
     if missing:
         raise DataError(
             f"{path}: holds no scores for {len(missing):,} of {len(sets):,} questions, the first at"

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -31,6 +32,7 @@ SCORES = "scores.jsonl"
 RESULTS = ("metrics.json", "metrics.json" + MANIFEST_SUFFIX, "metrics.md")
 NOT_RECORDED = {"model", "scores", "device", "dtype", "batch_tokens", "out", "force"}
 """Options that metrics.json leaves out: they change no number."""
+evaluation = partial(Option, group="evaluation")
 Scores = tuple[float | None, ...]
 """Probability that each step is correct; None for a step without a score, as truncation leaves it."""
 

@@ -49,8 +49,7 @@ MAX_UNIQUE = 200_000
 """Distinct label counts; with more, the page would be slow to open, and shows one selection alone."""
 MAX_ORDERED = 1_000_000
 """Rollouts; with more, the page holds no random order, and keeps a share of each tied label count."""
-N_BINS = 30
-"""Of a histogram; of a count, such as steps, at most so many."""
+N_BINS = 30  # of a histogram; of a count, such as steps, at most so many
 N_SCORE_BINS = 17
 """Of step scores: 0, (0, 1/16], (1/16, 2/16] …; with 16 continuations a step, a bin is one number of successes."""
 
@@ -82,9 +81,7 @@ class UniqueCounts:
     def is_binary(self) -> bool:
         """Whether every score is 0 or 1 without a number of continuations: labels of people, say, not Monte Carlo."""
         rows = self.unique
-        return not (
-            rows["n_mc"].any() or (rows["sum_pos"] != rows["n_pos"]).any() or (rows["sum_all"] != rows["n_pos"]).any()
-        )
+        return not rows["n_mc"].any() and all((rows[name] == rows["n_pos"]).all() for name in ("sum_pos", "sum_all"))
 
     def ranked(self, strategy: StrategyName, *, alpha: float) -> IntArray:
         """Shape (N,): indices into `inverse`, the best rollout first."""
@@ -116,10 +113,8 @@ def packed_counts(sources: Sequence[UniqueCounts]) -> dict[str, Any] | None:
     n_unique = [len(source.unique) for source in sources]
     if sum(n_unique) > MAX_UNIQUE:
         return None
-    columns = {
-        name: np.concatenate([source.unique[name] for source in sources])
-        for name in ("n_steps", "n_pos", "sum_pos", "sum_all")
-    }
+    names = ("n_steps", "n_pos", "sum_pos", "sum_all")
+    columns = {name: np.concatenate([source.unique[name] for source in sources]) for name in names}
     columns["first_error"] = np.concatenate([source.first_error for source in sources]).astype(np.uint32)
     columns["n_rollouts"] = np.concatenate([source.n_rollouts for source in sources]).astype(np.uint32)
     order = np.concatenate([source.inverse for source in sources]).astype(np.uint32)
@@ -349,27 +344,19 @@ def _view(corpus: Corpus, config: ReportConfig, progress: Progress) -> CorpusVie
     statistics = statistics_by_source(counts, alpha=config.alpha)
     present = [number for number, name in enumerate(counts.sources) if statistics[name].n_rollouts]
     if not present:
-        raise DataError(
-            f"there is nothing to report on: {len(dropped)} records were read and none is usable; mprm check says why"
-        )
+        raise DataError(f"of {len(dropped)} records none is usable: nothing to report on; mprm check says why")
     unique = [unique_counts(counts, number, seed=config.seed) for number in present]
     n_keep_of = partial(SelectConfig(rho=(config.rho,)).n_keep, config.rho)
     n_keep = [n_keep_of(source.source, len(source.inverse)) for source in unique]
     first = keep_top(counts, "bis", n_keep_of, alpha=config.alpha, seed=config.seed)
-    warnings = label_warnings(
-        counts,
-        statistics,
-        kept=first.mask,
-        subset=statistics_by_source(counts, alpha=config.alpha, is_kept=first.mask),
-        n_by_ties=first.n_by_ties,
-    )
-    cases = [
-        case
-        for source, n in zip(unique, n_keep, strict=True)
-        for case in choose_cases(source, alpha=config.alpha, n_keep=n, n_each=config.cases)
-    ]
-    step_scores, read_cases = read_scores_and_cases(counts, engine, cases, origin=corpus.origin, progress=progress)
-    kept = [source.n_kept("bis", alpha=config.alpha, n_keep=n) for source, n in zip(unique, n_keep, strict=True)]
+    subset = statistics_by_source(counts, alpha=config.alpha, is_kept=first.mask)
+    warnings = label_warnings(counts, statistics, kept=first.mask, subset=subset, n_by_ties=first.n_by_ties)
+    cases: list[Case] = []
+    kept = []
+    for source, n in zip(unique, n_keep, strict=True):
+        cases += choose_cases(source, alpha=config.alpha, n_keep=n, n_each=config.cases)
+        kept.append(source.n_kept("bis", alpha=config.alpha, n_keep=n))
+    step_scores, cases = read_scores_and_cases(counts, engine, cases, origin=corpus.origin, progress=progress)
     return CorpusView(
         inputs=corpus.manifest_entries(InputHashes(corpus.files, engine)),
         statistics={source.source: statistics[source.source] for source in unique},
@@ -377,7 +364,7 @@ def _view(corpus: Corpus, config: ReportConfig, progress: Progress) -> CorpusVie
         histograms=tuple(histograms(unique, kept, alpha=config.alpha)),
         levels={s.source: mc_level(statistics[s.source].mean_mc, is_binary=s.is_binary) for s in unique},
         step_scores=step_scores[present],
-        cases=read_cases,
+        cases=cases,
         n_dropped=len(dropped),
         warnings=warnings,
     )

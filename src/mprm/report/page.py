@@ -36,12 +36,9 @@ SCRIPTS = ("keep.js", "charts.js", "math.js", "page.js")
 LIMITS = {"paths": 3, "images": 2, "question": 1500, "steps": 24, "step": 700, "summands": 10}
 """Input files that the page names; of a case, images, characters of the question, steps, characters of a step, and
 scores written out in a sum. The rest is counted."""
-IMAGE_SIDE = 360
-"""Pixels of an image's longer side, at most."""
-MAX_IMAGE_BYTES = 1_800_000
-"""Of all images together, before base64: the page stays below 5 MB."""
-RELIABILITIES = ((0.25, "faint"), (0.75, "fair"), (1.0, "firm"))
-"""Largest score and CSS class of a positive step."""
+IMAGE_SIDE = 360  # pixels of an image's longer side, at most
+MAX_IMAGE_BYTES = 1_800_000  # of all images together, before base64: the page stays below 5 MB
+RELIABILITIES = ((0.25, "faint"), (0.75, "fair"), (1.0, "firm"))  # largest score and CSS class of a positive step
 ALL, KEPT, COVERAGE, NEGATIVE = "#b9ddf3", "#0072b2", "#c04e00", "#d55e00"
 SUFFIXES = ("svg", "png", "pdf")
 COLUMNS = 4
@@ -77,8 +74,8 @@ def render(template: str, **context: Any) -> str:
 
 @cache
 def _environment() -> Environment:
-    options = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=FunctionLoader(_part), finalize=_printable, **options)
+    flags: dict[str, Any] = dict.fromkeys(("autoescape", "trim_blocks", "lstrip_blocks"), True)
+    environment = Environment(loader=FunctionLoader(_part), undefined=StrictUndefined, finalize=_printable, **flags)
     environment.filters |= {"at_most": at_most, "csp_hash": csp_hash}
     environment.tests["best"] = lambda cell: isinstance(cell, Best)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}

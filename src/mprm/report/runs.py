@@ -25,8 +25,7 @@ from mprm.models.checkpoint import checkpoints
 from mprm.report.page import Best
 
 LOSS_POINTS = 100
-ALL_DATA = "all"
-"""The strategy of a run that was given no subset."""
+ALL_DATA = "all"  # the strategy of a run that was given no subset
 NOT_COMPARED = frozenset(
     (
         *("out", "seed", "strategy", "rho", "select_seed", "rollouts_xxh3_128", "base_fingerprint"),
@@ -35,8 +34,7 @@ NOT_COMPARED = frozenset(
     )
 )
 """Training options that do not make two runs different: seeds, training data, paths, and what changes no result."""
-AUC = "\0AUC"
-"""Key of the AUC among values by source; no source is called so."""
+AUC = "\0AUC"  # key of the AUC among values by source; no source is called so
 HEADLINES = {
     "overall": ("overall F1", "macro-F1 by source; overall, their mean weighted by steps"),
     "processbench_f1": ("ProcessBench F1", "by source, and their mean"),
@@ -44,8 +42,7 @@ HEADLINES = {
 }
 """Name of each headline metric, and what the table's columns are."""
 Decoded = TypeVar("Decoded")
-Values = Mapping[str | None, float | None]
-"""A metric by source, and that of all under None."""
+Values = Mapping[str | None, float | None]  # a metric by source, and that of all under None
 
 
 # What is read of the files that runs leave; fields that no chart or table needs are not declared
@@ -85,8 +82,7 @@ class TrainedOn:
         return "all data" if self.strategy == ALL_DATA else f"{self.strategy} {100 * self.rho:g}%"
 
 
-UNKNOWN = TrainedOn(strategy="", rho=2.0)
-"""Of a model whose configuration is not known; sorted before all data."""
+UNKNOWN = TrainedOn(strategy="", rho=2.0)  # of a model whose configuration is not known; sorted before all data
 
 
 class _Input(Struct, frozen=True):
@@ -445,8 +441,7 @@ def _calibration_charts(evaluations: Sequence[EvaluationRun]) -> list[Chart]:
     return [chart] if series else []
 
 
-ModelRow = tuple[str, TrainedOn, Values]
-"""A model's name, what it was trained on, and its F1."""
+ModelRow = tuple[str, TrainedOn, Values]  # a model's name, what it was trained on, and its F1
 
 
 def _training_tables(training: Sequence[TrainingRun], groups: dict[str, list[TrainingRun]]) -> list[Table]:
