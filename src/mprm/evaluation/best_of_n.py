@@ -48,10 +48,7 @@ TIE = 1e-9  # sums of weights that differ by less, relatively, are equal: the or
 
 
 def aggregate(step_scores: Sequence[float | None], how: str = "mean") -> float:
-    """Score of a candidate, in [0, 1]; higher is better. nan without any scored step: it ranks below all others.
-
-    Steps without a score (None or nan) are left out: ``last`` is the last step that has one.
-    """
+    """Score of a candidate, in [0, 1]; steps without one (None or nan) are left out; nan where no step has one."""
     if how not in AGGREGATES:
         raise ConfigError(f"unknown aggregate {how!r}; expected one of {', '.join(AGGREGATES)}")
     scores = np.asarray(step_scores, dtype=np.float64)
@@ -191,8 +188,7 @@ def best_of_n(
         weights = np.ones(m) if method == "majority_vote" else np.nan_to_num(question.scores_M[aggregate][:m])
         return expected_vote(question.answers_M[:m], weights, correct_M, masks(m, n))
 
-    lower = np.empty((len(questions), len(columns)))
-    upper = np.empty_like(lower)
+    lower, upper = np.empty((2, len(questions), len(columns)))
     with progress("best of N", len(questions)) as advance:
         for index, question in enumerate(questions):
             lower[index] = upper[index] = [accuracy(question, question.is_correct_M, *column) for column in columns]

@@ -60,10 +60,9 @@ def estimate(value: float, distribution: FloatArray | None) -> Estimate:
 
 
 def resampled_weights(n: int, *, draws: int, seed: int, n_values: int = 0) -> Iterator[FloatArray]:
-    """How often each sample with replacement holds each of n, shape (D, n); some draws at a time.
+    """How often each sample with replacement holds each of n, shape (D, n); some draws at a time, paired by seed.
 
-    The same seed makes the same draws, whatever for: those of two models are paired. ``n_values``: numbers that each
-    draw will take in memory, where they are more than n.
+    ``n_values``: numbers that each draw will take in memory, where they are more than n.
     """
     rng = np.random.default_rng(seed)
     at_once = max(1, MAX_WEIGHTS // max(n, n_values))

@@ -110,12 +110,12 @@ class Evaluation:
     @property
     def threshold(self) -> str:
         """How thresholds were chosen, in words that go with every number."""
-        config = self.config
-        if config.threshold == "held-out":
-            return f"Threshold held out: chosen on the other {config.folds - 1} of {config.folds} folds of problems"
-        if config.threshold == "test":
+        threshold, folds = self.config.threshold, self.config.folds
+        if threshold == "held-out":
+            return f"Threshold held out: chosen on the other {folds - 1} of {folds} folds of problems"
+        if threshold == "test":
             return "Threshold CHOSEN ON THE REPORTED DATA ITSELF: optimistic, not comparable with held-out numbers"
-        return f"Threshold fixed at {config.threshold}"
+        return f"Threshold fixed at {threshold}"
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``metrics.json``; undefined values are None."""
@@ -232,21 +232,18 @@ def evaluate(
                 check_same_steps(expected, saved)
         if benchmark is not None and config.model is not None:
             scored.append(stack.enter_context(_scored(benchmark, config, progress)))
-        models = []
+        sampling, models = {"draws": config.draws, "seed": config.seed}, []
         for index, saved in enumerate(scored):
             n_before = [other.model for other in scored[:index]].count(saved.model)
             name = f"{saved.model} ({n_before + 1})" if n_before else saved.model
-            choice = {"folds": config.folds, "draws": config.draws, "seed": config.seed}
-            models.append(model_result(saved.solutions, config.threshold, name=name, **choice))
+            models.append(model_result(saved.solutions, config.threshold, folds=config.folds, name=name, **sampling))
         result = Evaluation(
             config=config,
             files=files,
             # notes on scores files say nothing new beside the benchmark that they are the scores of
             notes=benchmark.notes if benchmark else tuple(note for saved in scored for note in saved.notes),
             models=tuple(models),
-            comparisons=tuple(
-                compare(model, models[0], draws=config.draws, seed=config.seed) for model in models[1:]
-            ),
+            comparisons=tuple(compare(model, models[0], **sampling) for model in models[1:]),
         )
         if config.out is not None:
             numbers = result.to_json()
@@ -325,10 +322,8 @@ def _warnings(model: ModelResult) -> list[str]:
             warnings.append(f"{source}*: no step counts; it has no weight in the overall value")
         elif not (counts.n_correct and counts.n_error):
             kind = "correct" if counts.n_correct else "incorrect"
-            warnings.append(
-                f"{source}*: every step is labelled {kind}; the F1 of the other class counts as 0,"
-                " and AUC and average precision are undefined"
-            )
+            effect = "the F1 of the other class counts as 0, and AUC and average precision are undefined"
+            warnings.append(f"{source}*: every step is labelled {kind}; {effect}")
     total = step_counts(model.table)
     if n := total.n_unscored:
         reason = "cut off by truncation or not a number (nan)"
@@ -346,11 +341,9 @@ def _comparison_table(pair: Comparison, threshold: str, metrics: Sequence[str]) 
         rows.append([METRICS[metric], value, _interval(difference.estimate), _number(difference.p_value)])
     notes = [f"{threshold}."]
     if pair.permutation_p is not None:
-        how = "all" if pair.is_exact else "random"
-        notes.append(
-            f"Overall value, test by swapping the models' predictions problem by problem:"
-            f" p = {pair.permutation_p:.4f} ({pair.n_permutations:,} {how} permutations)."
-        )
+        test = "Overall value, test by swapping the models' predictions problem by problem"
+        n_swaps = f"{pair.n_permutations:,} {'all' if pair.is_exact else 'random'} permutations"
+        notes.append(f"{test}: p = {pair.permutation_p:.4f} ({n_swaps}).")
     if pair.n_left_out:
         notes.append(f"{pair.n_left_out:,} labelled steps that only one of them scored are left out.")
     heads = ["metric", "difference", "95% interval", "p"]

@@ -20,7 +20,7 @@ from mprm.answers.extract import final_answer
 from mprm.answers.grade import GradedAnswer
 from mprm.config import Option, takes
 from mprm.data.candidates import read_candidates
-from mprm.data.charts import Chart, can_draw, line_figure, save_figure
+from mprm.data.charts import can_draw, line_figure, save_figure
 from mprm.data.images import image_files
 from mprm.data.output import Table, atomic_write, check_not_inputs, hash_file, markdown_text, printable
 from mprm.data.questions import extracted_golds
@@ -171,9 +171,6 @@ class Reranking:
             notes.append(f"{n:,} of {every} have no scored step: they rank below the others.")
         return notes
 
-    def chart(self) -> Chart:
-        return best_of_n_chart("best_of_n", f"Best of N: {self.model}", self.best_of_n.total.accuracy)
-
 
 def _points(estimate: AccuracyEstimate, sign: str) -> str:
     """In percent, or with a sign, in points."""
@@ -238,9 +235,8 @@ def _check_outputs(config: RerankConfig, inputs: list[str]) -> None:
     if config.model is not None:
         check_not_inputs(inputs, [saved])
         if saved.exists() and not config.force:
-            raise OutputExistsError(
-                f"{saved} holds scores already; use them with --scores {saved}, or score again with --force"
-            )
+            remedy = f"use them with --scores {saved}, or score again with --force"
+            raise OutputExistsError(f"{saved} holds scores already; {remedy}")
     config.check_outputs(["chosen.jsonl", *FIGURES], inputs)
 
 
@@ -254,10 +250,8 @@ def _values_of_n(sets: Sequence[CandidateSet], given: tuple[int, ...]) -> tuple[
     fewest = min(sets, key=lambda entry: len(entry.candidates))
     n_fewest = len(fewest.candidates)
     if given and max(given) > n_fewest:
-        raise ConfigError(
-            f"N = {max(given)} needs as many candidates of every question; {fewest.location} has {n_fewest}."
-            f" Take N up to {n_fewest}, or sample more"
-        )
+        few = f"{fewest.location} has {n_fewest}; take N up to that, or sample more"
+        raise ConfigError(f"N = {max(given)} needs as many candidates of every question; {few}")
     return tuple(sorted(set(given))) or tuple(1 << power for power in range(n_fewest.bit_length()))
 
 
@@ -300,10 +294,8 @@ def read_candidate_scores(path: str | Path, sets: Sequence[CandidateSet]) -> Sco
     saved: dict[tuple[str, str, str], ScoredSolution] = {}
     for where, line in read_lines(path):
         if saved.setdefault((line.source, line.id, line.chain_xxh3), line).scores != line.scores:
-            raise DataError(
-                f"{where}: candidate {line.id!r} of {line.source!r} has other scores on a line before; expected each"
-                " candidate once. Score the candidates again with --model"
-            )
+            line_before = "has other scores on a line before; score the candidates again with --model"
+            raise DataError(f"{where}: candidate {line.id!r} of {line.source!r} {line_before}")
     lines: list[ScoredSolution] = []
     missing: dict[str, None] = {}
     for location, solution in [(entry.location, solution) for entry in sets for solution in entry.solutions]:
@@ -313,10 +305,10 @@ def read_candidate_scores(path: str | Path, sets: Sequence[CandidateSet]) -> Sco
         else:
             missing[location] = None
     if missing:
+        first = next(iter(missing))
         raise DataError(
-            f"{path}: holds no scores for {len(missing):,} of {len(sets):,} questions, the first at"
-            f" {next(iter(missing))}: these are scores of other candidates, or the question, its images or the steps"
-            " were changed since; score the candidates again with --model"
+            f"{path}: holds no scores for {len(missing):,} of {len(sets):,} questions, the first at {first}:"
+            " these are scores of other candidates, or the question, its images or steps changed; score with --model"
         )
     return ScoredSolutions(model=lines[0].model, solutions=tuple(lines))
 
@@ -390,9 +382,10 @@ def _write(reranking: Reranking, sets: Sequence[CandidateSet], inputs: list[dict
     chosen = b"".join(msgspec.json.encode(line) + b"\n" for line in reranking.chosen)
     with atomic_write(config.path("chosen.jsonl")) as temporary:
         temporary.write_bytes(chosen)
+    chart = best_of_n_chart("best_of_n", f"Best of N: {reranking.model}", reranking.best_of_n.total.accuracy)
     for name in figures:
         with atomic_write(config.path(name)) as temporary:
-            save_figure(line_figure(reranking.chart()), temporary, name[-3:])
+            save_figure(line_figure(chart), temporary, name[-3:])
     scores = config.scores or (None if config.model is None else config.path(SCORES))
     picture = f"![Accuracy against N]({FIGURES[0]})\n\n" if figures else ""
     n_candidates = Counter(entry.question.source for entry in sets for _ in entry.candidates)

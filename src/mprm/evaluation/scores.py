@@ -166,12 +166,11 @@ def scored_solutions(
     out: str | None = None,
     force: bool = False,
     at_once: int = 64,
-    command: str = "evaluate",
     config: Mapping[str, Any] | None = None,
-    inputs: Sequence[Mapping[str, Any]] = (),
     progress: Progress = silent,
+    **manifest: Any,
 ) -> Iterator[ScoredSolutions]:
-    """The solutions with the model's scores; written to ``out`` with a manifest of command, config and inputs.
+    """The solutions with the model's scores; written to ``out``, with config and others in its manifest.
 
     With ``out``, ``at_once`` questions are scored at a time and saved in ``OUT.partial`` until the block ends well; a
     run that was stopped continues there, with the same solutions and model (``fingerprint``, or else name) only. All
@@ -181,11 +180,8 @@ def scored_solutions(
 
     model = model or str(getattr(scorer, "name", type(scorer).__name__))
     hashes = [hash_chain(solution.chain) for solution in solutions]
-    run = {
-        "model": model,
-        "model_fingerprint": getattr(scorer, "fingerprint", model),
-        "chains": xxhash.xxh3_128_hexdigest("".join(hashes).encode()),
-    }
+    digest = xxhash.xxh3_128_hexdigest("".join(hashes).encode())
+    run = {"model": model, "model_fingerprint": getattr(scorer, "fingerprint", model), "chains": digest}
     by_question: dict[tuple[Any, ...], list[int]] = {}
     for index, solution in enumerate(solutions):
         by_question.setdefault((solution.question, solution.images), []).append(index)
@@ -209,34 +205,23 @@ def scored_solutions(
                 lines.update(zip(part, scored, strict=True))
         in_order = tuple(lines[index] for index in range(len(solutions)))
         if out is not None:
-            write_scores(out, in_order, command=command, config={**(config or {}), **run}, inputs=inputs)
+            write_scores(out, in_order, config={**(config or {}), **run}, **manifest)
         yield ScoredSolutions(model=model, solutions=in_order)
         if journal is not None:
             journal.remove()
 
 
-def write_scores(
-    path: str,
-    solutions: Sequence[ScoredSolution],
-    *,
-    command: str = "evaluate",
-    config: Mapping[str, Any],
-    inputs: Sequence[Mapping[str, Any]] = (),
-) -> None:
-    """Write the scores and their manifest."""
-    write_with_manifest(
-        path,
-        b"".join(msgspec.json.encode(solution) + b"\n" for solution in solutions),
-        command=command,
-        config=config,
-        inputs=list(inputs),
-        sources=Counter(solution.source for solution in solutions),
-        output={
-            "n_solutions": len(solutions),
-            "n_steps": sum(len(solution.scores) for solution in solutions),
-            "n_unscored": sum(solution.scores.count(None) for solution in solutions),
-        },
-    )
+def write_scores(path: str, solutions: Sequence[ScoredSolution], **manifest: Any) -> None:
+    """Write the scores, and their manifest with a ``config``; ``command`` and ``inputs`` where others made them."""
+    output = {
+        "n_solutions": len(solutions),
+        "n_steps": sum(len(solution.scores) for solution in solutions),
+        "n_unscored": sum(solution.scores.count(None) for solution in solutions),
+    }
+    data = b"".join(msgspec.json.encode(solution) + b"\n" for solution in solutions)
+    sources = Counter(solution.source for solution in solutions)
+    manifest = {"command": "evaluate", "inputs": [], **manifest}
+    write_with_manifest(path, data, sources=sources, output=output, **manifest)
 
 
 def read_scores(path: str | Path) -> ScoredSolutions:
@@ -261,6 +246,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, ScoredSolution]]:
     file = Path(path).expanduser()
     if not file.is_file():
         raise InputNotFoundError(f"{path}: no such file; expected the scores.jsonl of mprm evaluate or mprm rerank")
+    expected = f"expected {', '.join(ScoredSolution.__struct_fields__)}, as mprm evaluate and mprm rerank write them"
     model: str | None = None
     with file.open("rb") as texts:
         for number, text in enumerate(texts, 1):
@@ -270,16 +256,11 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, ScoredSolution]]:
             try:
                 line = msgspec.json.decode(text, type=ScoredSolution)
             except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-                raise DataError(
-                    f"{where}: is no line of a scores file: {error}. Expected the fields"
-                    f" {', '.join(ScoredSolution.__struct_fields__)}, as mprm evaluate and mprm rerank write them"
-                ) from error
+                raise DataError(f"{where}: is no line of a scores file: {error}; {expected}") from error
             model = line.model if model is None else model
             if line.model != model:
-                raise DataError(
-                    f"{where}: the scores are of the model {line.model!r}, those before of {model!r}; expected one"
-                    " model. Keep the scores of each in a file of its own"
-                )
+                models = f"of the model {line.model!r}, those before of {model!r}"
+                raise DataError(f"{where}: the scores are {models}; keep those of each in a file of its own")
             _check_scores(line.scores, len(line.labels or line.scores), where)
             yield where, line
 
@@ -309,10 +290,8 @@ def check_same_steps(first: ScoredSolutions, other: ScoredSolutions) -> None:
         for field in ("id", "source", "problem", "labels", "first_error", "chain_xxh3"):
             value, other_value = getattr(a, field), getattr(b, field)
             if value != other_value:
-                raise DataError(
-                    f"solution {number} has {field} {value!r} in {first.model} and {other_value!r} in {other.model};"
-                    f" {remedy}"
-                )
+                values = f"{value!r} in {first.model} and {other_value!r} in {other.model}"
+                raise DataError(f"solution {number} has {field} {values}; {remedy}")
     if len(first.solutions) != len(other.solutions):
         n, n_other = len(first.solutions), len(other.solutions)
         raise DataError(f"{first.model} has {n:,} solutions and {other.model} {n_other:,}; {remedy}")

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import StrategyName
-from mprm.data.corpus import Corpus, flattened, open_corpus, parse_line
+from mprm.data.corpus import flattened, open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import MANIFEST_SUFFIX, DroppedRecords, InputHashes, check_not_inputs, unchanged
 from mprm.data.records import Chunk, lines_of
@@ -74,8 +74,8 @@ class UniqueCounts:
     @property
     def first_error(self) -> IntArray:
         """Shape (U,): index of the first negative step, from 1; 0 without one."""
-        rows = self.unique
-        return np.where(rows["n_pos"] < rows["n_steps"], rows["n_leading"] + 1, 0).astype(np.int64)
+        has_error = self.unique["n_pos"] < self.unique["n_steps"]
+        return np.where(has_error, self.unique["n_leading"] + 1, 0).astype(np.int64)
 
     @property
     def is_binary(self) -> bool:
@@ -332,39 +332,35 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
     corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
     check_not_inputs([file.path for file in corpus.files], [config.page, config.page + MANIFEST_SUFFIX])
     with unchanged(corpus.files):
-        return _view(corpus, config, progress)
-
-
-def _view(corpus: Corpus, config: ReportConfig, progress: Progress) -> CorpusView:
-    engine = make_engine(config, n_bytes=corpus.n_bytes)
-    dropped = DroppedRecords()
-    on_bad = dropped if config.skip_bad else None
-    corpus = flattened(corpus, on_bad)
-    counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
-    statistics = statistics_by_source(counts, alpha=config.alpha)
-    present = [number for number, name in enumerate(counts.sources) if statistics[name].n_rollouts]
-    if not present:
-        raise DataError(f"of {len(dropped)} records none is usable: nothing to report on; mprm check says why")
-    unique = [unique_counts(counts, number, seed=config.seed) for number in present]
-    n_keep_of = partial(SelectConfig(rho=(config.rho,)).n_keep, config.rho)
-    n_keep = [n_keep_of(source.source, len(source.inverse)) for source in unique]
-    first = keep_top(counts, "bis", n_keep_of, alpha=config.alpha, seed=config.seed)
-    subset = statistics_by_source(counts, alpha=config.alpha, is_kept=first.mask)
-    warnings = label_warnings(counts, statistics, kept=first.mask, subset=subset, n_by_ties=first.n_by_ties)
-    cases: list[Case] = []
-    kept = []
-    for source, n in zip(unique, n_keep, strict=True):
-        cases += choose_cases(source, alpha=config.alpha, n_keep=n, n_each=config.cases)
-        kept.append(source.n_kept("bis", alpha=config.alpha, n_keep=n))
-    step_scores, cases = read_scores_and_cases(counts, engine, cases, origin=corpus.origin, progress=progress)
-    return CorpusView(
-        inputs=corpus.manifest_entries(InputHashes(corpus.files, engine)),
-        statistics={source.source: statistics[source.source] for source in unique},
-        unique=tuple(unique),
-        histograms=tuple(histograms(unique, kept, alpha=config.alpha)),
-        levels={s.source: mc_level(statistics[s.source].mean_mc, is_binary=s.is_binary) for s in unique},
-        step_scores=step_scores[present],
-        cases=cases,
-        n_dropped=len(dropped),
-        warnings=warnings,
-    )
+        engine = make_engine(config, n_bytes=corpus.n_bytes)
+        dropped = DroppedRecords()
+        on_bad = dropped if config.skip_bad else None
+        corpus = flattened(corpus, on_bad)
+        counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+        statistics = statistics_by_source(counts, alpha=config.alpha)
+        present = [number for number, name in enumerate(counts.sources) if statistics[name].n_rollouts]
+        if not present:
+            raise DataError(f"of {len(dropped)} records none is usable: nothing to report on; mprm check says why")
+        unique = [unique_counts(counts, number, seed=config.seed) for number in present]
+        n_keep_of = partial(SelectConfig(rho=(config.rho,)).n_keep, config.rho)
+        n_keep = [n_keep_of(source.source, len(source.inverse)) for source in unique]
+        first = keep_top(counts, "bis", n_keep_of, alpha=config.alpha, seed=config.seed)
+        subset = statistics_by_source(counts, alpha=config.alpha, is_kept=first.mask)
+        warnings = label_warnings(counts, statistics, kept=first.mask, subset=subset, n_by_ties=first.n_by_ties)
+        cases: list[Case] = []
+        kept = []
+        for source, n in zip(unique, n_keep, strict=True):
+            cases += choose_cases(source, alpha=config.alpha, n_keep=n, n_each=config.cases)
+            kept.append(source.n_kept("bis", alpha=config.alpha, n_keep=n))
+        step_scores, cases = read_scores_and_cases(counts, engine, cases, origin=corpus.origin, progress=progress)
+        return CorpusView(
+            inputs=corpus.manifest_entries(InputHashes(corpus.files, engine)),
+            statistics={source.source: statistics[source.source] for source in unique},
+            unique=tuple(unique),
+            histograms=tuple(histograms(unique, kept, alpha=config.alpha)),
+            levels={s.source: mc_level(statistics[s.source].mean_mc, is_binary=s.is_binary) for s in unique},
+            step_scores=step_scores[present],
+            cases=cases,
+            n_dropped=len(dropped),
+            warnings=warnings,
+        )

@@ -7,6 +7,7 @@ import hashlib
 import io
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
@@ -133,9 +134,9 @@ def select_command(paths: Any, config: ReportConfig) -> str:
         words = [str(paths)]
     elif isinstance(paths, list | tuple) and not is_frame(paths):
         words, first = list(map(str, paths)), Path(paths[0])
-        name, is_plain = f"*{first.suffix}", not set("*?[") & set(str(first.parent))
-        if len(words) > LIMITS["paths"] and is_plain and set(map(Path, words)) == set(first.parent.glob(name)):
-            words = [str(first.with_name(name))]
+        glob, is_plain = first.with_name(f"*{first.suffix}"), not set("*?[") & set(str(first.parent))
+        if len(words) > LIMITS["paths"] and is_plain and set(map(Path, words)) == set(first.parent.glob(glob.name)):
+            words = [str(glob)]
     options = ["--format", config.format] if config.format else []
     options += ["--text-only"] * config.text_only + ["--skip-bad"] * config.skip_bad
     return shlex.join(["mprm", "select", *words, *options])
@@ -222,20 +223,15 @@ def write_figures(
     corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig, outputs: Outputs
 ) -> tuple[str, ...]:
     """Write every figure as SVG, PNG and PDF, together with the page where both are local; returns the files."""
-    figures = {
-        f"{(config.figures or '').rstrip('/')}/{name}.{suffix}": (chart, suffix)
-        for name, chart in _figures(corpus, runs, config)
-        for suffix in SUFFIXES
-    }
-    for path in figures:
+    stem = str(config.figures).rstrip("/")
+    charts = {f"{stem}/{name}.{kind}": chart for name, chart in _figures(corpus, runs, config) for kind in SUFFIXES}
+    for path in charts:
         outputs.check(path)
-    for path, (chart, suffix) in figures.items():
-        if is_url(path) or is_url(config.page):
-            with atomic_write(path) as temporary:
-                save_figure(chart, temporary, suffix)
-        else:
-            save_figure(chart, outputs.add(path), suffix)
-    return tuple(figures)
+    for path, chart in charts.items():
+        is_apart = is_url(path) or is_url(config.page)
+        with atomic_write(path) if is_apart else nullcontext(outputs.add(path)) as temporary:
+            save_figure(chart, temporary, path[-3:])
+    return tuple(charts)
 
 
 def _figures(corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig) -> Iterator[tuple[str, Any]]:

@@ -20,7 +20,7 @@ from mprm.errors import DataError, InputNotFoundError
 from mprm.evaluation.best_of_n import BestOfN, best_of_n_chart
 from mprm.evaluation.bootstrap import METRICS, Difference, Estimate
 from mprm.evaluation.metrics import BINS, StepTable, calibration_bin
-from mprm.evaluation.scores import read_scores
+from mprm.evaluation.scores import SCORES, read_scores
 from mprm.models.checkpoint import checkpoints
 from mprm.report.page import Best
 
@@ -207,18 +207,15 @@ class Runs(NamedTuple):
 
 def read_runs(folders: Iterable[str | Path]) -> Runs:
     """Every run in the folders and below them."""
-    runs = Runs([], [], [])
+    runs, expected = Runs([], [], []), "expected one of mprm train, evaluate or rerank"
     files: dict[Path, Path] = {}
     for name in folders:
         folder = Path(name).expanduser()
         if not folder.is_dir():
-            raise InputNotFoundError(f"--runs {name}: no such folder; expected one of mprm train, evaluate or rerank")
+            raise InputNotFoundError(f"--runs {name}: no such folder; {expected}")
         here = sorted(path for kind in ("train.json", "metrics.json") for path in folder.rglob(kind))
         if not here:
-            raise DataError(
-                f"--runs {name}: there is neither train.json nor metrics.json in it or below it;"
-                " expected a folder that mprm train, evaluate or rerank wrote"
-            )
+            raise DataError(f"--runs {name}: there is neither train.json nor metrics.json in or below it; {expected}")
         for path in here:
             files.setdefault(path.resolve(), path)  # a folder may be named beside one above it
     for path in files.values():
@@ -397,8 +394,7 @@ def _mean_point(x: float, values: Sequence[float]) -> Point:
     return Point(x=x, y=sum(values) / len(values), low=min(values), high=max(values))
 
 
-Result = tuple[str, str, TrainedOn, float | None]
-"""A model's settings and sources, what else must be the same to compare it with others, its training data and F1."""
+Result = tuple[str, str, TrainedOn, float | None]  # settings and sources, identity or threshold, training data, F1
 
 
 def _scaling_charts(stem: str, title: str, results: Iterable[Result]) -> Iterator[Chart]:
@@ -424,17 +420,14 @@ def _scaling_charts(stem: str, title: str, results: Iterable[Result]) -> Iterato
 def _calibration_charts(evaluations: Sequence[EvaluationRun]) -> list[Chart]:
     """Share of correct steps against their mean score, for every evaluation that holds its scores."""
     series: dict[str, Series] = {}
-    for run in evaluations:
-        path = run.folder / "scores.jsonl"
-        if not path.is_file():
-            continue
-        scored = read_scores(path)
+    for folder in [run.folder for run in evaluations if (run.folder / SCORES).is_file()]:
+        scored = read_scores(folder / SCORES)
         table = StepTable.of(scored.solutions)
         scores, is_correct = table.scores[table.is_counted], table.labels[table.is_counted] == 1
         bins = calibration_bin(scores)
         n, sums, n_correct = (np.bincount(bins, w, BINS) for w in (np.ones(len(bins)), scores, is_correct))
         points = tuple(Point(x=float(sums[b] / n[b]), y=float(n_correct[b] / n[b])) for b in range(BINS) if n[b])
-        name = scored.model if scored.model not in series else f"{scored.model} ({run.folder})"
+        name = scored.model if scored.model not in series else f"{scored.model} ({folder})"
         series[name] = Series(name=name, points=points)
     title, x, y = "Calibration of step scores", "mean score of the bin", "share of correct steps"
     chart = Chart(name="calibration", title=title, x=x, y=y, series=tuple(series.values()), is_unit=True)
@@ -457,8 +450,7 @@ def _training_tables(training: Sequence[TrainingRun], groups: dict[str, list[Tra
     assumed = [run.folder.name for run in measured if run.trained_on.is_assumed]
     notes = [f"{last} The best of each group is marked.", *_assumed_note(assumed)] if measured else []
     if unmeasured := ", ".join(str(run.folder) for run in training if not run.curve):
-        words = "Not in this table, without a learning curve (mprm train --benchmark writes one)"
-        notes.append(f"{words}: {unmeasured}.")
+        notes.append(f"Not here, without a learning curve (mprm train --benchmark writes one): {unmeasured}.")
     return [_model_table("After training", sources, rows, notes, headline="overall")] if training else []
 
 
@@ -492,14 +484,10 @@ def _model_table(
     title: str, sources: Iterable[str | None], rows: Iterable[ModelRow], notes: Sequence[str], *, headline: str
 ) -> Table:
     """F1 in percent, grouped by how much the models were trained on, as in the paper."""
-
-    def heading(row: ModelRow) -> str:
-        headings = {UNKNOWN.strategy: "", ALL_DATA: "Full data"}
-        return headings.get(row[1].strategy, f"{100 * row[1].rho:g}% subsets")
-
+    headings = {UNKNOWN.strategy: "", ALL_DATA: "Full data"}
     cells: list[tuple[str, ...]] = []
     by_rho = sorted(rows, key=lambda row: (-row[1].rho, row[1].strategy != ALL_DATA))
-    for head, group in groupby(by_rho, key=heading):
+    for head, group in groupby(by_rho, lambda row: headings.get(row[1].strategy, f"{100 * row[1].rho:g}% subsets")):
         cells += [(head,)] if head else []
         cells += best_marked([(name, [f1.get(source) for source in sources]) for name, _, f1 in group])
     names = {None: headline, AUC: "AUC"}
