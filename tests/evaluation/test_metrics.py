@@ -23,6 +23,7 @@ from mprm.evaluation.metrics import (
     macro_f1,
     mean_processbench_f1,
     overall_f1,
+    prmscore,
     rank_steps,
     ranking_metrics,
     step_ranges,
@@ -80,6 +81,11 @@ def test_auc_and_average_precision_worked_by_hand() -> None:
 def test_equal_scores_count_half_in_the_auc() -> None:
     # correct .5 .5, incorrect .5 .1: of 4 pairs 2 are won and 2 tied
     assert metrics_of([scored([1, 1, -1, -1], [0.5, 0.5, 0.5, 0.1])])[None, "auc"] == 3 / 4
+
+
+def test_prmscore_worked_by_hand() -> None:
+    # 1 error step, not found; 3 of 4 correct steps found: F1 2 * 3 / (2 * 3 + 1 + 1) and 0; without errors 6 / 7
+    assert prmscore(np.array([[1.0, 0.0, 4.0, 3.0], [0.0, 0.0, 4.0, 3.0]])).tolist() == pytest.approx([0.375, 6 / 7])
 
 
 def test_calibration_error_worked_by_hand() -> None:

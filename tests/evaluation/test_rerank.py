@@ -321,20 +321,6 @@ def test_saved_scores_out_of_range_are_refused_with_their_line(files: Path, tmp_
         rerank(files, scores=scores)
 
 
-def test_scores_files_of_earlier_versions_are_read(files: Path, tmp_path: Path) -> None:
-    expected = rerank(files, Scorer(), out=tmp_path / "a")
-    # a line for each question, with the hash of all its candidates; these are of version 0.1.0 before its release
-    common = {"id": "7", "model": "likes-good"}
-    hashes = {"sums": "881a92c2b1d62260", "more": "ac131e413bc7bd24"}
-    scores = {"sums": [[0.2, 0.2], [0.2, 0.2], [0.9, 0.9], [None]], "more": [[0.9, 0.9], [0.2], [0.2], []]}
-    lines = [{**common, "source": s, "candidates_xxh3": hashes[s], "scores": scores[s]} for s in ("sums", "more")]
-    old = write_jsonl(tmp_path / "old.jsonl", lines)
-    assert rerank(files, scores=old).to_json() == expected.to_json()
-    lines[1]["candidates_xxh3"] = hashes["sums"]
-    with pytest.raises(DataError, match=r"holds no scores for 1 of 2 questions, the first at .*candidates\.jsonl:2"):
-        rerank(files, scores=write_jsonl(tmp_path / "other.jsonl", lines))
-
-
 def test_scores_of_candidates_and_of_benchmarks_are_not_mixed_up(files: Path, tmp_path: Path) -> None:
     rerank(files, Scorer(), out=tmp_path / "a")
     with pytest.raises(DataError, match=r"scores\.jsonl:1: there are no labels; expected scores of a benchmark"):

@@ -22,7 +22,7 @@ from mprm.data import charts
 from mprm.data.output import Table
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError, OutputExistsError
 from mprm.report import ReportConfig, corpus as report_corpus, page as report_page, report
-from mprm.report.page import Best, csp_hash, render, select_command
+from mprm.report.page import Best, at_most, csp_hash, render, select_command
 from tests.conftest import raw_record, write_jsonl
 
 
@@ -375,6 +375,11 @@ def test_cells_of_tables_are_escaped_and_the_best_is_marked() -> None:
     markup = render("table.html", table=Table(title="<u>", heads=("<s>", "x", "y"), rows=rows, notes=("<em>",)))
     assert not re.search("<(i|b|u|s|em)>", markup)
     assert re.findall("<strong>(.*?)</strong>", markup) == ["1.00", "2.00"]
+
+
+def test_long_text_is_cut_and_says_by_how_much() -> None:
+    assert at_most("a < b", 3) == "a < … (2 more characters)"
+    assert at_most("a < b", 5) == "a < b"
 
 
 def test_the_hash_is_what_a_browser_computes() -> None:

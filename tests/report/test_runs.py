@@ -15,7 +15,7 @@ from mprm.data.output import Table
 from mprm.errors import DataError
 from mprm.report import report
 from mprm.report.page import Best
-from mprm.report.runs import NOT_COMPARED, OLD_NAMES, RunsView, TrainedOn, best_marked, read_runs, view_runs
+from mprm.report.runs import NOT_COMPARED, RunsView, TrainedOn, best_marked, read_runs, view_runs
 from tests.conftest import EXCERPTS, write_jsonl
 from tests.evaluation.scorers import LengthScorer
 
@@ -243,11 +243,17 @@ def train(folder: Path, overall: float | None, *, select: dict[str, Any] | None 
     (folder / "data" / "summary.json").write_text(json.dumps({"select": select, "inputs": []}))
 
 
+def evaluation_metrics(name: str = "m", value: float = 0.5, source: str = "bars") -> dict[str, Any]:
+    values = {metric: {"value": value} for metric in ("macro_f1", "auc", "processbench_f1", "prmscore")}
+    metrics = {"all": {"overall": {"value": value}, **values}, "sources": {source: values}}
+    headline = {"benchmark": "", "metric": "overall"}
+    models = [{"name": name, "metrics": metrics}]
+    return {"threshold": "held out", "headline": headline, "models": models, "comparisons": []}
+
+
 def evaluate(folder: Path, name: str, value: float, source: str = "bars", select: Any = None) -> None:
     folder.mkdir(parents=True)
-    metrics = {"all": {"overall": {"value": value}}, "sources": {source: {"macro_f1": {"value": value}}}}
-    content = {"threshold": "held out", "models": [{"name": name, "metrics": metrics}]}
-    (folder / "metrics.json").write_text(json.dumps(content))
+    (folder / "metrics.json").write_text(json.dumps(evaluation_metrics(name, value, source)))
     card = {"config": {"model_info": {"mprm.json": {"data": {"select": select}}}}}
     (folder / "metrics.json.manifest.json").write_text(json.dumps(card))
 
@@ -362,30 +368,18 @@ def test_options_that_are_not_compared_are_options_of_training() -> None:
     options = {field.name for field in fields(pytest.importorskip("mprm.training").TrainConfig)}
     written_by_training = {"rollouts_xxh3_128", "base_fingerprint"}
     assert NOT_COMPARED - written_by_training <= options
-    assert set(OLD_NAMES.values()) <= options
-    assert not OLD_NAMES.keys() & options
-
-
-def test_runs_of_earlier_versions_compare_with_new_ones(tmp_path: Path) -> None:
-    images = {"min_pixels": None, "max_pixels": 784, "max_patches": None}
-    train(tmp_path / "old", 0.2, keep=1, workers=0, max_updates=None, image_settings={"max_pixels": 784})
-    train(tmp_path / "new", 0.4, seed=1, save_total_limit=2, dataloader_workers=4, max_optimizer_steps=None, **images)
-    assert names(viewed(tmp_path), "After training") == ["all data (2 seeds)"]
-    train(tmp_path / "other", 0.4, seed=2, image_settings={"max_pixels": 999})
-    shown = ["all data, max_pixels 784 (2 seeds)", "all data, max_pixels 999"]
-    assert names(viewed(tmp_path), "After training") == shown
-
-
-ESTIMATE = {"value": 0.5}
-
-
-def evaluation_metrics() -> dict[str, Any]:
-    metrics = {"all": {"overall": ESTIMATE}, "sources": {"bars": {"macro_f1": ESTIMATE}}}
-    return {"threshold": "held out", "models": [{"name": "m", "metrics": metrics}]}
 
 
 def reranking_metrics(n: str) -> dict[str, Any]:
-    return {"model": "m", "aggregate": "min", "total": {"n_questions": 1, "accuracy": {"prm": {n: ESTIMATE}}}}
+    accuracy = {"prm": {n: {"value": 0.5, "low": 0.4, "high": 0.6, "if_failed_correct": 0.5}}}
+    total = {"n_questions": 1, "accuracy": accuracy, "lead": {}, "by_aggregate": {}}
+    return {"model": "m", "aggregate": "min", "total": total}
+
+
+def test_metrics_of_a_reranking_are_read(tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").write_text(json.dumps(reranking_metrics("4")))
+    (chart,) = viewed(tmp_path).charts
+    assert [(point.x, point.y) for point in chart.series[0].points] == [(4, 0.5)]
 
 
 def without(*path: Any) -> bytes:

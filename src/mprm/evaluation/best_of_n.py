@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import combinations
 from math import comb
-from typing import Literal
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,23 +41,14 @@ METHODS = {
     "first": "first candidate",
     "oracle": "oracle (pass@N)",
 }
-BASELINES = ("majority_vote", "random", "first")
-"""What the PRM's choice is compared with, question by question."""
+BASELINES = ("majority_vote", "random", "first")  # what the PRM's choice is compared with, question by question
 Subsets = Literal["all", "first"]
-TIE = 1e-9
-"""Sums of weights that differ by less, relatively, are equal: the order of adding must not decide."""
+Column = tuple[str, int]  # a method, or an aggregate for the PRM's choice by it; and N
+TIE = 1e-9  # sums of weights that differ by less, relatively, are equal: the order of adding must not decide
 
 
 def aggregate(step_scores: Sequence[float | None], how: str = "mean") -> float:
-    """Score of a candidate, in [0, 1]; higher is better. nan without any scored step: it ranks below all others.
-
-    Steps without a score (None or nan) are left out: ``last`` is the last step that has one.
-
-    Examples
-    --------
-    >>> aggregate([0.5, 1.0, float("nan")], "mean"), aggregate([0.5, 1.0], "product")
-    (0.75, 0.5)
-    """
+    """Score of a candidate, in [0, 1]; steps without one (None or nan) are left out; nan where no step has one."""
     if how not in AGGREGATES:
         raise ConfigError(f"unknown aggregate {how!r}; expected one of {', '.join(AGGREGATES)}")
     scores = np.asarray(step_scores, dtype=np.float64)
@@ -126,12 +118,9 @@ class ScoredQuestion:
 
     source: str
     is_correct_M: BoolArray
-    is_failed_M: BoolArray
-    """The checker could not decide; counted as not correct, and apart."""
-    answers_M: NDArray[np.intp]
-    """Equal numbers for equal answers, -1 where the candidate states none."""
-    scores_M: dict[str, FloatArray]
-    """Score of each candidate by each aggregate; nan for one without any scored step."""
+    is_failed_M: BoolArray  # the checker could not decide; counted as not correct, and apart
+    answers_M: NDArray[np.intp]  # equal numbers for equal answers, -1 where the candidate states none
+    scores_M: dict[str, FloatArray]  # score of each candidate by each aggregate; nan for one without any scored step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +130,10 @@ class AccuracyEstimate(Estimate):
     value: float
     low: float
     high: float
-    if_failed_correct: float
-    """The value if every answer that the checker failed on were correct."""
+    if_failed_correct: float  # the value if every answer that the checker failed on were correct
+
+
+ByN = dict[Annotated[int, msgspec.Meta(ge=1)], AccuracyEstimate]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +141,9 @@ class BestOfN:
     """Accuracies by method and N over some questions."""
 
     n_questions: int
-    accuracy: dict[str, dict[int, AccuracyEstimate]]
-    lead: dict[str, dict[int, AccuracyEstimate]]
-    """Of the PRM's choice over each baseline."""
-    by_aggregate: dict[str, dict[int, AccuracyEstimate]]
-    """Accuracy of the PRM's choice by every aggregate of step scores."""
+    accuracy: dict[str, ByN]
+    lead: dict[str, ByN]  # of the PRM's choice over each baseline
+    by_aggregate: dict[str, ByN]  # accuracy of the PRM's choice by every aggregate of step scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +152,6 @@ class BestOfNResult:
 
     total: BestOfN
     sources: dict[str, BestOfN]
-
-
-Column = tuple[str, int]
-"""A method, or an aggregate for the PRM's choice by it; and N."""
 
 
 def best_of_n(
@@ -203,8 +188,7 @@ def best_of_n(
         weights = np.ones(m) if method == "majority_vote" else np.nan_to_num(question.scores_M[aggregate][:m])
         return expected_vote(question.answers_M[:m], weights, correct_M, masks(m, n))
 
-    lower = np.empty((len(questions), len(columns)))
-    upper = np.empty_like(lower)
+    lower, upper = np.empty((2, len(questions), len(columns)))
     with progress("best of N", len(questions)) as advance:
         for index, question in enumerate(questions):
             lower[index] = upper[index] = [accuracy(question, question.is_correct_M, *column) for column in columns]
@@ -221,12 +205,11 @@ def best_of_n(
     )
 
 
-def best_of_n_chart(name: str, title: str, accuracy: Mapping[str, Mapping[int, Estimate]]) -> Chart:
+def best_of_n_chart(name: str, title: str, accuracy: Mapping[str, ByN]) -> Chart:
     """Accuracy against N, a line and its 95% band for each method."""
     series = []
     for method, by_n in accuracy.items():
-        defined = [(n, by_n[n], value) for n in sorted(by_n) if (value := by_n[n].value) is not None]
-        points = tuple(Point(x=n, y=value, low=entry.low, high=entry.high) for n, entry, value in defined)
+        points = tuple(Point(x=n, y=by_n[n].value, low=by_n[n].low, high=by_n[n].high) for n in sorted(by_n))
         series.append(Series(name=METHODS.get(method, method), points=points))
     x = "candidates a question (N)"
     return Chart(name=name, title=title, x=x, y="accuracy", series=tuple(series), is_log=True)
@@ -237,18 +220,17 @@ def _summary(
 ) -> BestOfN:
     """Means over questions: the lower and the upper bound of each column."""
     means_D_C = bootstrap_means(lower_Q_C, draws=draws, seed=seed)
-    index = {column: c for c, column in enumerate(columns)}
 
     def estimated(column: Column, baseline: Column | None = None) -> AccuracyEstimate:
         values, distribution, bounds = (
-            array[:, index[column]] - (0 if baseline is None else array[:, index[baseline]])
+            array[:, columns.index(column)] - (0 if baseline is None else array[:, columns.index(baseline)])
             for array in (lower_Q_C, means_D_C, upper_Q_C)
         )
         mean = estimate(float(values.mean()), distribution)
         return AccuracyEstimate(**asdict(mean), if_failed_correct=float(bounds.mean()))
 
-    accuracy: dict[str, dict[int, AccuracyEstimate]] = {}
-    lead: dict[str, dict[int, AccuracyEstimate]] = {}
+    accuracy: dict[str, ByN] = {}
+    lead: dict[str, ByN] = {}
     for method, n in columns:
         accuracy.setdefault(method, {})[n] = estimated((method, n))
         if method in BASELINES:

@@ -16,8 +16,7 @@ from mprm.evaluation import metrics
 from mprm.evaluation.metrics import BINS, BoolArray, FloatArray, IntArray, StepTable, Thresholds
 from mprm.evaluation.scores import ScoredSolution
 
-Key = tuple[str | None, str]
-"""(source, metric); the source is None for all sources together."""
+Key = tuple[str | None, str]  # (source, metric); the source is None for all sources together
 METRICS = {
     "overall": "overall: per-source macro-F1, weighted by steps",
     "macro_f1": "macro-F1, all steps pooled",
@@ -36,20 +35,17 @@ METRICS = {
 }
 """Names and what they mean; for one source there is no ``overall``."""
 LEVEL = 0.95
-MAX_WEIGHTS = 2_000_000
-"""Weights held at once, so that memory does not grow with the draws."""
+MAX_WEIGHTS = 2_000_000  # weights held at once, so that memory does not grow with the draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """A value and its 95% interval."""
 
-    value: float | None
-    """None where it is undefined, as the AUC of steps that are all correct."""
+    value: float | None  # None where it is undefined, as the AUC of steps that are all correct
     low: float | None = None
     high: float | None = None
-    n_draws: int = 0
-    """Draws behind the interval: those in which the value is defined."""
+    n_draws: int = 0  # draws behind the interval: those in which the value is defined
 
 
 def estimate(value: float, distribution: FloatArray | None) -> Estimate:
@@ -64,10 +60,9 @@ def estimate(value: float, distribution: FloatArray | None) -> Estimate:
 
 
 def resampled_weights(n: int, *, draws: int, seed: int, n_values: int = 0) -> Iterator[FloatArray]:
-    """How often each sample with replacement holds each of n, shape (D, n); some draws at a time.
+    """How often each sample with replacement holds each of n, shape (D, n); some draws at a time, paired by seed.
 
-    The same seed makes the same draws, whatever for: those of two models are paired. ``n_values``: numbers that each
-    draw will take in memory, where they are more than n.
+    ``n_values``: numbers that each draw will take in memory, where they are more than n.
     """
     rng = np.random.default_rng(seed)
     at_once = max(1, MAX_WEIGHTS // max(n, n_values))
@@ -89,18 +84,12 @@ class UnitCounts:
 
     sources: tuple[str, ...]
     n_problems: int
-    source: IntArray
-    """Shape (U,): source of each unit, non-decreasing."""
-    problem: IntArray
-    """Shape (U,): problem of each unit."""
-    steps: FloatArray
-    """Shape (U, 4): `metrics.hit_counts` of the unit's steps."""
-    modified: FloatArray
-    """Shape (U, 4): `metrics.hit_counts` of its steps that PRMScore counts."""
-    solutions: FloatArray
-    """Shape (U, 4): `metrics.hit_counts` of its solutions, for first errors."""
-    bins: FloatArray
-    """Shape (U, 3 * BINS): see `metrics.expected_calibration_error`."""
+    source: IntArray  # (U,): source of each unit, non-decreasing
+    problem: IntArray  # (U,): problem of each unit
+    steps: FloatArray  # (U, 4): `metrics.hit_counts` of the unit's steps
+    modified: FloatArray  # (U, 4): `metrics.hit_counts` of its steps that PRMScore counts
+    solutions: FloatArray  # (U, 4): `metrics.hit_counts` of its solutions, for first errors
+    bins: FloatArray  # (U, 3 * BINS): see `metrics.expected_calibration_error`
     rankings: tuple[tuple[str | None, metrics.RankedSteps, IntArray], ...]
     """(source, its steps by score, the unit of each of them), and so for all sources together."""
 
@@ -154,12 +143,9 @@ def _summed(rows: IntArray, columns: IntArray, amounts: FloatArray | BoolArray, 
 
 def compute_metrics(counts: UnitCounts, weights_D_P: FloatArray) -> dict[Key, FloatArray]:
     """Every metric of each source and of all together, shape (D,), nan where undefined; weights of 1 are no draw."""
-    weights_D_U = weights_D_P[:, counts.problem]
-    steps_D_K = counts.by_source(counts.steps, weights_D_P)
-    solutions_D_K = counts.by_source(counts.solutions, weights_D_P)
-    modified_D_K = counts.by_source(counts.modified, weights_D_P)
+    kinds = [counts.by_source(kind, weights_D_P) for kind in (counts.steps, counts.solutions, counts.modified)]
+    steps_D_K, solutions_D_K, _ = kinds
     values: dict[Key, FloatArray] = {(None, "overall"): metrics.overall_f1(steps_D_K)}
-    kinds = (steps_D_K, solutions_D_K, modified_D_K)
     for name, (steps, solutions, modified) in [
         *((name, [kind[:, k] for kind in kinds]) for k, name in enumerate(counts.sources)),
         (None, [kind.sum(1) for kind in kinds]),
@@ -168,16 +154,17 @@ def compute_metrics(counts: UnitCounts, weights_D_P: FloatArray) -> dict[Key, Fl
         values[name, "f1_correct"], values[name, "f1_error"] = metrics.f1_by_class(steps)
         values[name, "accuracy"] = metrics.accuracy(steps)
         values[name, "first_error_accuracy"] = metrics.accuracy(solutions)
-        values[name, "erroneous_accuracy"] = metrics.defined_ratio(solutions[:, 1], solutions[:, 0])
-        values[name, "correct_accuracy"] = metrics.defined_ratio(solutions[:, 3], solutions[:, 2])
+        by_class = metrics.accuracy_by_class(solutions)
+        values[name, "erroneous_accuracy"], values[name, "correct_accuracy"] = by_class
         values[name, "processbench_f1"] = metrics.processbench_f1(solutions)
         values[name, "prmscore"] = metrics.prmscore(modified)
     values[None, "processbench_f1"] = metrics.mean_processbench_f1(solutions_D_K)
+    weights_D_U = weights_D_P[:, counts.problem]
     bins = (weights_D_U @ counts.bins).reshape(len(weights_D_P), 3, BINS)
     values[None, "ece"] = metrics.expected_calibration_error(bins)
     for name, ranked, units in counts.rankings:
-        for metric, of_draws in metrics.ranking_metrics(ranked, weights_D_U[:, units]).items():
-            values[name, metric] = of_draws
+        ranking = metrics.ranking_metrics(ranked, weights_D_U[:, units])
+        values |= {(name, metric): of_draws for metric, of_draws in ranking.items()}
     return values
 
 
@@ -244,8 +231,7 @@ class Difference:
     """How much a metric of one model is above that of another."""
 
     estimate: Estimate
-    p_value: float | None
-    """Two-sided, from the paired bootstrap; None without draws."""
+    p_value: float | None  # two-sided, from the paired bootstrap; None without draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,14 +240,12 @@ class Comparison:
 
     model: str
     baseline: str
-    differences: dict[Key, Difference]
-    """Model less baseline."""
+    differences: dict[Key, Difference]  # model less baseline
     permutation_p: float | None
     """Two-sided, for the overall value: how often a difference as large comes of swapping the two at random."""
     n_permutations: int
     is_exact: bool
-    n_left_out: int
-    """Labelled steps that only one of them scored."""
+    n_left_out: int  # labelled steps that only one of them scored
 
 
 def compare(model: ModelResult, baseline: ModelResult, *, draws: int, seed: int) -> Comparison:
@@ -314,23 +298,22 @@ def permutation_test(
     n_problems = model.n_problems
     is_exact = n_problems < 63 and 2**n_problems <= draws
     n = 2**n_problems if is_exact else draws
-    observed = abs(_swapped_difference(model, baseline, np.zeros((1, n_problems)))[0])
+    own, other = (c.by_source(c.steps, np.ones((1, n_problems))) for c in (model, baseline))
+
+    def apart(is_swapped_D_P: FloatArray) -> FloatArray:
+        moved = model.by_source(baseline.steps - model.steps, is_swapped_D_P)
+        return np.abs(metrics.overall_f1(own + moved) - metrics.overall_f1(other - moved))
+
+    least = apart(np.zeros((1, n_problems)))[0] - metrics.TOLERANCE
     rng = np.random.default_rng(seed)
     n_as_large = 0
     at_once = max(1, MAX_WEIGHTS // n_problems)
     for start in range(0, n, at_once):
-        stop = min(start + at_once, n)
+        numbers = np.arange(start, min(start + at_once, n))
         if is_exact:
-            is_swapped = np.arange(start, stop)[:, None] >> np.arange(n_problems) & 1
+            is_swapped = numbers[:, None] >> np.arange(n_problems) & 1
         else:
-            is_swapped = rng.integers(2, size=(stop - start, n_problems))
-        apart = np.abs(_swapped_difference(model, baseline, is_swapped.astype(np.float64)))
-        n_as_large += int((apart >= observed - metrics.TOLERANCE).sum())
+            is_swapped = rng.integers(2, size=(len(numbers), n_problems))
+        n_as_large += int((apart(is_swapped.astype(np.float64)) >= least).sum())
     # the observed assignment is one more when they are random, and among them when all are tried
     return (n_as_large / n if is_exact else (n_as_large + 1) / (n + 1)), n, is_exact
-
-
-def _swapped_difference(model: UnitCounts, baseline: UnitCounts, is_swapped_D_P: FloatArray) -> FloatArray:
-    moved = model.by_source(baseline.steps - model.steps, is_swapped_D_P)
-    own, other = (c.by_source(c.steps, np.ones((1, c.n_problems))) for c in (model, baseline))
-    return metrics.overall_f1(own + moved) - metrics.overall_f1(other - moved)

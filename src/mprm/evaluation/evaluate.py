@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,14 +25,16 @@ from mprm.evaluation.scores import (
     ScoredSolutions,
     ScoringConfig,
     check_same_steps,
+    evaluation,
     read_scores,
     scored_solutions,
     without_scores,
-    write_scores,
 )
+from mprm.models.checkpoint import prm_config_path
 from mprm.progress import Progress, silent
 
-SOURCE_COLUMNS = {
+SHORT_NAMES = {
+    "overall": "overall F1",
     "macro_f1": "macro-F1",
     "f1_correct": "F1 correct",
     "f1_error": "F1 error",
@@ -42,10 +44,9 @@ SOURCE_COLUMNS = {
     "processbench_f1": "ProcessBench F1",
     "prmscore": "PRMScore",
 }
-QUESTIONS_AT_ONCE = 256
-"""Questions scored between two saves; a benchmark has few solutions of each."""
-MAX_SOURCES, MAX_WARNINGS = 12, 4
-"""What the summary lists at most."""
+"""Of metrics in a table's head; of one source all but the first."""
+QUESTIONS_AT_ONCE = 256  # questions scored between two saves; a benchmark has few solutions of each
+MAX_SOURCES, MAX_WARNINGS = 12, 4  # what the summary lists at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +60,13 @@ class EvaluateConfig(ScoringConfig):
     tau: Tau = 0.0
     threshold: Annotated[
         Threshold,
-        Option(
+        evaluation(
             "Lowest score of a correct step: chosen on held-out problems, on the reported data, or fixed.",
             "held-out|test|NUMBER",
-            "evaluation",
         ),
     ] = "held-out"
-    folds: Annotated[int, Option("Folds of problems, for held-out thresholds.", "N", "evaluation", at_least=2)] = 5
-    draws: Annotated[int, Option("Bootstrap draws; 0 = no intervals.", "N", "evaluation", at_least=0)] = 1000
+    folds: Annotated[int, evaluation("Folds of problems, for held-out thresholds.", "N", at_least=2)] = 5
+    draws: Annotated[int, evaluation("Bootstrap draws; 0 = no intervals.", "N", at_least=0)] = 1000
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,16 +85,14 @@ class Evaluation:
     """One or more models evaluated on one benchmark."""
 
     config: EvaluateConfig
-    files: tuple[BenchmarkFile, ...]
-    """The benchmark's, where it was read."""
+    files: tuple[BenchmarkFile, ...]  # the benchmark's, where it was read
     notes: tuple[str, ...]
     models: tuple[ModelResult, ...]
-    comparisons: tuple[Comparison, ...]
-    """Every other model against the first."""
+    comparisons: tuple[Comparison, ...]  # every other model against the first
 
     @property
     def benchmark(self) -> str:
-        """Name of the benchmark; empty where it is not known or there are several."""
+        """Its name; empty where it is not known or there are several."""
         return HEADLINES.get(self.models[0].table.benchmark, ("", ""))[0]
 
     @property
@@ -112,12 +110,12 @@ class Evaluation:
     @property
     def threshold(self) -> str:
         """How thresholds were chosen, in words that go with every number."""
-        config = self.config
-        if config.threshold == "held-out":
-            return f"Threshold held out: chosen on the other {config.folds - 1} of {config.folds} folds of problems"
-        if config.threshold == "test":
+        threshold, folds = self.config.threshold, self.config.folds
+        if threshold == "held-out":
+            return f"Threshold held out: chosen on the other {folds - 1} of {folds} folds of problems"
+        if threshold == "test":
             return "Threshold CHOSEN ON THE REPORTED DATA ITSELF: optimistic, not comparable with held-out numbers"
-        return f"Threshold fixed at {config.threshold}"
+        return f"Threshold fixed at {threshold}"
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``metrics.json``; undefined values are None."""
@@ -128,20 +126,31 @@ class Evaluation:
             "headline": {"benchmark": self.benchmark, "metric": self.headline},
             "notes": list(self.notes),
             "threshold": self.threshold,
-            "models": [_model_json(model) for model in self.models],
+            "models": [
+                {
+                    "name": model.name,
+                    "counts": asdict(step_counts(model.table)),
+                    "source_counts": {name: asdict(step_counts(model.table, name)) for name in model.table.sources},
+                    "scheme": model.thresholds.scheme,
+                    "step_thresholds": list(model.thresholds.steps),
+                    "solution_thresholds": list(model.thresholds.solutions),
+                    "metrics": _nested(model.metrics),
+                    "warnings": _warnings(model),
+                }
+                for model in self.models
+            ],
             "comparisons": [{**asdict(pair), "differences": _nested(pair.differences)} for pair in self.comparisons],
         }
 
     def summary(self) -> list[Table]:
         """What decides, on one screen of 80 columns: the headline metric and AUC, differences, and sources."""
-        shown = {self.headline: _short(self.headline), "auc": "AUC"}
+        shown = {metric: SHORT_NAMES[metric] for metric in (self.headline, "auc")}
         table = self.models[0].table
         counts = step_counts(table)
+        size = f"{counts.n_solutions:,} solutions of {counts.n_problems:,} problems"
         rows = [[model.name, *(_with_interval(model.metrics[None, m]) for m in shown)] for model in self.models]
-        title = (
-            f"{self.benchmark or 'Evaluation'}: {counts.n_solutions:,} solutions of {counts.n_problems:,} problems"
-        )
-        tables = [Table(title=title, heads=["model", *shown.values()], rows=rows)]
+        heads = ["model", *shown.values()]
+        tables = [Table(title=f"{self.benchmark or 'Evaluation'}: {size}", heads=heads, rows=rows)]
         for pair in self.comparisons:
             lines = [(name, pair.differences[None, metric]) for metric, name in shown.items()]
             rows = [[name, _with_interval(d.estimate, "+"), _number(d.p_value)] for name, d in lines]
@@ -151,7 +160,7 @@ class Evaluation:
             metric = "macro_f1" if self.headline == "overall" else self.headline
             rows = [[name, *(_number(m.value(metric, name)) for m in self.models)] for name in table.sources]
             heads = ["source", *(model.name for model in self.models)]
-            tables.append(Table(title=f"{_short(metric)} by source", heads=heads, rows=rows))
+            tables.append(Table(title=f"{SHORT_NAMES[metric]} by source", heads=heads, rows=rows))
         warnings = list(dict.fromkeys(f"{warning}." for model in self.models for warning in _warnings(model)))
         if len(warnings) > MAX_WARNINGS:
             warnings[MAX_WARNINGS - 1 :] = [f"{len(warnings) - MAX_WARNINGS + 1} more warnings: --verbose."]
@@ -159,11 +168,9 @@ class Evaluation:
         return tables
 
     def _notes(self) -> list[str]:
-        notes = [f"{self.threshold}.", *(f"{note}." for note in self.notes)]
-        if self.config.draws:
-            draws = f"{self.config.draws:,} bootstrap draws of problems"
-            notes.insert(1, f"95% intervals: {draws}, thresholds as chosen.")
-        return notes
+        draws = self.config.draws
+        intervals = [f"95% intervals: {draws:,} bootstrap draws of problems, thresholds as chosen"] if draws else []
+        return [f"{note}." for note in (self.threshold, *intervals, *self.notes)]
 
     def tables(self) -> list[Table]:
         """All metrics, those of each source, and all differences."""
@@ -174,26 +181,12 @@ class Evaluation:
             for row, metric in zip(rows, metrics, strict=True):
                 row += [_number(model.value(metric)), _interval(model.metrics[None, metric])]
         title = f"Metrics on {self.benchmark}" if self.benchmark else "Metrics"
-        columns = [metric for metric in metrics if metric in SOURCE_COLUMNS]
+        columns = [metric for metric in metrics if metric in SHORT_NAMES and metric != "overall"]
         return [
             Table(title=title, heads=heads, rows=rows, notes=self._notes()),
             *(_source_table(model, self.threshold, columns) for model in self.models),
             *(_comparison_table(pair, self.threshold, metrics) for pair in self.comparisons),
         ]
-
-
-def _model_json(model: ModelResult) -> dict[str, Any]:
-    table, thresholds = model.table, model.thresholds
-    return {
-        "name": model.name,
-        "counts": asdict(step_counts(table)),
-        "source_counts": {source: asdict(step_counts(table, k)) for k, source in enumerate(table.sources)},
-        "scheme": thresholds.scheme,
-        "step_thresholds": list(thresholds.steps),
-        "solution_thresholds": list(thresholds.solutions),
-        "metrics": _nested(model.metrics),
-        "warnings": _warnings(model),
-    }
 
 
 def _nested(values: Mapping[Key, Any]) -> dict[str, Any]:
@@ -215,15 +208,9 @@ def evaluate(
 ) -> Evaluation:
     """Metrics of models on a benchmark of solutions with labelled steps.
 
-    Parameters
-    ----------
-    benchmarks
-        Files, globs or folders of benchmarks, or what `read_benchmark` returned; not needed for saved scores.
-    model
-        Folder of a process reward model, or anything with ``score_many``. It comes after the models of saved scores.
-    config, options
-        See `EvaluateConfig`. With ``out``, scores are saved as they come, and a run that was stopped continues;
-        metrics.json and metrics.md are written at the end.
+    ``benchmarks``: files, globs or folders, or what `read_benchmark` returned; not needed for saved scores.
+    ``model``: a folder, or anything with ``score_many``; it comes after the models of saved scores. With ``out``,
+    scores are saved as they come, and a run that was stopped continues; metrics.json and metrics.md come at the end.
     """
     config = EvaluateConfig.of(config, options if model is None else {**options, "model": model})
     if config.model is None and not config.scores:
@@ -241,86 +228,82 @@ def evaluate(
         scored = [read_scores(path) for path in config.scores]
         if scored:
             expected = scored[0] if benchmark is None else without_scores(benchmark)
-            scored = [check_same_steps(expected, saved) for saved in scored]
+            for saved in scored:
+                check_same_steps(expected, saved)
         if benchmark is not None and config.model is not None:
             scored.append(stack.enter_context(_scored(benchmark, config, progress)))
-        models = []
+        sampling, models = {"draws": config.draws, "seed": config.seed}, []
         for index, saved in enumerate(scored):
             n_before = [other.model for other in scored[:index]].count(saved.model)
             name = f"{saved.model} ({n_before + 1})" if n_before else saved.model
-            choice = {"folds": config.folds, "draws": config.draws, "seed": config.seed}
-            models.append(model_result(saved.solutions, config.threshold, name=name, **choice))
-        evaluation = Evaluation(
+            models.append(model_result(saved.solutions, config.threshold, folds=config.folds, name=name, **sampling))
+        result = Evaluation(
             config=config,
             files=files,
             # notes on scores files say nothing new beside the benchmark that they are the scores of
             notes=benchmark.notes if benchmark else tuple(note for saved in scored for note in saved.notes),
             models=tuple(models),
-            comparisons=tuple(
-                compare(model, models[0], draws=config.draws, seed=config.seed) for model in models[1:]
-            ),
+            comparisons=tuple(compare(model, models[0], **sampling) for model in models[1:]),
         )
         if config.out is not None:
-            numbers = evaluation.to_json()
+            numbers = result.to_json()
             config.write_results(
                 numbers,
-                "# Evaluation\n\n" + "\n".join(table.markdown() for table in evaluation.tables()),
+                "# Evaluation\n\n" + "\n".join(table.markdown() for table in result.tables()),
                 command="evaluate",
-                config={**numbers["config"], "models": [m.name for m in evaluation.models], **_model_info(config)},
+                config={**numbers["config"], "models": [m.name for m in models], **_model_info(config)},
                 inputs=numbers["benchmark"],
                 sources=numbers["models"][0]["source_counts"],
             )
-    return evaluation
+    return result
 
 
-@contextmanager
-def _scored(benchmark: Benchmark, config: EvaluateConfig, progress: Progress) -> Iterator[ScoredSolutions]:
+def _scored(
+    benchmark: Benchmark, config: EvaluateConfig, progress: Progress
+) -> AbstractContextManager[ScoredSolutions]:
     """Score the benchmark and save the scores; whatever can be wrong is detected before."""
     check_images_exist(benchmark, config.image_root)
     if isinstance(config.model, str):  # another model need not open them
         check_images_readable(benchmark, config.image_root)
     if config.threshold == "held-out":
         folds_of(tuple(dict.fromkeys(s.problem for s in benchmark.solutions)), folds=config.folds, seed=config.seed)
-    options: dict[str, Any] = {"force": config.force, "at_once": QUESTIONS_AT_ONCE, "progress": progress}
-    out = None if config.out is None else config.path(SCORES)
-    with scored_solutions(benchmark.solutions, config.load_model(), out=out, **options) as (scored, run):
-        if out is not None:
-            write_scores(
-                out,
-                scored.solutions,
-                config={**config.recorded(), **run, **_model_info(config)},
-                inputs=[asdict(file) for file in benchmark.files],
-            )
-        yield scored
+    return scored_solutions(
+        benchmark.solutions,
+        config.load_model(),
+        out=None if config.out is None else config.path(SCORES),
+        force=config.force,
+        at_once=QUESTIONS_AT_ONCE,
+        config={**config.recorded(), **_model_info(config)},
+        inputs=[asdict(file) for file in benchmark.files],
+        progress=progress,
+    )
 
 
 def _model_info(config: EvaluateConfig) -> dict[str, Any]:
     """The folder of a model and the configuration that training left in it."""
     if not isinstance(config.model, str):
         return {"model_info": None}
-    paths = [Path(config.model).expanduser() / name for name in ("prm_config.json", "mprm.json")]
-    path = next((path for path in paths if path.is_file()), None)
+    path = prm_config_path(Path(config.model).expanduser())
     content = None if path is None else msgspec.json.decode(path.read_bytes())  # the model was loaded with it
     return {"model_info": {"path": config.model, "prm_config.json": content}}
 
 
 def _source_table(model: ModelResult, threshold: str, columns: Sequence[str]) -> Table:
     rows = []
-    for k, source in enumerate([*model.table.sources, None]):
-        counts = step_counts(model.table, None if source is None else k)
+    for source in (*model.table.sources, None):
+        counts = step_counts(model.table, source)
         is_single_class = source is not None and not (counts.n_correct and counts.n_error)
         sizes = [f"{n:,}" for n in (counts.n_solutions, counts.n_counted, counts.n_error, counts.n_unscored)]
         # the paper's value stands in the row of all, under the macro-F1 that it is a mean of
         names = ["overall" if (source, metric) == (None, "macro_f1") else metric for metric in columns]
         values = [_number(model.value(metric, source)) for metric in names]
         rows.append([("all" if source is None else source) + "*" * is_single_class, *sizes, *values])
-    steps, solutions = (
-        ", ".join(f"{value:.4g}" for value in values)
-        for values in (model.thresholds.steps, model.thresholds.solutions)
-    )
+    chosen = (model.thresholds.steps, model.thresholds.solutions)
+    steps, solutions = (", ".join(f"{value:.4g}" for value in values) for values in chosen)
+    heads = ["source", "solutions", "steps counted", "error steps", "steps unscored"]
     return Table(
         title=f"{model.name} by source",
-        heads=["source", "solutions", "steps counted", "error steps", "steps unscored", *map(_short, columns)],
+        heads=[*heads, *(SHORT_NAMES[metric] for metric in columns)],
         rows=rows,
         notes=[
             f"{threshold}; for steps {steps}; for first errors {solutions}.",
@@ -333,22 +316,18 @@ def _source_table(model: ModelResult, threshold: str, columns: Sequence[str]) ->
 
 def _warnings(model: ModelResult) -> list[str]:
     warnings = []
-    for k, source in enumerate(model.table.sources):
-        counts = step_counts(model.table, k)
+    for source in model.table.sources:
+        counts = step_counts(model.table, source)
         if not counts.n_counted:
             warnings.append(f"{source}*: no step counts; it has no weight in the overall value")
         elif not (counts.n_correct and counts.n_error):
             kind = "correct" if counts.n_correct else "incorrect"
-            warnings.append(
-                f"{source}*: every step is labelled {kind}; the F1 of the other class counts as 0,"
-                " and AUC and average precision are undefined"
-            )
+            effect = "the F1 of the other class counts as 0, and AUC and average precision are undefined"
+            warnings.append(f"{source}*: every step is labelled {kind}; {effect}")
     total = step_counts(model.table)
-    if total.n_unscored:
-        warnings.append(
-            f"{total.n_unscored:,} labelled steps have no score, cut off by truncation or not a number (nan),"
-            " and count as no prediction at all"
-        )
+    if n := total.n_unscored:
+        reason = "cut off by truncation or not a number (nan)"
+        warnings.append(f"{n:,} labelled steps have no score, {reason}, and count as no prediction at all")
     if n := total.n_unscored_solutions:
         warnings.append(f"{n:,} solutions with a step without score are left out of first-error metrics")
     return warnings
@@ -362,19 +341,13 @@ def _comparison_table(pair: Comparison, threshold: str, metrics: Sequence[str]) 
         rows.append([METRICS[metric], value, _interval(difference.estimate), _number(difference.p_value)])
     notes = [f"{threshold}."]
     if pair.permutation_p is not None:
-        how = "all" if pair.is_exact else "random"
-        notes.append(
-            f"Overall value, test by swapping the models' predictions problem by problem:"
-            f" p = {pair.permutation_p:.4f} ({pair.n_permutations:,} {how} permutations)."
-        )
+        test = "Overall value, test by swapping the models' predictions problem by problem"
+        n_swaps = f"{pair.n_permutations:,} {'all' if pair.is_exact else 'random'} permutations"
+        notes.append(f"{test}: p = {pair.permutation_p:.4f} ({n_swaps}).")
     if pair.n_left_out:
         notes.append(f"{pair.n_left_out:,} labelled steps that only one of them scored are left out.")
     heads = ["metric", "difference", "95% interval", "p"]
     return Table(title=f"{pair.model} less {pair.baseline}", heads=heads, rows=rows, notes=notes)
-
-
-def _short(metric: str) -> str:
-    return {"overall": "overall F1", **SOURCE_COLUMNS}[metric]
 
 
 def _number(value: float | None, form: str = ".4f") -> str:

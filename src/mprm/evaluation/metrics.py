@@ -1,8 +1,7 @@
 """The steps of a benchmark as arrays, the metrics made of them, and the thresholds that predictions need.
 
-F1, accuracy and calibration of steps; AUC and average precision; first-error accuracy, ProcessBench's F1 and
-PRMBench's PRMScore. All are computed for any number of bootstrap draws at once. A threshold is chosen on other
-problems than it is reported on.
+Metrics are computed for any number of bootstrap draws at once. A threshold is chosen on other problems than it is
+reported on.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Threshold = Literal["held-out", "test"] | float
-BINS = 15
-"""Bins of the calibration error, of equal width."""
+BINS = 15  # bins of the calibration error, of equal width
 MAX_CANDIDATES = 1000
 HEADLINES = {
     "visualprocessbench": ("VisualProcessBench", "overall"),
@@ -32,32 +30,25 @@ HEADLINES = {
     "vlrmbench": ("VLRMBench", "overall"),
 }
 """Name of each benchmark, and the metric that its authors report."""
-TOLERANCE = 1e-12
-"""Values that differ by less are equal: their sums were only rounded differently."""
+TOLERANCE = 1e-12  # values that differ by less are equal: their sums were only rounded differently
+FEWER_FOLDS = "take fewer folds, or a fixed threshold (--threshold 0.5)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTable:
     """S steps of N solutions to P problems from K sources."""
 
-    scores: FloatArray
-    """Shape (S,): probability that the step is correct; nan for a step without a score."""
-    labels: IntArray
-    """Shape (S,): 1 correct, -1 incorrect, 0 ignored."""
-    solution: IntArray
-    """Shape (S,): index of each step's solution, non-decreasing."""
-    first_error: IntArray
-    """Shape (N,): index of the first incorrect step, -1 for none."""
-    source: IntArray
-    """Shape (N,): index into ``sources``."""
-    problem: IntArray
-    """Shape (N,): index into ``problems``."""
+    scores: FloatArray  # (S,): probability that the step is correct; nan for a step without a score
+    labels: IntArray  # (S,): 1 correct, -1 incorrect, 0 ignored
+    solution: IntArray  # (S,): index of each step's solution, non-decreasing
+    first_error: IntArray  # (N,): index of the first incorrect step, -1 for none
+    source: IntArray  # (N,): index into ``sources``
+    problem: IntArray  # (N,): index into ``problems``
     sources: tuple[str, ...]
     problems: tuple[str, ...]
     is_modified: BoolArray
     """Shape (N,): whether PRMScore counts the solution: a modified one of PRMBench, the first of its id."""
-    benchmark: str
-    """Format of the benchmark; empty where there are several, or it is not known."""
+    benchmark: str  # format of the benchmark; empty where there are several, or it is not known
 
     @classmethod
     def of(cls, solutions: Sequence[ScoredSolution]) -> StepTable:
@@ -110,22 +101,19 @@ class TableCounts:
     n_problems: int
     n_solutions: int
     n_steps: int
-    n_correct: int
-    n_error: int
-    """Steps labelled correct and incorrect that have a score."""
-    n_unscored: int
-    """Labelled steps without a score; they count as no prediction at all."""
-    n_unscored_solutions: int
-    """Solutions with a step without a score; first-error metrics leave them out."""
+    n_correct: int  # steps labelled correct that have a score
+    n_error: int  # steps labelled incorrect that have a score
+    n_unscored: int  # labelled steps without a score; they count as no prediction at all
+    n_unscored_solutions: int  # solutions with a step without a score; first-error metrics leave them out
 
     @property
     def n_counted(self) -> int:
         return self.n_correct + self.n_error
 
 
-def step_counts(table: StepTable, source: int | None = None) -> TableCounts:
-    """Counts of the whole table, or of the source with that index."""
-    is_here = np.ones(len(table.source), np.bool_) if source is None else table.source == source
+def step_counts(table: StepTable, source: str | None = None) -> TableCounts:
+    """Counts of the whole table, or of one source."""
+    is_here = np.full(len(table.source), True) if source is None else table.source == table.sources.index(source)
     steps = is_here[table.solution]
     labels, is_counted = table.labels[steps], table.is_counted[steps]
     return TableCounts(
@@ -158,13 +146,7 @@ def f1_by_class(counts: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def macro_f1(counts: FloatArray) -> FloatArray:
-    """Mean of the F1 of both classes, even where one is absent.
-
-    Examples
-    --------
-    >>> float(macro_f1(np.array([1.0, 0.0, 4.0, 3.0])))  # of 2 * 3 / (2 * 3 + 1 + 1) and 0
-    0.375
-    """
+    """Mean of the F1 of both classes, even where one is absent."""
     correct, error = f1_by_class(counts)
     return (correct + error) / 2
 
@@ -180,9 +162,14 @@ def accuracy(counts: FloatArray) -> FloatArray:
     return defined_ratio(counts[..., 1] + counts[..., 3], counts[..., 0] + counts[..., 2])
 
 
+def accuracy_by_class(counts: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Share of right predictions for those with an error, and for those without; nan where there are none."""
+    return defined_ratio(counts[..., 1], counts[..., 0]), defined_ratio(counts[..., 3], counts[..., 2])
+
+
 def processbench_f1(counts: FloatArray) -> FloatArray:
     """Harmonic mean of the accuracy on erroneous and on correct solutions; nan where either kind is absent."""
-    erroneous, correct = (defined_ratio(counts[..., k + 1], counts[..., k]) for k in (0, 2))
+    erroneous, correct = accuracy_by_class(counts)
     total = erroneous + correct
     return np.divide(2 * erroneous * correct, total, out=np.array(total), where=total > 0)
 
@@ -195,14 +182,8 @@ def mean_processbench_f1(counts_K: FloatArray) -> FloatArray:
 
 
 def prmscore(counts: FloatArray) -> FloatArray:
-    """PRMBench's PRMScore: the mean of both F1; that of correct steps where none is incorrect; nan without steps.
-
-    Examples
-    --------
-    >>> prmscore(np.array([[1.0, 0.0, 4.0, 3.0], [0.0, 0.0, 4.0, 3.0]])).round(4).tolist()  # 2 * 3 / (2 * 3 + 1)
-    [0.375, 0.8571]
-    """
-    n_error, _, n_correct, _ = np.moveaxis(counts, -1, 0)
+    """PRMBench's PRMScore: the mean of both F1; that of correct steps where none is incorrect; nan without steps."""
+    n_error, n_correct = counts[..., 0], counts[..., 2]
     values = np.where(n_error > 0, macro_f1(counts), f1_by_class(counts)[0])
     return np.where(n_error + n_correct > 0, values, np.nan)
 
@@ -222,23 +203,18 @@ def expected_calibration_error(bins: FloatArray) -> FloatArray:
     return defined_ratio(np.abs(scores - correct).sum(-1), n_steps.sum(-1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankedSteps:
-    """Steps sorted by score, once for all draws."""
+class RankedSteps(NamedTuple):
+    """Steps from the lowest to the highest score, sorted once for all draws."""
 
     order: IntArray
-    """Shape (S,): the steps from the lowest to the highest score."""
     is_correct: BoolArray
-    """Shape (S,): label of each, in that order."""
-    starts: IntArray
-    """Shape (G,): where each run of equal scores begins."""
+    starts: IntArray  # (G,): where each run of equal scores begins
 
 
 def rank_steps(scores: FloatArray, is_correct: BoolArray) -> RankedSteps:
     """Steps in the order of their scores."""
     order = np.argsort(scores, kind="stable")
-    starts = np.flatnonzero(np.diff(scores[order], prepend=-np.inf))
-    return RankedSteps(order=order, is_correct=is_correct[order], starts=starts)
+    return RankedSteps(order, is_correct[order], np.flatnonzero(np.diff(scores[order], prepend=-np.inf)))
 
 
 def ranking_metrics(steps: RankedSteps, weights_D_S: FloatArray) -> dict[str, FloatArray]:
@@ -250,39 +226,33 @@ def ranking_metrics(steps: RankedSteps, weights_D_S: FloatArray) -> dict[str, Fl
     """
     if not len(steps.starts):
         return dict.fromkeys(("auc", "ap_error", "ap_correct"), np.full(len(weights_D_S), np.nan))
-    correct = _per_run(weights_D_S * steps.is_correct, steps.starts)
-    wrong = _per_run(weights_D_S * ~steps.is_correct, steps.starts)
+    correct, wrong = weights_D_S * steps.is_correct, weights_D_S * ~steps.is_correct
+    if len(steps.starts) < weights_D_S.shape[1]:
+        correct, wrong = (np.add.reduceat(weights, steps.starts, axis=1) for weights in (correct, wrong))
     correct_up_to, wrong_up_to = correct.cumsum(axis=1), wrong.cumsum(axis=1)
     n_correct, n_wrong = correct_up_to[:, -1:], wrong_up_to[:, -1:]
-    won = (correct * (wrong_up_to - wrong / 2)).sum(axis=1)
+    n_pairs = (n_correct * n_wrong)[:, 0]
+
+    def average_precision(new: FloatArray, hits: FloatArray, misses: FloatArray, n_class: FloatArray) -> FloatArray:
+        predicted = hits + misses
+        precision = np.divide(hits, predicted, out=np.zeros_like(predicted), where=predicted > 0)
+        # undefined too when only this class is there: any order would be perfect
+        return defined_ratio((new * precision).sum(axis=1), np.where(n_pairs > 0, n_class[:, 0], 0))
+
     correct_from, wrong_from = n_correct - correct_up_to + correct, n_wrong - wrong_up_to + wrong
     return {
-        "auc": defined_ratio(won, n_correct[:, 0] * n_wrong[:, 0]),
+        "auc": defined_ratio((correct * (wrong_up_to - wrong / 2)).sum(axis=1), n_pairs),
         # errors are looked for from the lowest score upwards, correct steps from the highest downwards
-        "ap_error": _average_precision(wrong, wrong_up_to, correct_up_to, n_wrong[:, 0], n_correct[:, 0]),
-        "ap_correct": _average_precision(correct, correct_from, wrong_from, n_correct[:, 0], n_wrong[:, 0]),
+        "ap_error": average_precision(wrong, wrong_up_to, correct_up_to, n_wrong),
+        "ap_correct": average_precision(correct, correct_from, wrong_from, n_correct),
     }
-
-
-def _average_precision(
-    new: FloatArray, hits: FloatArray, misses: FloatArray, n_class: FloatArray, n_other: FloatArray
-) -> FloatArray:
-    predicted = hits + misses
-    precision = np.divide(hits, predicted, out=np.zeros_like(predicted), where=predicted > 0)
-    # undefined too when only this class is there: any order would be perfect
-    return defined_ratio((new * precision).sum(axis=1), np.where(n_other > 0, n_class, 0))
-
-
-def _per_run(weights: FloatArray, starts: IntArray) -> FloatArray:
-    return weights if len(starts) == weights.shape[1] else np.add.reduceat(weights, starts, axis=1)
 
 
 class HitRanges(NamedTuple):
     """For each of M steps or solutions, the thresholds t at which it is predicted right: ``above < t <= up_to``."""
 
     solution: IntArray
-    is_error: BoolArray
-    """Shape (M,): whether the step is incorrect, or the solution has an error."""
+    is_error: BoolArray  # (M,): whether the step is incorrect, or the solution has an error
     above: FloatArray
     up_to: FloatArray
 
@@ -310,8 +280,7 @@ def first_error_ranges(table: StepTable) -> HitRanges:
     index = np.arange(len(table.scores)) - starts[table.solution]
     is_before = (index < table.first_error[table.solution]) | ~is_error[table.solution]
     up_to = np.minimum.reduceat(np.where(is_before, table.scores, np.inf), starts)
-    kept = np.flatnonzero(table.is_scored)
-    return HitRanges(kept, is_error[kept], above[kept], up_to[kept])
+    return HitRanges(np.arange(len(starts)), is_error, above, up_to).only(table.is_scored)
 
 
 def hit_counts(ranges: HitRanges, sources: IntArray, thresholds_C: FloatArray) -> FloatArray:
@@ -339,11 +308,9 @@ class Thresholds:
     """The threshold of each problem, for step metrics and for first-error metrics."""
 
     scheme: Literal["held-out", "test", "fixed"]
-    steps: tuple[float, ...]
-    """Of each fold, or a single one; so for ``solutions``, for first-error metrics."""
+    steps: tuple[float, ...]  # of each fold, or a single one; so for ``solutions``, for first-error metrics
     solutions: tuple[float, ...]
-    fold: IntArray
-    """Shape (P,): fold of each problem."""
+    fold: IntArray  # (P,): fold of each problem
 
 
 def candidate_thresholds(scores: FloatArray) -> FloatArray:
@@ -368,10 +335,7 @@ def best_threshold(ranges: HitRanges, sources: IntArray, metric: Callable[[Float
 def folds_of(problems: tuple[str, ...], *, folds: int, seed: int) -> IntArray:
     """Shape (P,): the fold of each problem, in a seeded random order; folds differ in size by one problem at most."""
     if len(problems) < folds:
-        raise ConfigError(
-            f"{len(problems)} problems cannot be split into {folds} folds;"
-            " take fewer folds, or a fixed threshold (--threshold 0.5)"
-        )
+        raise ConfigError(f"{len(problems)} problems cannot be split into {folds} folds; {FEWER_FOLDS}")
     # hashes of the keys, not random numbers: the folds do not depend on the order in which solutions are read
     order = sorted(range(len(problems)), key=lambda p: xxhash.xxh3_128_intdigest(problems[p].encode(), seed))
     fold = np.empty(len(problems), dtype=np.int64)
@@ -388,8 +352,7 @@ def choose_thresholds(table: StepTable, threshold: Threshold, *, folds: int, see
     """
     fold = np.zeros(len(table.problems), np.int64)
     if not isinstance(threshold, str):
-        single = (float(threshold),)
-        return Thresholds(scheme="fixed", steps=single, solutions=single, fold=fold)
+        return Thresholds(scheme="fixed", steps=(threshold,), solutions=(threshold,), fold=fold)
     masks = [fold == 0]
     if threshold == "held-out":
         fold = folds_of(table.problems, folds=folds, seed=seed)
@@ -401,9 +364,7 @@ def choose_thresholds(table: StepTable, threshold: Threshold, *, folds: int, see
 
     steps = [t for t in best(step_ranges(table), overall_f1) if t is not None]
     if len(steps) < len(masks):
-        raise ConfigError(
-            "some fold holds every labelled step; take fewer folds, or a fixed threshold (--threshold 0.5)"
-        )
+        raise ConfigError(f"some fold holds every labelled step; {FEWER_FOLDS}")
     solutions = best(first_error_ranges(table), mean_processbench_f1)
     # without solutions of both kinds, those of steps
     filled = tuple(t if own is None else own for t, own in zip(steps, solutions, strict=True))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,11 +20,11 @@ from mprm.answers.extract import final_answer
 from mprm.answers.grade import GradedAnswer
 from mprm.config import Option, takes
 from mprm.data.candidates import read_candidates
-from mprm.data.charts import Chart, can_draw, line_figure, save_figure
+from mprm.data.charts import can_draw, line_figure, save_figure
 from mprm.data.images import image_files
 from mprm.data.output import Table, atomic_write, check_not_inputs, hash_file, markdown_text, printable
 from mprm.data.questions import extracted_golds
-from mprm.data.records import find_files, is_url
+from mprm.data.records import DataFile, find_files, is_url
 from mprm.data.types import Candidate, CandidateSet, StepScorer
 from mprm.errors import ConfigError, DataError, OutputExistsError, counted
 from mprm.evaluation.best_of_n import (
@@ -44,16 +45,15 @@ from mprm.evaluation.scores import (
     ScoredSolution,
     ScoredSolutions,
     ScoringConfig,
+    evaluation,
     hash_chain,
     read_lines,
     scored_solutions,
     with_scores,
-    write_scores,
 )
 from mprm.progress import Progress, silent
 
-FIGURES = ("best_of_n.svg", "best_of_n.png")
-"""Written where Altair is installed."""
+FIGURES = ("best_of_n.svg", "best_of_n.png")  # written where Altair is installed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,17 +61,11 @@ class RerankConfig(ScoringConfig):
     """Choose the best of N candidates by the scores of their steps, and measure what the choice is worth."""
 
     scores: Annotated[str | None, Option("Saved step scores, instead of a model.", "FILE", "input")] = None
-    aggregate: Annotated[AggregateName, Option("Aggregate of step scores; the paper: mean.", None, "evaluation")] = (
-        "mean"
-    )
-    n: Annotated[tuple[int, ...], Option("Values of N; default: powers of two.", "N", "evaluation", at_least=1)] = ()
-    subsets: Annotated[Subsets, Option("All subsets of N candidates, or the first N.", None, "evaluation")] = "all"
-    draws: Annotated[
-        int, Option("Bootstrap draws, and maximum of subsets for a vote.", "N", "evaluation", at_least=1)
-    ] = 1000
-    check_timeout_s: Annotated[
-        float, Option("Time limit of checking an answer.", "SECONDS", "evaluation", above=0)
-    ] = 5.0
+    aggregate: Annotated[AggregateName, evaluation("Aggregate of step scores; the paper: mean.")] = "mean"
+    n: Annotated[tuple[int, ...], evaluation("Values of N; default: powers of two.", "N", at_least=1)] = ()
+    subsets: Annotated[Subsets, evaluation("All subsets of N candidates, or the first N.")] = "all"
+    draws: Annotated[int, evaluation("Bootstrap draws, and maximum of subsets for a vote.", "N", at_least=1)] = 1000
+    check_timeout_s: Annotated[float, evaluation("Time limit of checking an answer.", "SECONDS", above=0)] = 5.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,10 +78,8 @@ class Choice:
     """The best candidate by one aggregate."""
 
     candidate: int
-    score: float | None
-    """None where no candidate has a scored step."""
-    n_tied: int
-    """Candidates with that score; the seed picks one of them."""
+    score: float | None  # None where no candidate has a scored step
+    n_tied: int  # candidates with that score; the seed picks one of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,16 +126,14 @@ class Reranking:
         total, heads = self.best_of_n.total, [f"N = {n}" for n in self.ns]
         leads = {METHODS[name]: total.lead[name] for name in BASELINES if name in total.lead}
         accuracies = {METHODS[name]: row for name, row in total.accuracy.items()}
-        title = f"Accuracy, {counted(total.n_questions, 'question')} ({self.config.aggregate} of step scores)"
-        parts = [
-            (title, "method", accuracies),
-            ("Lead of the highest PRM score, in points", "over", leads),
-            ("Accuracy of the highest PRM score by aggregate", "aggregate", total.by_aggregate),
-        ]
+        size = f"{counted(total.n_questions, 'question')} ({self.config.aggregate} of step scores)"
         tables = []
-        for title, head, rows in parts:
-            cell = _lead if rows is leads else _percent
-            cells = [[name, *(cell(row[n]) for n in self.ns)] for name, row in rows.items()]
+        for title, head, rows, sign in (
+            (f"Accuracy, {size}", "method", accuracies, ""),
+            ("Lead of the highest PRM score, in points", "over", leads, "+"),
+            ("Accuracy of the highest PRM score by aggregate", "aggregate", total.by_aggregate, ""),
+        ):
+            cells = [[name, *(_points(row[n], sign) for n in self.ns)] for name, row in rows.items()]
             tables.append(Table(title=title, heads=[head, *heads], rows=cells))
         if len(self.best_of_n.sources) > 1:
             largest, groups = max(self.ns), {**self.best_of_n.sources, "all questions": total}
@@ -158,9 +148,9 @@ class Reranking:
     def notes(self) -> list[str]:
         config, largest, accuracy = self.config, max(self.ns), self.best_of_n.total.accuracy
         over = {"all": "expectation over all subsets of N candidates", "first": "the first N candidates"}
+        every = counted(self.n_candidates, "candidate")
         notes = [
-            f"Model: {printable(self.model)}. {counted(len(self.chosen), 'question')},"
-            f" {counted(self.n_candidates, 'candidate')}.",
+            f"Model: {printable(self.model)}. {counted(len(self.chosen), 'question')}, {every}.",
             f"In brackets: 95% bootstrap interval over questions ({config.draws:,} draws, seed {config.seed}).",
             f"At each N: {over[config.subsets]}.",
         ]
@@ -178,23 +168,15 @@ class Reranking:
         if n := self.n_unscored_steps:
             notes.append(f"{n:,} steps have no score, cut off by truncation or nan of the model: they are left out.")
         if n := self.n_unscored_candidates:
-            notes.append(
-                f"{n:,} of {self.n_candidates:,} candidates have no scored step: they rank below the others."
-            )
+            notes.append(f"{n:,} of {every} have no scored step: they rank below the others.")
         return notes
 
-    def chart(self) -> Chart:
-        return best_of_n_chart("best_of_n", f"Best of N: {self.model}", self.best_of_n.total.accuracy)
 
-
-def _percent(estimate: AccuracyEstimate) -> str:
-    return f"{100 * estimate.value:.1f} ({100 * estimate.low:.1f}–{100 * estimate.high:.1f})"
-
-
-def _lead(estimate: AccuracyEstimate) -> str:
+def _points(estimate: AccuracyEstimate, sign: str) -> str:
+    """In percent, or with a sign, in points."""
     bounds = (estimate.value, estimate.low, estimate.high)
-    value, low, high = (round(100 * bound, 1) + 0.0 for bound in bounds)  # no -0.0
-    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+    value, low, high = (f"{round(100 * bound, 1) + 0.0:{sign}.1f}" for bound in bounds)  # no -0.0
+    return f"{value} ({low}{' to ' if sign else '–'}{high})"
 
 
 @takes(RerankConfig)
@@ -208,15 +190,9 @@ def rerank(
 ) -> Reranking:
     """Score candidates, choose the best of each question, and measure the choice.
 
-    Parameters
-    ----------
-    candidates
-        Whatever `mprm.data.candidates.read_candidates` takes.
-    model
-        Folder of a process reward model, or anything with ``score_many``. Without it, and without saved ``scores``,
-        the scores that the candidate files themselves hold are used.
-    config, options
-        See `RerankConfig`. ``out`` gets scores.jsonl, chosen.jsonl, metrics.json, metrics.md and the figure.
+    ``candidates``: whatever `mprm.data.candidates.read_candidates` takes. ``model``: a folder, or anything with
+    ``score_many``; without it, and without saved ``scores``, the scores that the candidate files themselves hold are
+    used. ``out`` gets scores.jsonl, chosen.jsonl, metrics.json, metrics.md and the figure.
     """
     config = RerankConfig.of(config, options if model is None else {**options, "model": model})
     if config.model is not None and config.scores is not None:
@@ -226,7 +202,7 @@ def rerank(
         _check_outputs(config, [file.path for file in files])
     sets = read_candidates(candidates, format=config.format)
     ns = _values_of_n(sets, config.n)
-    inputs = [] if config.out is None else [_input(file.path) for file in files]
+    inputs = [] if config.out is None else [_input(file) for file in files]
     scored = _step_scores(sets, config, inputs, progress)
     verdicts = candidate_verdicts(sets, timeout_s=config.check_timeout_s, progress=progress)
     lines = iter(scored.solutions)
@@ -259,16 +235,14 @@ def _check_outputs(config: RerankConfig, inputs: list[str]) -> None:
     if config.model is not None:
         check_not_inputs(inputs, [saved])
         if saved.exists() and not config.force:
-            raise OutputExistsError(
-                f"{saved} holds scores already; use them with --scores {saved}, or score again with --force"
-            )
+            remedy = f"use them with --scores {saved}, or score again with --force"
+            raise OutputExistsError(f"{saved} holds scores already; {remedy}")
     config.check_outputs(["chosen.jsonl", *FIGURES], inputs)
 
 
-def _input(path: str) -> dict[str, Any]:
+def _input(file: DataFile) -> dict[str, Any]:
     """A file as the manifest names it; one behind a URL has no hash."""
-    [file] = find_files(path)
-    return {"path": path, "n_bytes": file.n_bytes, "xxh3_128": None if file.is_remote else hash_file(file.path)}
+    return {"path": file.path, "n_bytes": file.n_bytes, "xxh3_128": None if file.is_remote else hash_file(file.path)}
 
 
 def _values_of_n(sets: Sequence[CandidateSet], given: tuple[int, ...]) -> tuple[int, ...]:
@@ -276,10 +250,8 @@ def _values_of_n(sets: Sequence[CandidateSet], given: tuple[int, ...]) -> tuple[
     fewest = min(sets, key=lambda entry: len(entry.candidates))
     n_fewest = len(fewest.candidates)
     if given and max(given) > n_fewest:
-        raise ConfigError(
-            f"N = {max(given)} needs as many candidates of every question; {fewest.location} has {n_fewest}."
-            f" Take N up to {n_fewest}, or sample more"
-        )
+        few = f"{fewest.location} has {n_fewest}; take N up to that, or sample more"
+        raise ConfigError(f"N = {max(given)} needs as many candidates of every question; {few}")
     return tuple(sorted(set(given))) or tuple(1 << power for power in range(n_fewest.bit_length()))
 
 
@@ -291,9 +263,8 @@ def _step_scores(
     elif config.model is not None:
         for entry in sets if isinstance(config.model, str) else ():
             image_files(entry.question, config.image_root)  # none may be missing when hours are scored
-        out = None if config.out is None else config.path(SCORES)
-        model = config.load_model()
-        scored = score_candidates(sets, model, out=out, force=config.force, inputs=inputs, progress=progress)
+        output = {"out": None if config.out is None else config.path(SCORES), "force": config.force, "inputs": inputs}
+        scored = score_candidates(sets, config.load_model(), progress=progress, **output)
     else:
         pairs = [pair for entry in sets for pair in zip(entry.solutions, entry.candidates, strict=True)]
         if any(candidate.step_scores is None for _, candidate in pairs):
@@ -310,23 +281,12 @@ def _step_scores(
 
 
 def score_candidates(
-    sets: Sequence[CandidateSet],
-    scorer: StepScorer,
-    *,
-    out: str | None = None,
-    force: bool = False,
-    inputs: Sequence[Mapping[str, Any]] = (),
-    progress: Progress = silent,
+    sets: Sequence[CandidateSet], scorer: StepScorer, *, progress: Progress = silent, **output: Any
 ) -> ScoredSolutions:
-    """The candidates of all questions with the model's scores; saved to ``out`` as they come.
-
-    A run that was stopped continues, with the same candidates and model (``fingerprint``, or else name) only.
-    """
+    """The candidates of all questions with the model's scores; ``output``: see `scored_solutions`."""
     solutions = [solution for entry in sets for solution in entry.solutions]
-    with scored_solutions(solutions, scorer, out=out, force=force, progress=progress) as (scored, run):
-        if out is not None:
-            write_scores(out, scored.solutions, command="rerank", config=run, inputs=inputs)
-    return scored
+    with scored_solutions(solutions, scorer, command="rerank", progress=progress, **output) as scored:
+        return scored
 
 
 def read_candidate_scores(path: str | Path, sets: Sequence[CandidateSet]) -> ScoredSolutions:
@@ -334,27 +294,21 @@ def read_candidate_scores(path: str | Path, sets: Sequence[CandidateSet]) -> Sco
     saved: dict[tuple[str, str, str], ScoredSolution] = {}
     for where, line in read_lines(path):
         if saved.setdefault((line.source, line.id, line.chain_xxh3), line).scores != line.scores:
-            raise DataError(
-                f"{where}: candidate {line.id!r} of {line.source!r} has other scores on a line before; expected each"
-                " candidate once. Score the candidates again with --model"
-            )
+            line_before = "has other scores on a line before; score the candidates again with --model"
+            raise DataError(f"{where}: candidate {line.id!r} of {line.source!r} {line_before}")
     lines: list[ScoredSolution] = []
     missing: dict[str, None] = {}
-    for entry in sets:
-        steps = [candidate.steps for candidate in entry.candidates]
-        old = xxhash.xxh3_64_hexdigest(msgspec.json.encode([entry.question.question, entry.question.images, steps]))
-        for solution in entry.solutions:
-            key = (solution.source, solution.id)
-            match = saved.get((*key, hash_chain(solution.chain))) or saved.get((*key, old))
-            if match is not None and len(match.scores) == len(solution.steps):
-                lines.append(match)
-            else:
-                missing[entry.location] = None
+    for location, solution in [(entry.location, solution) for entry in sets for solution in entry.solutions]:
+        match = saved.get((solution.source, solution.id, hash_chain(solution.chain)))
+        if match is not None and len(match.scores) == len(solution.steps):
+            lines.append(match)
+        else:
+            missing[location] = None
     if missing:
+        first = next(iter(missing))
         raise DataError(
-            f"{path}: holds no scores for {len(missing):,} of {len(sets):,} questions, the first at"
-            f" {next(iter(missing))}: these are scores of other candidates, or the question, its images or the steps"
-            " were changed since; score the candidates again with --model"
+            f"{path}: holds no scores for {len(missing):,} of {len(sets):,} questions, the first at {first}:"
+            " these are scores of other candidates, or the question, its images or steps changed; score with --model"
         )
     return ScoredSolutions(model=lines[0].model, solutions=tuple(lines))
 
@@ -364,37 +318,36 @@ def candidate_verdicts(
 ) -> list[list[GradedAnswer]]:
     """The verdict on each candidate: the file's label where it has one, else the checker's."""
     unlabelled = [(c.text, entry.question) for entry in sets for c in entry.candidates if c.is_correct is None]
-    verdicts: list[GradedAnswer] = []
+    checked: Iterator[GradedAnswer] = iter(())
     if unlabelled:
         with (
             progress("checking answers", len(unlabelled)) as advance,
             AnswerChecker(timeout_s=timeout_s, processes=processes) as checker,
         ):
-            verdicts = checker.check_many(unlabelled, on_checked=lambda _index, _verdict: advance(1))
-    checked = iter(verdicts)
-    return [[_by_label(candidate) or next(checked) for candidate in entry.candidates] for entry in sets]
+            checked = iter(checker.check_many(unlabelled, on_checked=lambda _index, _verdict: advance(1)))
 
+    def verdict(candidate: Candidate) -> GradedAnswer:
+        if candidate.is_correct is None:
+            return next(checked)
+        # the answer that the text states beside the label, so that equal answers vote together
+        answer = final_answer(candidate.text)
+        key = None if answer is None else read_answer(answer).key
+        return GradedAnswer("correct" if candidate.is_correct else "incorrect", key)
 
-def _by_label(candidate: Candidate) -> GradedAnswer | None:
-    """The label as a verdict, with the answer that the text states, so that equal answers vote together."""
-    if candidate.is_correct is None:
-        return None
-    answer = final_answer(candidate.text)
-    key = None if answer is None else read_answer(answer).key
-    return GradedAnswer("correct" if candidate.is_correct else "incorrect", key)
+    return [[verdict(candidate) for candidate in entry.candidates] for entry in sets]
 
 
 def _question(
     entry: CandidateSet, verdicts: Sequence[GradedAnswer], lines: Sequence[ScoredSolution]
 ) -> ScoredQuestion:
-    numbers = {
-        answer: n for n, answer in enumerate(dict.fromkeys(v.answer for v in verdicts if v.answer is not None))
-    }
+    numbers: dict[str | None, int] = {None: -1}
+    for verdict in verdicts:
+        numbers.setdefault(verdict.answer, len(numbers) - 1)
     return ScoredQuestion(
         source=entry.question.source,
         is_correct_M=np.array([verdict.grade == "correct" for verdict in verdicts]),
         is_failed_M=np.array([verdict.grade == "failed" for verdict in verdicts]),
-        answers_M=np.array([-1 if v.answer is None else numbers[v.answer] for v in verdicts], np.intp),
+        answers_M=np.array([numbers[verdict.answer] for verdict in verdicts], np.intp),
         scores_M={how: np.array([aggregate(line.scores, how) for line in lines]) for how in AGGREGATES},
     )
 
@@ -425,34 +378,27 @@ def _chosen(
 
 
 def _write(reranking: Reranking, sets: Sequence[CandidateSet], inputs: list[dict[str, Any]]) -> None:
-    config = reranking.config
+    config, figures = reranking.config, FIGURES if can_draw() else ()
     chosen = b"".join(msgspec.json.encode(line) + b"\n" for line in reranking.chosen)
     with atomic_write(config.path("chosen.jsonl")) as temporary:
         temporary.write_bytes(chosen)
-    figures = FIGURES if can_draw() else ()
-    figure = line_figure(reranking.chart()) if figures else None
+    chart = best_of_n_chart("best_of_n", f"Best of N: {reranking.model}", reranking.best_of_n.total.accuracy)
     for name in figures:
         with atomic_write(config.path(name)) as temporary:
-            save_figure(figure, temporary, name[-3:])
+            save_figure(line_figure(chart), temporary, name[-3:])
     scores = config.scores or (None if config.model is None else config.path(SCORES))
     picture = f"![Accuracy against N]({FIGURES[0]})\n\n" if figures else ""
+    n_candidates = Counter(entry.question.source for entry in sets for _ in entry.candidates)
+    golds = {"n_extracted_golds": reranking.n_extracted_golds}
     notes = "".join(f"- {markdown_text(note)}\n" for note in reranking.notes())
     config.write_results(
         reranking.to_json(),
         f"# Best of N\n\n{notes}\n{picture}" + "\n".join(table.markdown() for table in reranking.tables()),
         command="rerank",
-        config={
-            "model": reranking.model,
-            **config.recorded(),
-            "n": reranking.ns,
-            "n_extracted_golds": reranking.n_extracted_golds,
-        },
-        inputs=inputs if scores is None else [*inputs, _input(scores)],
+        config={"model": reranking.model, **config.recorded(), "n": reranking.ns, **golds},
+        inputs=inputs if scores is None else [*inputs, *map(_input, find_files(scores))],
         sources={
-            name: {
-                "questions": group.n_questions,
-                "candidates": sum(len(entry.candidates) for entry in sets if entry.question.source == name),
-            }
+            name: {"questions": group.n_questions, "candidates": n_candidates[name]}
             for name, group in reranking.best_of_n.sources.items()
         },
         output={"chosen_xxh3_128": xxhash.xxh3_128_hexdigest(chosen), "figures": figures},

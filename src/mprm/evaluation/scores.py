@@ -1,7 +1,7 @@
 """Step scores: made by a model, saved, and read back without it.
 
 ``scores.jsonl`` has a line for each solution of a benchmark (`mprm evaluate`) or each candidate of a question
-(`mprm rerank`). Files of earlier versions are read as well.
+(`mprm rerank`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -31,6 +32,7 @@ SCORES = "scores.jsonl"
 RESULTS = ("metrics.json", "metrics.json" + MANIFEST_SUFFIX, "metrics.md")
 NOT_RECORDED = {"model", "scores", "device", "dtype", "batch_tokens", "out", "force"}
 """Options that metrics.json leaves out: they change no number."""
+evaluation = partial(Option, group="evaluation")
 Scores = tuple[float | None, ...]
 """Probability that each step is correct; None for a step without a score, as truncation leaves it."""
 
@@ -53,9 +55,9 @@ class ScoringConfig(ModelOptions):
             return cast("StepScorer", self.model)
         from mprm.models.prm import PRM
 
-        options = {"device": self.device, "dtype": self.dtype, "tokens_per_batch": self.batch_tokens}
-        options |= {"prompt_layout": self.prompt_layout}
-        return PRM.from_pretrained(self.model, image_root=self.image_root, **options)  # type: ignore[arg-type]
+        compute = {"device": self.device, "dtype": self.dtype, "tokens_per_batch": self.batch_tokens}
+        options: dict[str, Any] = {"image_root": self.image_root, "prompt_layout": self.prompt_layout, **compute}
+        return PRM.from_pretrained(self.model, **options)
 
     def recorded(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_RECORDED}
@@ -88,25 +90,12 @@ class ScoredSolution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     id: str
     source: str
     model: str = ""
-    """Files of earlier versions name it in their manifest."""
     problem: str = ""
     chain_xxh3: str = ""
-    benchmark: str = ""
-    """See `Solution.benchmark`; unknown in files of earlier versions."""
-    labels: tuple[int, ...] = ()
-    """1 correct, -1 incorrect, 0 ignored; empty for a candidate."""
+    benchmark: str = ""  # see `Solution.benchmark`
+    labels: tuple[int, ...] = ()  # 1 correct, -1 incorrect, 0 ignored; empty for a candidate
     first_error: int | None = None
     scores: Scores
-
-
-class _ScoredQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """All candidates of a question: a line of `mprm rerank` of earlier versions."""
-
-    id: str
-    source: str
-    model: str
-    candidates_xxh3: str
-    scores: tuple[Scores, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +104,7 @@ class ScoredSolutions:
 
     model: str
     solutions: tuple[ScoredSolution, ...]
-    notes: tuple[str, ...] = ()
-    """What is odd about some lines of a scores file."""
-
-
-def name_of(scorer: StepScorer) -> str:
-    """The attribute ``name`` of a model, or else its class."""
-    return str(getattr(scorer, "name", type(scorer).__name__))
+    notes: tuple[str, ...] = ()  # what is odd about some lines of a scores file
 
 
 def with_scores(solution: Solution, model: str, scores: Sequence[float]) -> ScoredSolution:
@@ -170,7 +153,7 @@ def score_benchmark(
     benchmark: Benchmark, scorer: StepScorer, *, model: str | None = None, progress: Progress = silent
 ) -> ScoredSolutions:
     """The benchmark's solutions with the model's scores."""
-    with scored_solutions(benchmark.solutions, scorer, model=model, progress=progress) as (scored, _):
+    with scored_solutions(benchmark.solutions, scorer, model=model, progress=progress) as scored:
         return scored
 
 
@@ -183,9 +166,11 @@ def scored_solutions(
     out: str | None = None,
     force: bool = False,
     at_once: int = 64,
+    config: Mapping[str, Any] | None = None,
     progress: Progress = silent,
-) -> Iterator[tuple[ScoredSolutions, dict[str, str]]]:
-    """The solutions with the model's scores, and what these depend on.
+    **manifest: Any,
+) -> Iterator[ScoredSolutions]:
+    """The solutions with the model's scores; written to ``out``, with config and others in its manifest.
 
     With ``out``, ``at_once`` questions are scored at a time and saved in ``OUT.partial`` until the block ends well; a
     run that was stopped continues there, with the same solutions and model (``fingerprint``, or else name) only. All
@@ -193,13 +178,10 @@ def scored_solutions(
     """
     from mprm.annotation.journal import Journal
 
-    model = model or name_of(scorer)
+    model = model or str(getattr(scorer, "name", type(scorer).__name__))
     hashes = [hash_chain(solution.chain) for solution in solutions]
-    run = {
-        "model": model,
-        "model_fingerprint": getattr(scorer, "fingerprint", model),
-        "chains": xxhash.xxh3_128_hexdigest("".join(hashes).encode()),
-    }
+    digest = xxhash.xxh3_128_hexdigest("".join(hashes).encode())
+    run = {"model": model, "model_fingerprint": getattr(scorer, "fingerprint", model), "chains": digest}
     by_question: dict[tuple[Any, ...], list[int]] = {}
     for index, solution in enumerate(solutions):
         by_question.setdefault((solution.question, solution.images), []).append(index)
@@ -213,43 +195,33 @@ def scored_solutions(
                 part = [index for indices in questions[start : start + at_once] for index in indices]
                 key = ("questions", str(start))
                 if journal is not None and key in journal:
-                    scored = msgspec.json.decode(journal.line(key), type=_Saved).lines
+                    saved = msgspec.json.decode(journal.line(key))["lines"]
+                    scored = msgspec.convert(saved, tuple[ScoredSolution, ...])
                     advance(len({line.chain_xxh3 for line in scored if line.scores}))
                 else:
                     scored = score_solutions([solutions[index] for index in part], scorer, model, advance)
                     if journal is not None:
                         journal.add({"source": key[0], "id": key[1], "lines": scored})
                 lines.update(zip(part, scored, strict=True))
-        yield ScoredSolutions(model=model, solutions=tuple(lines[index] for index in range(len(solutions)))), run
+        in_order = tuple(lines[index] for index in range(len(solutions)))
+        if out is not None:
+            write_scores(out, in_order, config={**(config or {}), **run}, **manifest)
+        yield ScoredSolutions(model=model, solutions=in_order)
         if journal is not None:
             journal.remove()
 
 
-class _Saved(msgspec.Struct):
-    lines: tuple[ScoredSolution, ...]
-
-
-def write_scores(
-    path: str,
-    solutions: Sequence[ScoredSolution],
-    *,
-    command: str = "evaluate",
-    config: Mapping[str, Any],
-    inputs: Sequence[Mapping[str, Any]] = (),
-) -> None:
-    """Write the scores and their manifest."""
-    write_with_manifest(
-        {path: b"".join(msgspec.json.encode(solution) + b"\n" for solution in solutions)},
-        command=command,
-        config=config,
-        inputs=list(inputs),
-        sources=Counter(solution.source for solution in solutions),
-        output={
-            "n_solutions": len(solutions),
-            "n_steps": sum(len(solution.scores) for solution in solutions),
-            "n_unscored": sum(solution.scores.count(None) for solution in solutions),
-        },
-    )
+def write_scores(path: str, solutions: Sequence[ScoredSolution], **manifest: Any) -> None:
+    """Write the scores, and their manifest with a ``config``; ``command`` and ``inputs`` where others made them."""
+    output = {
+        "n_solutions": len(solutions),
+        "n_steps": sum(len(solution.scores) for solution in solutions),
+        "n_unscored": sum(solution.scores.count(None) for solution in solutions),
+    }
+    data = b"".join(msgspec.json.encode(solution) + b"\n" for solution in solutions)
+    sources = Counter(solution.source for solution in solutions)
+    manifest = {"command": "evaluate", "inputs": [], **manifest}
+    write_with_manifest({path: data}, sources=sources, output=output, **manifest)
 
 
 def read_scores(path: str | Path) -> ScoredSolutions:
@@ -266,8 +238,7 @@ def read_scores(path: str | Path) -> ScoredSolutions:
         raise DataError(f"{path}: the file holds no scores; expected one line a solution")
     text = "the line is the same in every field as an earlier one of its file; both count"
     notes = (f"{counted(len(doubles), 'record')}: {text} (the first {doubles[0]})",) if doubles else ()
-    model = solutions[0].model or _model_of_manifest(path) or str(path)
-    return ScoredSolutions(model=model, solutions=tuple(solutions), notes=notes)
+    return ScoredSolutions(model=solutions[0].model or str(path), solutions=tuple(solutions), notes=notes)
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[str, ScoredSolution]]:
@@ -275,37 +246,23 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, ScoredSolution]]:
     file = Path(path).expanduser()
     if not file.is_file():
         raise InputNotFoundError(f"{path}: no such file; expected the scores.jsonl of mprm evaluate or mprm rerank")
+    expected = f"expected {', '.join(ScoredSolution.__struct_fields__)}, as mprm evaluate and mprm rerank write them"
     model: str | None = None
     with file.open("rb") as texts:
         for number, text in enumerate(texts, 1):
+            if not text.strip():
+                continue
             where = f"{path}:{number}"
-            for line in _decoded(text, where) if text.strip() else ():
-                model = line.model if model is None else model
-                if line.model != model:
-                    raise DataError(
-                        f"{where}: the scores are of the model {line.model!r}, those before of {model!r}; expected"
-                        " one model. Keep the scores of each in a file of its own"
-                    )
-                _check_scores(line.scores, len(line.labels or line.scores), where)
-                yield where, line
-
-
-def _decoded(text: bytes, where: str) -> list[ScoredSolution]:
-    try:
-        if b'"candidates_xxh3"' not in text:
-            return [msgspec.json.decode(text, type=ScoredSolution)]
-        old = msgspec.json.decode(text, type=_ScoredQuestion)
-    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise DataError(
-            f"{where}: is no line of a scores file: {error}. Expected the fields"
-            f" {', '.join(ScoredSolution.__struct_fields__)}; make the file with mprm evaluate or mprm rerank."
-        ) from error
-    return [
-        ScoredSolution(
-            id=f"{old.id}#{n}", source=old.source, model=old.model, chain_xxh3=old.candidates_xxh3, scores=scores
-        )
-        for n, scores in enumerate(old.scores)
-    ]
+            try:
+                line = msgspec.json.decode(text, type=ScoredSolution)
+            except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+                raise DataError(f"{where}: is no line of a scores file: {error}; {expected}") from error
+            model = line.model if model is None else model
+            if line.model != model:
+                models = f"of the model {line.model!r}, those before of {model!r}"
+                raise DataError(f"{where}: the scores are {models}; keep those of each in a file of its own")
+            _check_scores(line.scores, len(line.labels or line.scores), where)
+            yield where, line
 
 
 def _check_labels(line: ScoredSolution, where: str) -> None:
@@ -320,39 +277,21 @@ def _check_labels(line: ScoredSolution, where: str) -> None:
         raise DataError(f"{where}: the first error is {given}; by the labels {list(line.labels)} it is {right}")
 
 
-def _model_of_manifest(path: str | Path) -> str | None:
-    try:
-        return str(msgspec.json.decode(Path(f"{path}{MANIFEST_SUFFIX}").expanduser().read_bytes())["config"]["model"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, msgspec.MsgspecError):
-        return None
-
-
 def without_scores(benchmark: Benchmark) -> ScoredSolutions:
     """The benchmark as a model would leave it that scores no step, to compare saved scores with."""
     lines = (with_scores(solution, "", [math.nan] * len(solution.steps)) for solution in benchmark.solutions)
     return ScoredSolutions(model="the benchmark", solutions=tuple(lines))
 
 
-def check_same_steps(first: ScoredSolutions, other: ScoredSolutions) -> ScoredSolutions:
-    """The second, with the benchmark of the first where its file does not name it.
-
-    Stops when the two do not hold the same solutions with the same labels, in the same order.
-    """
+def check_same_steps(first: ScoredSolutions, other: ScoredSolutions) -> None:
+    """Stop when the two do not hold the same solutions with the same labels, in the same order."""
     remedy = "models are compared on the same benchmark, so score it again with both"
     for number, (a, b) in enumerate(zip(first.solutions, other.solutions, strict=False), 1):
         for field in ("id", "source", "problem", "labels", "first_error", "chain_xxh3"):
             value, other_value = getattr(a, field), getattr(b, field)
-            # files of earlier versions have no hash of the chain
-            if value != other_value and (field != "chain_xxh3" or (value and other_value)):
-                raise DataError(
-                    f"solution {number} has {field} {value!r} in {first.model} and {other_value!r} in {other.model};"
-                    f" {remedy}"
-                )
+            if value != other_value:
+                values = f"{value!r} in {first.model} and {other_value!r} in {other.model}"
+                raise DataError(f"solution {number} has {field} {values}; {remedy}")
     if len(first.solutions) != len(other.solutions):
-        raise DataError(
-            f"{first.model} has {len(first.solutions):,} solutions and {other.model} {len(other.solutions):,};"
-            f" {remedy}"
-        )
-    pairs = zip(first.solutions, other.solutions, strict=True)
-    named = (b if b.benchmark else msgspec.structs.replace(b, benchmark=a.benchmark) for a, b in pairs)
-    return replace(other, solutions=tuple(named))
+        n, n_other = len(first.solutions), len(other.solutions)
+        raise DataError(f"{first.model} has {n:,} solutions and {other.model} {n_other:,}; {remedy}")

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import StrategyName
-from mprm.data.corpus import Corpus, flattened, open_corpus, parse_line
+from mprm.data.corpus import flattened, open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import MANIFEST_SUFFIX, DroppedRecords, InputHashes, check_not_inputs, unchanged
 from mprm.data.records import Chunk, lines_of
@@ -49,23 +49,13 @@ MAX_UNIQUE = 200_000
 """Distinct label counts; with more, the page would be slow to open, and shows one selection alone."""
 MAX_ORDERED = 1_000_000
 """Rollouts; with more, the page holds no random order, and keeps a share of each tied label count."""
-N_BINS = 30
-"""Of a histogram; of a count, such as steps, at most so many."""
+N_BINS = 30  # of a histogram; of a count, such as steps, at most so many
 N_SCORE_BINS = 17
 """Of step scores: 0, (0, 1/16], (1/16, 2/16] …; with 16 continuations a step, a bin is one number of successes."""
 
 
-Level = Literal["high", "medium", "low", "binary"]
-
-
-def mc_level(mean_mc: float, *, is_binary: bool = False) -> Level:
-    """The level of a source with this mean MC score over steps; labels of people have none.
-
-    Examples
-    --------
-    >>> mc_level(0.9723), mc_level(0.8253), mc_level(0.5720), mc_level(0.9723, is_binary=True)
-    ('high', 'medium', 'low', 'binary')
-    """
+def mc_level(mean_mc: float, *, is_binary: bool = False) -> str:
+    """high, medium or low, by the mean MC score of a source's steps; binary for labels of people, which have none."""
     if is_binary:
         return "binary"
     return "high" if mean_mc >= HIGH_MC else "low" if mean_mc < LOW_MC else "medium"
@@ -76,28 +66,22 @@ class UniqueCounts:
     """The U distinct label counts of one source's N rollouts."""
 
     source: str
-    unique: Rows
-    """Shape (U,): for each label count, a rollout that has it."""
-    n_rollouts: IntArray
-    """Shape (U,): how many rollouts have it."""
-    inverse: IntArray
-    """Shape (N,): index into `unique` of each rollout, in random order."""
-    rows: IntArray
-    """Shape (N,): row of each rollout in the corpus, in the same order."""
+    unique: Rows  # (U,): for each label count, a rollout that has it
+    n_rollouts: IntArray  # (U,): how many rollouts have it
+    inverse: IntArray  # (N,): index into `unique` of each rollout, in random order
+    rows: IntArray  # (N,): row of each rollout in the corpus, in the same order
 
     @property
     def first_error(self) -> IntArray:
         """Shape (U,): index of the first negative step, from 1; 0 without one."""
-        rows = self.unique
-        return np.where(rows["n_pos"] < rows["n_steps"], rows["n_leading"] + 1, 0).astype(np.int64)
+        has_error = self.unique["n_pos"] < self.unique["n_steps"]
+        return np.where(has_error, self.unique["n_leading"] + 1, 0).astype(np.int64)
 
     @property
     def is_binary(self) -> bool:
         """Whether every score is 0 or 1 without a number of continuations: labels of people, say, not Monte Carlo."""
         rows = self.unique
-        return not (
-            rows["n_mc"].any() or (rows["sum_pos"] != rows["n_pos"]).any() or (rows["sum_all"] != rows["n_pos"]).any()
-        )
+        return not rows["n_mc"].any() and all((rows[name] == rows["n_pos"]).all() for name in ("sum_pos", "sum_all"))
 
     def ranked(self, strategy: StrategyName, *, alpha: float) -> IntArray:
         """Shape (N,): indices into `inverse`, the best rollout first."""
@@ -129,10 +113,8 @@ def packed_counts(sources: Sequence[UniqueCounts]) -> dict[str, Any] | None:
     n_unique = [len(source.unique) for source in sources]
     if sum(n_unique) > MAX_UNIQUE:
         return None
-    columns = {
-        name: np.concatenate([source.unique[name] for source in sources])
-        for name in ("n_steps", "n_pos", "sum_pos", "sum_all")
-    }
+    names = ("n_steps", "n_pos", "sum_pos", "sum_all")
+    columns = {name: np.concatenate([source.unique[name] for source in sources]) for name in names}
     columns["first_error"] = np.concatenate([source.first_error for source in sources]).astype(np.uint32)
     columns["n_rollouts"] = np.concatenate([source.n_rollouts for source in sources]).astype(np.uint32)
     order = np.concatenate([source.inverse for source in sources]).astype(np.uint32)
@@ -160,12 +142,11 @@ TITLES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Histogram:
     """Numbers of rollouts in bins of equal width from ``start`` to ``end``; the last has all that is larger."""
 
-    source: str | None
-    """None for all sources together."""
+    source: str | None  # None for all sources together
     quantity: str
     start: float
     end: float
@@ -193,16 +174,14 @@ def histograms(sources: Sequence[UniqueCounts], kept: Sequence[IntArray], *, alp
     result = []
     for quantity, (start, end, n) in bins_of(sources, alpha=alpha).items():
         counts = np.zeros((1 + len(sources), 2, n), np.int64)
-        for s, (source, n_kept) in enumerate(zip(sources, kept, strict=True), 1):
+        for s, (source, kept_of_source) in enumerate(zip(sources, kept, strict=True), 1):
             values = _values(source, quantity, alpha=alpha)
             bins = np.minimum(((values - start) / ((end - start) / n)).astype(np.int64), n - 1)
-            counts[s] = [np.bincount(bins, weights, n) for weights in (source.n_rollouts, n_kept)]
+            counts[s] = [np.bincount(bins, weights, n) for weights in (source.n_rollouts, kept_of_source)]
         counts[0] = counts.sum(0)
-        for name, (n_all, of_kept) in zip(
-            [None, *(source.source for source in sources)], counts.tolist(), strict=True
-        ):
-            numbers = {"n_all": tuple(n_all), "n_kept": tuple(of_kept)}
-            result.append(Histogram(source=name, quantity=quantity, start=start, end=end, **numbers))
+        for name, numbers in zip([None, *(source.source for source in sources)], counts.tolist(), strict=True):
+            n_all, n_kept = map(tuple, numbers)
+            result.append(Histogram(name, quantity, start, end, n_all, n_kept))
     return result
 
 
@@ -224,14 +203,12 @@ class Case:
 
     source: str
     kinds: tuple[str, ...]
-    rank: int
-    """By BIS among its source's rollouts, from 1."""
+    rank: int  # by BIS among its source's rollouts, from 1
     is_kept: bool
     row: int
     file: str = ""
     line: int = 0
-    rollout: Rollout | None = None
-    """None until it is read."""
+    rollout: Rollout | None = None  # None until it is read
 
 
 def choose_cases(source: UniqueCounts, *, alpha: float, n_keep: int, n_each: int) -> list[Case]:
@@ -267,8 +244,13 @@ def choose_cases(source: UniqueCounts, *, alpha: float, n_keep: int, n_each: int
 
 
 def read_scores_and_cases(
-    counts: LabelCounts, engine: Engine, cases: Sequence[Case], *, progress: Progress = silent
-) -> tuple[IntArray, tuple[Case, ...]]:
+    counts: LabelCounts,
+    engine: Engine,
+    cases: Sequence[Case],
+    *,
+    origin: Callable[[str, int], tuple[str, int]] = lambda path, line: (path, line),
+    progress: Progress = silent,
+) -> tuple[IntArray, list[Case]]:
     """Numbers of steps by source and score, shape (sources, 17), and the cases with their rollouts."""
     tasks = []
     for part in counts.parts:
@@ -283,10 +265,10 @@ def read_scores_and_cases(
             n_steps[: len(counted)] += counted
             for number, line in lines_read.items():
                 (rollout,) = parse_line(line, ROLLOUT_FORMATS[part.chunk.format], None, Issues())
-                position = {"file": part.chunk.path, "line": part.first_line + number}
-                rollouts[part.first_row + number] = {**position, "rollout": rollout}
+                file, at = origin(part.chunk.path, part.first_line + number)
+                rollouts[part.first_row + number] = {"file": file, "line": at, "rollout": rollout}
             advance(part.chunk.n_bytes)
-    return n_steps, tuple(replace(case, **rollouts[case.row]) for case in cases)
+    return n_steps, [replace(case, **rollouts[case.row]) for case in cases]
 
 
 def _read(task: tuple[Chunk, IntArray, set[int]]) -> tuple[IntArray, dict[int, bytes]]:
@@ -335,19 +317,14 @@ class CorpusView:
     """A corpus and the selection that the page shows first."""
 
     inputs: list[dict[str, Any]]
-    statistics: dict[str, Statistics]
-    """Of every source that has a rollout."""
-    unique: tuple[UniqueCounts, ...]
-    """Of the same sources, in the same order."""
+    statistics: dict[str, Statistics]  # of every source that has a rollout
+    unique: tuple[UniqueCounts, ...]  # of the same sources, in the same order
     histograms: tuple[Histogram, ...]
-    levels: dict[str, Level]
-    """`mc_level` of each."""
-    step_scores: IntArray
-    """Shape (sources, 17); see `read_scores_and_cases`."""
-    cases: tuple[Case, ...]
+    levels: dict[str, str]  # `mc_level` of each
+    step_scores: IntArray  # (sources, 17); see `read_scores_and_cases`
+    cases: list[Case]
     n_dropped: int
-    warnings: list[str]
-    """What is degenerate about the selection that the page shows first."""
+    warnings: list[str]  # what is degenerate about the selection that the page shows first
 
 
 def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> CorpusView:
@@ -355,51 +332,35 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
     corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
     check_not_inputs([file.path for file in corpus.files], [config.page, config.page + MANIFEST_SUFFIX])
     with unchanged(corpus.files):
-        return _view(corpus, config, progress)
-
-
-def _view(corpus: Corpus, config: ReportConfig, progress: Progress) -> CorpusView:
-    engine = make_engine(config, n_bytes=corpus.n_bytes)
-    dropped = DroppedRecords()
-    on_bad = dropped if config.skip_bad else None
-    corpus = flattened(corpus, on_bad)
-    counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
-    statistics = statistics_by_source(counts, alpha=config.alpha)
-    present = [number for number, name in enumerate(counts.sources) if statistics[name].n_rollouts]
-    if not present:
-        raise DataError(
-            f"there is nothing to report on: {len(dropped)} records were read and none is usable; mprm check says why"
+        engine = make_engine(config, n_bytes=corpus.n_bytes)
+        dropped = DroppedRecords()
+        on_bad = dropped if config.skip_bad else None
+        corpus = flattened(corpus, on_bad)
+        counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+        statistics = statistics_by_source(counts, alpha=config.alpha)
+        present = [number for number, name in enumerate(counts.sources) if statistics[name].n_rollouts]
+        if not present:
+            raise DataError(f"of {len(dropped)} records none is usable: nothing to report on; mprm check says why")
+        unique = [unique_counts(counts, number, seed=config.seed) for number in present]
+        n_keep_of = partial(SelectConfig(rho=(config.rho,)).n_keep, config.rho)
+        n_keep = [n_keep_of(source.source, len(source.inverse)) for source in unique]
+        first = keep_top(counts, "bis", n_keep_of, alpha=config.alpha, seed=config.seed)
+        subset = statistics_by_source(counts, alpha=config.alpha, is_kept=first.mask)
+        warnings = label_warnings(counts, statistics, kept=first.mask, subset=subset, n_by_ties=first.n_by_ties)
+        cases: list[Case] = []
+        kept = []
+        for source, n in zip(unique, n_keep, strict=True):
+            cases += choose_cases(source, alpha=config.alpha, n_keep=n, n_each=config.cases)
+            kept.append(source.n_kept("bis", alpha=config.alpha, n_keep=n))
+        step_scores, cases = read_scores_and_cases(counts, engine, cases, origin=corpus.origin, progress=progress)
+        return CorpusView(
+            inputs=corpus.manifest_entries(InputHashes(corpus.files, engine)),
+            statistics={source.source: statistics[source.source] for source in unique},
+            unique=tuple(unique),
+            histograms=tuple(histograms(unique, kept, alpha=config.alpha)),
+            levels={s.source: mc_level(statistics[s.source].mean_mc, is_binary=s.is_binary) for s in unique},
+            step_scores=step_scores[present],
+            cases=cases,
+            n_dropped=len(dropped),
+            warnings=warnings,
         )
-    unique = [unique_counts(counts, number, seed=config.seed) for number in present]
-    n_keep_of = partial(SelectConfig(rho=(config.rho,)).n_keep, config.rho)
-    n_keep = [n_keep_of(source.source, len(source.inverse)) for source in unique]
-    first = keep_top(counts, "bis", n_keep_of, alpha=config.alpha, seed=config.seed)
-    warnings = label_warnings(
-        counts,
-        statistics,
-        kept=first.mask,
-        subset=statistics_by_source(counts, alpha=config.alpha, is_kept=first.mask),
-        n_by_ties=first.n_by_ties,
-    )
-    cases = [
-        case
-        for source, n in zip(unique, n_keep, strict=True)
-        for case in choose_cases(source, alpha=config.alpha, n_keep=n, n_each=config.cases)
-    ]
-    step_scores, read_cases = read_scores_and_cases(counts, engine, cases, progress=progress)
-    kept = [source.n_kept("bis", alpha=config.alpha, n_keep=n) for source, n in zip(unique, n_keep, strict=True)]
-    return CorpusView(
-        inputs=corpus.manifest_entries(InputHashes(corpus.files, engine)),
-        statistics={source.source: statistics[source.source] for source in unique},
-        unique=tuple(unique),
-        histograms=tuple(histograms(unique, kept, alpha=config.alpha)),
-        levels={s.source: mc_level(statistics[s.source].mean_mc, is_binary=s.is_binary) for s in unique},
-        step_scores=step_scores[present],
-        cases=tuple(
-            replace(case, file=file, line=line)
-            for case in read_cases
-            for file, line in [corpus.origin(case.file, case.line)]
-        ),
-        n_dropped=len(dropped),
-        warnings=warnings,
-    )

@@ -7,6 +7,7 @@ import hashlib
 import io
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
@@ -36,12 +37,9 @@ SCRIPTS = ("keep.js", "charts.js", "math.js", "page.js")
 LIMITS = {"paths": 3, "images": 2, "question": 1500, "steps": 24, "step": 700, "summands": 10}
 """Input files that the page names; of a case, images, characters of the question, steps, characters of a step, and
 scores written out in a sum. The rest is counted."""
-IMAGE_SIDE = 360
-"""Pixels of an image's longer side, at most."""
-MAX_IMAGE_BYTES = 1_800_000
-"""Of all images together, before base64: the page stays below 5 MB."""
-RELIABILITIES = ((0.25, "faint"), (0.75, "fair"), (1.0, "firm"))
-"""Largest score and CSS class of a positive step."""
+IMAGE_SIDE = 360  # pixels of an image's longer side, at most
+MAX_IMAGE_BYTES = 1_800_000  # of all images together, before base64: the page stays below 5 MB
+RELIABILITIES = ((0.25, "faint"), (0.75, "fair"), (1.0, "firm"))  # largest score and CSS class of a positive step
 ALL, KEPT, COVERAGE, NEGATIVE = "#b9ddf3", "#0072b2", "#c04e00", "#d55e00"
 SUFFIXES = ("svg", "png", "pdf")
 COLUMNS = 4
@@ -55,15 +53,12 @@ class Best(str):
 
 def page_markup(paths: Any, corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig) -> str:
     """The whole page; ``paths``: as the corpus was named."""
-    data = {
-        "corpus": None if corpus is None else _corpus_data(paths, corpus, config),
-        "charts": [] if runs is None else [asdict(chart) for chart in runs.charts],
-    }
+    corpus_data = None if corpus is None else _corpus_data(paths, corpus, config)
     return render(
         "page.html",
         corpus=corpus,
         runs=runs,
-        data=data,
+        data={"corpus": corpus_data, "charts": [] if runs is None else [asdict(chart) for chart in runs.charts]},
         style=Markup(_part("page.css")),
         code=Markup("\n".join(map(_part, SCRIPTS))),
         limits=LIMITS,
@@ -80,14 +75,8 @@ def render(template: str, **context: Any) -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FunctionLoader(_part),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_printable,
-    )
+    flags: dict[str, Any] = dict.fromkeys(("autoescape", "trim_blocks", "lstrip_blocks"), True)
+    environment = Environment(loader=FunctionLoader(_part), undefined=StrictUndefined, finalize=_printable, **flags)
     environment.filters |= {"at_most": at_most, "csp_hash": csp_hash}
     environment.tests["best"] = lambda cell: isinstance(cell, Best)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
@@ -104,13 +93,7 @@ def _printable(value: Any) -> Any:
 
 
 def at_most(text: str, n: int) -> str:
-    """The first ``n`` characters, and how many more there are.
-
-    Examples
-    --------
-    >>> at_most("a < b", 3)
-    'a < … (2 more characters)'
-    """
+    """The first ``n`` characters, and how many more there are."""
     return text if len(text) <= n else f"{text[:n]} … ({len(text) - n:,} more characters)"
 
 
@@ -145,21 +128,15 @@ def _score_name(corpus: CorpusView) -> str:
 
 
 def select_command(paths: Any, config: ReportConfig) -> str:
-    """How ``mprm select`` names the same corpus in a shell; many files as one glob where it matches them alone.
-
-    Examples
-    --------
-    >>> select_command(["a b.jsonl", "c.jsonl"], ReportConfig(out="r.html", text_only=True))
-    "mprm select 'a b.jsonl' c.jsonl --text-only"
-    """
+    """How ``mprm select`` names the same corpus in a shell; many files as one glob where it matches them alone."""
     words = ["INPUT"]  # a table in memory has no name
     if isinstance(paths, str | Path):
         words = [str(paths)]
     elif isinstance(paths, list | tuple) and not is_frame(paths):
         words, first = list(map(str, paths)), Path(paths[0])
-        name, is_plain = f"*{first.suffix}", not set("*?[") & set(str(first.parent))
-        if len(words) > LIMITS["paths"] and is_plain and set(map(Path, words)) == set(first.parent.glob(name)):
-            words = [str(first.with_name(name))]
+        glob, is_plain = first.with_name(f"*{first.suffix}"), not set("*?[") & set(str(first.parent))
+        if len(words) > LIMITS["paths"] and is_plain and set(map(Path, words)) == set(first.parent.glob(glob.name)):
+            words = [str(glob)]
     options = ["--format", config.format] if config.format else []
     options += ["--text-only"] * config.text_only + ["--skip-bad"] * config.skip_bad
     return shlex.join(["mprm", "select", *words, *options])
@@ -246,20 +223,15 @@ def write_figures(
     corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig, outputs: Outputs
 ) -> tuple[str, ...]:
     """Write every figure as SVG, PNG and PDF, together with the page where both are local; returns the files."""
-    figures = {
-        f"{(config.figures or '').rstrip('/')}/{name}.{suffix}": (chart, suffix)
-        for name, chart in _figures(corpus, runs, config)
-        for suffix in SUFFIXES
-    }
-    for path in figures:
+    stem = str(config.figures).rstrip("/")
+    charts = {f"{stem}/{name}.{kind}": chart for name, chart in _figures(corpus, runs, config) for kind in SUFFIXES}
+    for path in charts:
         outputs.check(path)
-    for path, (chart, suffix) in figures.items():
-        if is_url(path) or is_url(config.page):
-            with atomic_write(path) as temporary:
-                save_figure(chart, temporary, suffix)
-        else:
-            save_figure(chart, outputs.add(path), suffix)
-    return tuple(figures)
+    for path, chart in charts.items():
+        is_apart = is_url(path) or is_url(config.page)
+        with atomic_write(path) if is_apart else nullcontext(outputs.add(path)) as temporary:
+            save_figure(chart, temporary, path[-3:])
+    return tuple(charts)
 
 
 def _figures(corpus: CorpusView | None, runs: RunsView | None, config: ReportConfig) -> Iterator[tuple[str, Any]]:
@@ -297,15 +269,11 @@ def _histogram(data: Histogram, x_title: str, title: str, width: int, height: in
     ]
     base = alt.Chart(alt.InlineData(values=rows))
     x = alt.X("from:Q", title=x_title or None, scale=alt.Scale(domain=[data.start, data.end], nice=False))
-    counts = alt.Scale(type="symlog")
     axis = alt.Axis(format=",d", values=[10**power for power in range(7)])
-    y_title = None if is_small else "rollouts: all (light), kept (dark)"
+    count_axis = {"title": None if is_small else "rollouts: all (light), kept (dark)", "axis": axis}
     bars = [
         base.mark_rect(fill=colour, stroke="white", strokeWidth=0.5).encode(
-            x=x,
-            x2="to:Q",
-            y2="zero:Q",
-            y=alt.Y(f"{name}:Q", title=y_title, scale=counts, axis=axis),
+            x=x, x2="to:Q", y2="zero:Q", y=alt.Y(f"{name}:Q", scale=alt.Scale(type="symlog"), **count_axis)
         )
         for name, colour in (("all", ALL), ("kept", KEPT))
     ]
@@ -315,15 +283,9 @@ def _histogram(data: Histogram, x_title: str, title: str, width: int, height: in
         scale=alt.Scale(domain=[0, 1]),
         axis=alt.Axis(format="%", labelColor=COVERAGE, titleColor=COVERAGE, tickCount=2, grid=False),
     )
-    curve = (
-        base.transform_filter("datum.share !== null")
-        .mark_line(
-            color=COVERAGE,
-            strokeWidth=1.5 if is_small else 2,
-            point=False if is_small else alt.OverlayMarkDef(color=COVERAGE, size=25),
-        )
-        .encode(x="middle:Q", y=share_axis)
-    )
+    marks = {"strokeWidth": 1.5} if is_small else {"strokeWidth": 2, "point": {"color": COVERAGE, "size": 25}}
+    lines = base.transform_filter("datum.share !== null").mark_line(color=COVERAGE, **marks)
+    curve = lines.encode(x="middle:Q", y=share_axis)
     layers = alt.layer(alt.layer(*bars), curve).resolve_scale(y="independent")
     return layers.properties(width=width, height=height, title=title)
 
@@ -337,14 +299,10 @@ def _step_scores(corpus: CorpusView, tau: float) -> Any:
         {"score": end, "share": n / sum(counts), "label": "negative" if end <= tau else "positive"}
         for end, n in zip(ends, counts, strict=True)
     ]
+    bars = alt.Chart(alt.InlineData(values=rows)).mark_bar(size=20)
     colours = alt.Scale(domain=["positive", "negative"], range=[KEPT, NEGATIVE])
-    return (
-        alt.Chart(alt.InlineData(values=rows))
-        .mark_bar(size=20)
-        .encode(
-            x=alt.X("score:Q", title=f"{name} of a step (bins of a sixteenth, named by their upper end)"),
-            y=alt.Y("share:Q", title="share of steps", axis=alt.Axis(format="%")),
-            color=alt.Color("label:N", title=None, scale=colours),
-        )
-        .properties(width=480, height=260, title=f"{name}s of {sum(counts):,} steps")
-    )
+    return bars.encode(
+        x=alt.X("score:Q", title=f"{name} of a step (bins of a sixteenth, named by their upper end)"),
+        y=alt.Y("share:Q", title="share of steps", axis=alt.Axis(format="%")),
+        color=alt.Color("label:N", title=None, scale=colours),
+    ).properties(width=480, height=260, title=f"{name}s of {sum(counts):,} steps")

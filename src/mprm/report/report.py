@@ -18,24 +18,21 @@ NOT_STORED = ("out", "figures", "force", "engine", "processes", "ray_address")
 class ReportConfig(EngineOptions, CorpusOptions):
     """What a report shows, and where it is written."""
 
-    out: Annotated[str, Option("HTML file, or folder for report.html.", "FILE|DIR", group="output")]
+    out: Annotated[str, Option("HTML file, or folder for report.html.", "FILE|DIR", "output")]
     runs: Annotated[
-        tuple[str, ...],
-        Option("Folders of mprm train, evaluate and rerank, or folders above them.", "DIR", group="input"),
+        tuple[str, ...], Option("Folders of mprm train, evaluate and rerank, or folders above them.", "DIR", "input")
     ] = ()
     image_root: ImageRoot = None
     rho: Annotated[
-        float, Option("Fraction kept from each source at first.", "NUMBER", group="selection", above=0, at_most=1)
+        float, Option("Fraction kept from each source at first.", "NUMBER", "selection", above=0, at_most=1)
     ] = 0.10
     alpha: Alpha = 0.05
     tau: Tau = 0.0
     seed: Seed = 0
     cases: Annotated[
-        int, Option("Case studies of each kind from each source; 0 for none.", "N", group="output", at_least=0)
+        int, Option("Case studies of each kind from each source; 0 for none.", "N", "output", at_least=0)
     ] = 1
-    figures: Annotated[str | None, Option("Folder for the figures as SVG, PNG and PDF.", "DIR", group="output")] = (
-        None
-    )
+    figures: Annotated[str | None, Option("Folder for the figures as SVG, PNG and PDF.", "DIR", "output")] = None
     force: Force = False
 
     def __post_init__(self) -> None:
@@ -66,12 +63,7 @@ def report(
 ) -> ReportResult:
     """Write one HTML page that shows a corpus, its selection, case studies and runs; it needs no network.
 
-    Parameters
-    ----------
-    paths
-        Whatever `mprm.open_corpus` takes; may be empty where there are runs.
-    config, options
-        See `ReportConfig`.
+    ``paths``: whatever `mprm.open_corpus` takes; may be empty where there are runs.
     """
     # here and not above: the command line needs the options alone
     from mprm.data import charts, images, output

@@ -17,16 +17,15 @@ from msgspec import Meta, Struct
 from mprm.data.charts import Chart, Point, Series
 from mprm.data.output import MANIFEST_SUFFIX, Table
 from mprm.errors import DataError, InputNotFoundError
-from mprm.evaluation.best_of_n import best_of_n_chart
+from mprm.evaluation.best_of_n import BestOfN, best_of_n_chart
 from mprm.evaluation.bootstrap import METRICS, Difference, Estimate
 from mprm.evaluation.metrics import BINS, StepTable, calibration_bin
-from mprm.evaluation.scores import read_scores
+from mprm.evaluation.scores import SCORES, read_scores
+from mprm.models.checkpoint import checkpoints
 from mprm.report.page import Best
 
-DEFAULT_RHO = 0.10
 LOSS_POINTS = 100
-ALL_DATA = "all"
-"""The strategy of a run that was given no subset."""
+ALL_DATA = "all"  # the strategy of a run that was given no subset
 NOT_COMPARED = frozenset(
     (
         *("out", "seed", "strategy", "rho", "select_seed", "rollouts_xxh3_128", "base_fingerprint"),
@@ -35,15 +34,7 @@ NOT_COMPARED = frozenset(
     )
 )
 """Training options that do not make two runs different: seeds, training data, paths, and what changes no result."""
-OLD_NAMES = {
-    "select": "strategy",
-    "keep": "save_total_limit",
-    "workers": "dataloader_workers",
-    "max_updates": "max_optimizer_steps",
-}
-"""Training options that runs of earlier versions stored under other names."""
-AUC = "\0AUC"
-"""Key of the AUC among values by source; no source is called so."""
+AUC = "\0AUC"  # key of the AUC among values by source; no source is called so
 HEADLINES = {
     "overall": ("overall F1", "macro-F1 by source; overall, their mean weighted by steps"),
     "processbench_f1": ("ProcessBench F1", "by source, and their mean"),
@@ -51,8 +42,7 @@ HEADLINES = {
 }
 """Name of each headline metric, and what the table's columns are."""
 Decoded = TypeVar("Decoded")
-F1 = dict[str | None, float | None]
-"""Macro-F1 by source, and overall F1 under None."""
+Values = Mapping[str | None, float | None]  # a metric by source, and that of all under None
 
 
 # What is read of the files that runs leave; fields that no chart or table needs are not declared
@@ -66,7 +56,7 @@ class CurvePoint(Struct, frozen=True):
     macro_f1: dict[str, float] = {}
 
     @property
-    def f1(self) -> F1:
+    def f1(self) -> dict[str | None, float]:
         return dict([(None, self.overall), *self.macro_f1.items()])
 
 
@@ -79,74 +69,73 @@ class _TrainerState(Struct):  # trainer_state.json of transformers
     log_history: list[_Log] = []
 
 
-class _Selected(Struct):
-    strategy: str
-    rho: float | None = None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedOn:
+    """What a model was trained on."""
+
+    strategy: str = ALL_DATA
+    rho: float = 1.0
+    is_assumed: bool = False  # whether nothing says that the data was a subset, so that it counts as all
+
+    @property
+    def name(self) -> str:
+        return "all data" if self.strategy == ALL_DATA else f"{self.strategy} {100 * self.rho:g}%"
 
 
-class _Input(Struct):
+UNKNOWN = TrainedOn(strategy="", rho=2.0)  # of a model whose configuration is not known; sorted before all data
+
+
+class _Input(Struct, frozen=True):
     path: str
 
 
-class _TrainingData(Struct):  # data/summary.json of a training run, copied into the model's configuration
-    select: _Selected | None = None
-    inputs: list[_Input] = []
+class _TrainingData(Struct, frozen=True):  # data/summary.json of a training run, also in the model's configuration
+    select: TrainedOn | None = None
+    inputs: tuple[_Input, ...] = ()
 
 
-class _PRMConfig(Struct):
-    data: _TrainingData | None = None
+class _PRMConfig(Struct, frozen=True):
+    data: _TrainingData = _TrainingData()
 
 
-class _ModelInfo(Struct):
+class _ModelInfo(Struct, frozen=True):
     prm_config: _PRMConfig | None = msgspec.field(default=None, name="prm_config.json")
     mprm: _PRMConfig | None = msgspec.field(default=None, name="mprm.json")  # its name in earlier versions
 
 
-class _ManifestConfig(Struct):
+class _ManifestConfig(Struct, frozen=True):
     model_info: _ModelInfo | None = None
-    strategy: Any = None
-    rho: Any = None
 
 
 class _Manifest(Struct):
-    command: str = ""
-    config: _ManifestConfig = msgspec.field(default_factory=_ManifestConfig)
-
-
-class _Overall(Struct):
-    overall: Estimate
-    auc: Estimate = Estimate(value=None)
-    processbench_f1: Estimate = Estimate(value=None)
-    prmscore: Estimate = Estimate(value=None)
+    config: _ManifestConfig = _ManifestConfig()
 
 
 class _OfSource(Struct):
     macro_f1: Estimate
-    processbench_f1: Estimate = Estimate(value=None)
-    prmscore: Estimate = Estimate(value=None)
+    auc: Estimate
+    processbench_f1: Estimate
+    prmscore: Estimate
+
+
+class _Overall(_OfSource):
+    overall: Estimate
 
 
 class _Metrics(Struct):
     all: _Overall
     sources: dict[str, _OfSource]
 
-
-class ModelMetrics(Struct):
-    """A model of an evaluation."""
-
-    name: str
-    metrics: _Metrics
-
-    @property
-    def f1(self) -> F1:
-        by_source = ((source, row.macro_f1.value) for source, row in self.metrics.sources.items())
-        return dict([(None, self.metrics.all.overall.value), *by_source])
-
-    def columns(self, metric: str) -> F1:
+    def columns(self, metric: str) -> Values:
         """A benchmark's own metric, the AUC, and that metric (of ``overall``, macro-F1) by source."""
         own = "macro_f1" if metric == "overall" else metric
-        sources: F1 = {source: getattr(row, own).value for source, row in self.metrics.sources.items()}
-        return {None: getattr(self.metrics.all, metric).value, AUC: self.metrics.all.auc.value, **sources}
+        sources: Values = {source: getattr(row, own).value for source, row in self.sources.items()}
+        return {None: getattr(self.all, metric).value, AUC: self.all.auc.value, **sources}
+
+
+class _Model(Struct):
+    name: str
+    metrics: _Metrics
 
 
 class _Differences(Struct):
@@ -157,55 +146,32 @@ class _Comparison(Struct):
     model: str
     baseline: str
     differences: _Differences
-    permutation_p: float | None = None
+    permutation_p: float | None
 
 
 class _Headline(Struct, frozen=True):
-    benchmark: str = ""
-    metric: Literal["overall", "processbench_f1", "prmscore"] = "overall"
+    benchmark: str
+    metric: Literal["overall", "processbench_f1", "prmscore"]
 
 
 class EvaluationMetrics(Struct):
     """``metrics.json`` of an evaluation."""
 
-    models: Annotated[list[ModelMetrics], Meta(min_length=1)]
+    models: Annotated[list[_Model], Meta(min_length=1)]
     threshold: str
-    headline: _Headline = _Headline()
-    comparisons: list[_Comparison] = []
-
-
-class _BestOfN(Struct):
-    n_questions: int
-    accuracy: dict[str, dict[Annotated[int, Meta(ge=1)], Estimate]]  # by method and N
+    headline: _Headline
+    comparisons: list[_Comparison]
 
 
 class RerankingMetrics(Struct):
     """``metrics.json`` of a reranking."""
 
     model: str
-    total: _BestOfN
+    total: BestOfN
 
     def chart(self, name: str) -> Chart:
         title = f"Best of N: {self.model}, {self.total.n_questions:,} questions"
         return best_of_n_chart(name, title, self.total.accuracy)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedOn:
-    """What a model was trained on."""
-
-    strategy: str = ALL_DATA
-    rho: float = 1.0
-    is_assumed: bool = False
-    """Whether nothing says that the data was a subset, so that it counts as all."""
-
-    @property
-    def name(self) -> str:
-        return "all data" if self.strategy == ALL_DATA else f"{self.strategy} {100 * self.rho:g}%"
-
-
-UNKNOWN = TrainedOn(strategy="", rho=2.0)
-"""Of a model whose configuration is not known; sorted before all data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,8 +181,7 @@ class TrainingRun:
     folder: Path
     trained_on: TrainedOn
     seed: int
-    settings: dict[str, str]
-    """Every option by which it may differ from other runs."""
+    settings: dict[str, str]  # every option by which it may differ from other runs
     identity: tuple[str, ...]
     """Of the base model and the rollouts, where these are known: runs of different ones are not seeds of one."""
     curve: tuple[CurvePoint, ...]
@@ -229,8 +194,7 @@ class EvaluationRun(NamedTuple):
 
     folder: Path
     metrics: EvaluationMetrics
-    trained_on: TrainedOn | None
-    """Of the one model that was scored, where its configuration is known."""
+    trained_on: TrainedOn | None  # of the one model that was scored, where its configuration is known
 
 
 class Runs(NamedTuple):
@@ -243,46 +207,40 @@ class Runs(NamedTuple):
 
 def read_runs(folders: Iterable[str | Path]) -> Runs:
     """Every run in the folders and below them."""
-    runs = Runs([], [], [])
-    seen: set[Path] = set()
+    runs, expected = Runs([], [], []), "expected one of mprm train, evaluate or rerank"
+    files: dict[Path, Path] = {}
     for name in folders:
         folder = Path(name).expanduser()
         if not folder.is_dir():
-            raise InputNotFoundError(f"--runs {name}: no such folder; expected one of mprm train, evaluate or rerank")
-        files = sorted(path for kind in ("train.json", "metrics.json") for path in folder.rglob(kind))
-        if not files:
-            raise DataError(
-                f"--runs {name}: there is neither train.json nor metrics.json in it or below it;"
-                " expected a folder that mprm train, evaluate or rerank wrote"
-            )
-        for path in files:
-            if path.resolve() in seen:  # a folder may be named beside one above it
-                continue
-            seen.add(path.resolve())
-            content = _decode(dict[str, Any], path.read_bytes(), path)
-            if path.name == "train.json":
-                runs.training.append(_read_training(path.parent, content))
-            elif "models" in content:
-                runs.evaluations.append(_read_evaluation(path))
-            elif "total" in content:
-                runs.rerankings.append(_decode(RerankingMetrics, path.read_bytes(), path))
-            else:
-                raise DataError(
-                    f"{path}: holds neither models nor totals; expected what mprm evaluate or rerank writes"
-                )
+            raise InputNotFoundError(f"--runs {name}: no such folder; {expected}")
+        here = sorted(path for kind in ("train.json", "metrics.json") for path in folder.rglob(kind))
+        if not here:
+            raise DataError(f"--runs {name}: there is neither train.json nor metrics.json in or below it; {expected}")
+        for path in here:
+            files.setdefault(path.resolve(), path)  # a folder may be named beside one above it
+    for path in files.values():
+        content = _read(dict[str, Any], path)
+        if path.name == "train.json":
+            runs.training.append(_read_training(path.parent, content))
+        elif "models" in content:
+            info = _read(_Manifest, Path(f"{path}{MANIFEST_SUFFIX}")).config.model_info or _ModelInfo()
+            config = info.prm_config or info.mprm
+            trained_on = None if config is None else _trained_on(config.data)
+            runs.evaluations.append(EvaluationRun(path.parent, _read(EvaluationMetrics, path), trained_on))
+        elif "total" in content:
+            runs.rerankings.append(_read(RerankingMetrics, path))
+        else:
+            raise DataError(f"{path}: holds neither models nor totals; expected what mprm evaluate or rerank writes")
     return runs
 
 
 def _read_training(folder: Path, options: dict[str, Any]) -> TrainingRun:
     if not isinstance(options.get("seed"), int) or not isinstance(options.get("model"), str):
         raise DataError(f"{folder / 'train.json'}: names no model or no seed; expected what mprm train writes")
-    image_settings = options.pop("image_settings", None)  # options of their own now
-    options |= image_settings if isinstance(image_settings, dict) else {}
-    options = {OLD_NAMES.get(name, name): value for name, value in options.items() if value is not None}
+    options = {name: value for name, value in options.items() if value is not None}
     identity = [str(options.get("base_fingerprint") or options["model"])]
     options["model"] = Path(options["model"]).name
-    summary = folder / "data" / "summary.json"
-    data = _decode(_TrainingData, summary.read_bytes(), summary) if summary.is_file() else _TrainingData()
+    data = _read(_TrainingData, folder / "data" / "summary.json")
     trained_on = _trained_on(data)
     if data.select is not None or trained_on.is_assumed:
         # what mprm select wrote differs from seed to seed; a corpus does not
@@ -302,42 +260,32 @@ def _read_training(folder: Path, options: dict[str, Any]) -> TrainingRun:
 
 def _read_loss(folder: Path) -> tuple[tuple[int, float], ...]:
     """The loss of a finished run, or up to the last checkpoint of another; at most `LOSS_POINTS`."""
-    states = [folder / "trainer_state.json"]
-    if not states[0].is_file():
-        states = sorted(
-            folder.glob("checkpoints/checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime
-        )
-    if not states:
+    states = [path / "trainer_state.json" for path in (*checkpoints(folder), folder)]
+    path = next((path for path in reversed(states) if path.is_file()), None)
+    if path is None:
         return ()
     # transformers writes a gradient norm that overflowed as NaN, which is no JSON
-    data = re.sub(rb"\bNaN\b|-?\bInfinity\b", b"null", states[-1].read_bytes())
-    log = _decode(_TrainerState, data, states[-1]).log_history
-    points = [(entry.step, entry.loss) for entry in log if entry.loss is not None]
-    size = -(-len(points) // LOSS_POINTS)
-    windows = [points[i : i + size] for i in range(0, len(points), max(size, 1))]
+    data = re.sub(rb"\bNaN\b|-?\bInfinity\b", b"null", path.read_bytes())
+    points = [(log.step, log.loss) for log in _decode(_TrainerState, data, path).log_history if log.loss is not None]
+    size = max(1, -(-len(points) // LOSS_POINTS))
+    windows = (points[start : start + size] for start in range(0, len(points), size))
     return tuple((window[-1][0], sum(loss for _, loss in window) / len(window)) for window in windows)
-
-
-def _read_evaluation(path: Path) -> EvaluationRun:
-    beside = Path(f"{path}{MANIFEST_SUFFIX}")
-    manifest = _decode(_Manifest, beside.read_bytes(), beside) if beside.is_file() else _Manifest()
-    info = manifest.config.model_info or _ModelInfo()
-    prm_config = info.prm_config or info.mprm
-    trained_on = None if prm_config is None else _trained_on(prm_config.data or _TrainingData())
-    return EvaluationRun(path.parent, _decode(EvaluationMetrics, path.read_bytes(), path), trained_on)
 
 
 def _trained_on(data: _TrainingData) -> TrainedOn:
     """The subset that training selected, or that `mprm select` had written; all data where neither is known."""
     if data.select is not None:
-        return TrainedOn(strategy=data.select.strategy, rho=data.select.rho or DEFAULT_RHO)
-    manifests = [Path(entry.path + MANIFEST_SUFFIX) for entry in data.inputs]
-    if len(manifests) == 1 and manifests[0].is_file():
-        manifest = _decode(_Manifest, manifests[0].read_bytes(), manifests[0])
-        strategy, rho = manifest.config.strategy, manifest.config.rho
-        if manifest.command == "select" and isinstance(strategy, str) and isinstance(rho, float):
-            return TrainedOn(strategy=strategy, rho=rho)
+        return data.select
+    if len(data.inputs) == 1:
+        match _read(dict[str, Any], Path(data.inputs[0].path + MANIFEST_SUFFIX)):
+            case {"command": "select", "config": {"strategy": str(strategy), "rho": float(rho)}}:
+                return TrainedOn(strategy=strategy, rho=rho)
     return TrainedOn(is_assumed=True)
+
+
+def _read(kind: type[Decoded], path: Path) -> Decoded:
+    """What the file holds; without a file, what an empty object is."""
+    return _decode(kind, path.read_bytes() if path.is_file() else b"{}", path)
 
 
 def _decode(kind: type[Decoded], data: bytes, where: Path | str) -> Decoded:
@@ -345,10 +293,6 @@ def _decode(kind: type[Decoded], data: bytes, where: Path | str) -> Decoded:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{where}: {error}; expected what mprm wrote there. Run that stage again.") from error
-
-
-Result = tuple[list[str], str, TrainedOn, F1]
-"""A model's settings, what else must be the same to compare it with others, its training data and its F1."""
 
 
 class RunsView(NamedTuple):
@@ -366,11 +310,16 @@ def view_runs(runs: Runs) -> RunsView:
     differing = [name for name in options if len({run.settings.get(name) for run in shown}) > 1]
     settings = {run.folder: [f"{name} {run.settings.get(name)}" for name in differing] for run in shown}
     groups = _seed_groups(measured, settings)
-    trained = [(settings[run.folder], run.identity[0], run.trained_on, run.curve[-1].f1) for run in measured]
-    evaluated: list[Result] = [
-        ([], run.metrics.threshold, run.trained_on, run.metrics.models[0].f1)
+    trained = [
+        (", ".join([*settings[run.folder], *last.macro_f1]), run.identity[0], run.trained_on, last.overall)
+        for run in measured
+        for last in run.curve[-1:]
+    ]
+    evaluated = [
+        (", ".join(metrics.sources), run.metrics.threshold, run.trained_on, metrics.all.overall.value)
         for run in runs.evaluations
         if run.trained_on is not None and len(run.metrics.models) == 1
+        for metrics in [run.metrics.models[0].metrics]
     ]
     charts = [
         *_curve_charts(measured, groups),
@@ -445,12 +394,14 @@ def _mean_point(x: float, values: Sequence[float]) -> Point:
     return Point(x=x, y=sum(values) / len(values), low=min(values), high=max(values))
 
 
+Result = tuple[str, str, TrainedOn, float | None]  # settings and sources, identity or threshold, training data, F1
+
+
 def _scaling_charts(stem: str, title: str, results: Iterable[Result]) -> Iterator[Chart]:
     """F1 against rho, a line for each strategy; all lines end in the full data."""
     groups: dict[tuple[str, str], dict[str, dict[float, list[float]]]] = {}
-    for settings, identity, on, f1 in results:
-        name = ", ".join([*settings, *(source for source in f1 if source is not None)])
-        if (value := f1[None]) is not None:
+    for name, identity, on, value in results:
+        if value is not None:
             lines = groups.setdefault((name, identity), {})
             lines.setdefault(on.strategy, {}).setdefault(on.rho, []).append(value)
     # only results of the same settings and sources share a chart, where they have two values of rho
@@ -469,25 +420,21 @@ def _scaling_charts(stem: str, title: str, results: Iterable[Result]) -> Iterato
 def _calibration_charts(evaluations: Sequence[EvaluationRun]) -> list[Chart]:
     """Share of correct steps against their mean score, for every evaluation that holds its scores."""
     series: dict[str, Series] = {}
-    for run in evaluations:
-        path = run.folder / "scores.jsonl"
-        if not path.is_file():
-            continue
-        scored = read_scores(path)
+    for folder in [run.folder for run in evaluations if (run.folder / SCORES).is_file()]:
+        scored = read_scores(folder / SCORES)
         table = StepTable.of(scored.solutions)
         scores, is_correct = table.scores[table.is_counted], table.labels[table.is_counted] == 1
         bins = calibration_bin(scores)
         n, sums, n_correct = (np.bincount(bins, w, BINS) for w in (np.ones(len(bins)), scores, is_correct))
         points = tuple(Point(x=float(sums[b] / n[b]), y=float(n_correct[b] / n[b])) for b in range(BINS) if n[b])
-        name = scored.model if scored.model not in series else f"{scored.model} ({run.folder})"
+        name = scored.model if scored.model not in series else f"{scored.model} ({folder})"
         series[name] = Series(name=name, points=points)
     title, x, y = "Calibration of step scores", "mean score of the bin", "share of correct steps"
     chart = Chart(name="calibration", title=title, x=x, y=y, series=tuple(series.values()), is_unit=True)
     return [chart] if series else []
 
 
-ModelRow = tuple[str, TrainedOn, F1]
-"""A model's name, what it was trained on, and its F1."""
+ModelRow = tuple[str, TrainedOn, Values]  # a model's name, what it was trained on, and its F1
 
 
 def _training_tables(training: Sequence[TrainingRun], groups: dict[str, list[TrainingRun]]) -> list[Table]:
@@ -496,22 +443,15 @@ def _training_tables(training: Sequence[TrainingRun], groups: dict[str, list[Tra
     rows: list[ModelRow] = []
     for name, runs in groups.items():
         seeds = f" ({len(runs)} seeds)" if len(runs) > 1 else ""
-        values = {source: [run.curve[-1].f1.get(source) for run in runs] for source in sources}
-        rows.append((name + seeds, runs[0].trained_on, {source: _mean(values[source]) for source in sources}))
+        measured_by_all = set(sources).intersection(*(run.curve[-1].f1 for run in runs))
+        means = {source: sum(run.curve[-1].f1[source] for run in runs) / len(runs) for source in measured_by_all}
+        rows.append((name + seeds, runs[0].trained_on, means))
     last = "Overall F1 and macro-F1 by source, at the last point of each learning curve; of several seeds the mean."
     assumed = [run.folder.name for run in measured if run.trained_on.is_assumed]
     notes = [f"{last} The best of each group is marked.", *_assumed_note(assumed)] if measured else []
-    unmeasured = ", ".join(str(run.folder) for run in training if not run.curve)
-    if unmeasured:
-        notes.append(
-            f"Not in this table, without a learning curve (mprm train --benchmark writes one): {unmeasured}."
-        )
-    return [_model_table("After training", sources, rows, notes)] if training else []
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
+    if unmeasured := ", ".join(str(run.folder) for run in training if not run.curve):
+        notes.append(f"Not here, without a learning curve (mprm train --benchmark writes one): {unmeasured}.")
+    return [_model_table("After training", sources, rows, notes, headline="overall")] if training else []
 
 
 def _assumed_note(names: Sequence[str]) -> list[str]:
@@ -522,45 +462,32 @@ def _assumed_note(names: Sequence[str]) -> list[str]:
 def _evaluation_tables(evaluations: Sequence[EvaluationRun]) -> list[Table]:
     """A table for each benchmark, set of sources and way to choose thresholds: only those can be compared."""
     known = {run.metrics.models[0].name: run.trained_on for run in evaluations if run.trained_on is not None}
-    tables: dict[tuple[_Headline, str, tuple[str | None, ...]], dict[str, ModelRow]] = defaultdict(dict)
-    seen = set()
+    tables: dict[tuple[_Headline, str, tuple[str | None, ...]], dict[tuple[Any, ...], ModelRow]] = defaultdict(dict)
     for run, model in ((evaluation, model) for evaluation in evaluations for model in evaluation.metrics.models):
-        values = model.columns(run.metrics.headline.metric)
-        key = (run.metrics.headline, run.metrics.threshold, tuple(values))
-        if (key, model.name, *values.values()) in seen:
-            continue  # measured before, and compared here
-        seen.add((key, model.name, *values.values()))
+        values = model.metrics.columns(run.metrics.headline.metric)
+        rows = tables[run.metrics.headline, run.metrics.threshold, tuple(values)]
         on = (run.trained_on if len(run.metrics.models) == 1 else known.get(model.name)) or UNKNOWN
-        name = model.name if model.name not in tables[key] else f"{model.name} ({run.folder})"
-        tables[key][name] = (name, on, values)
+        is_taken = any(name == model.name for name, *_ in rows.values())
+        name = f"{model.name} ({run.folder})" if is_taken else model.name
+        rows.setdefault((model.name, *values.values()), (name, on, values))  # one measured before is compared here
     result = []
-    for (headline, threshold, columns), rows in tables.items():
-        assumed = [name for name, on, _ in rows.values() if on.is_assumed]
+    for (headline, threshold, columns), by_key in tables.items():
         metric, meaning = HEADLINES[headline.metric]
         title = f"Evaluation on {headline.benchmark}: {metric}" if headline.benchmark else f"Evaluation: {metric}"
-        marked = "The best of each group is marked."
-        notes = [f"In percent: {metric}, AUC, then {meaning}. {threshold}. {marked}", *_assumed_note(assumed)]
-        result.append(_model_table(title, columns, list(rows.values()), notes, headline=metric))
+        note = f"In percent: {metric}, AUC, then {meaning}. {threshold}. The best of each group is marked."
+        notes = [note, *_assumed_note([name for name, on, _ in by_key.values() if on.is_assumed])]
+        result.append(_model_table(title, columns, by_key.values(), notes, headline=metric))
     return result
 
 
 def _model_table(
-    title: str,
-    sources: Sequence[str | None],
-    rows: Sequence[ModelRow],
-    notes: Sequence[str],
-    *,
-    headline: str = "overall",
+    title: str, sources: Iterable[str | None], rows: Iterable[ModelRow], notes: Sequence[str], *, headline: str
 ) -> Table:
     """F1 in percent, grouped by how much the models were trained on, as in the paper."""
-
-    def heading(row: ModelRow) -> str:
-        headings = {UNKNOWN.strategy: "", ALL_DATA: "Full data"}
-        return headings.get(row[1].strategy, f"{100 * row[1].rho:g}% subsets")
-
+    headings = {UNKNOWN.strategy: "", ALL_DATA: "Full data"}
     cells: list[tuple[str, ...]] = []
     by_rho = sorted(rows, key=lambda row: (-row[1].rho, row[1].strategy != ALL_DATA))
-    for head, group in groupby(by_rho, key=heading):
+    for head, group in groupby(by_rho, lambda row: headings.get(row[1].strategy, f"{100 * row[1].rho:g}% subsets")):
         cells += [(head,)] if head else []
         cells += best_marked([(name, [f1.get(source) for source in sources]) for name, _, f1 in group])
     names = {None: headline, AUC: "AUC"}

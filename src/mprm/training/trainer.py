@@ -348,7 +348,7 @@ def curve_point(benchmark: Benchmark, scores: dict[Any, list[float]]) -> dict[st
     """Overall value, AUC, and the macro-F1 of each source that the overall value is a mean of."""
     result = model_result([with_scores(solution, "", scores[solution.chain]) for solution in benchmark.solutions])
     counts = step_counts(result.table)
-    counted = [name for k, name in enumerate(result.table.sources) if step_counts(result.table, k).n_counted]
+    counted = [name for name in result.table.sources if step_counts(result.table, name).n_counted]
     return {
         "overall": result.value("overall"),
         "auc": result.value("auc"),
