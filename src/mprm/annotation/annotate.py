@@ -35,21 +35,18 @@ class AdaptiveRule(Config):
     ('positive-reliable', 0, 'undecided', 4)
     """
 
-    continuations: Annotated[int, Option("N, continuations of each prefix.", "N", group="annotation", at_least=1)] = (
-        16
-    )
+    continuations: Annotated[int, Option("N, continuations of each prefix.", "N", "annotation", at_least=1)] = 16
     delta: Annotated[
-        float, Option("Accepted probability of a wrong decision.", "NUMBER", group="adaptive", above=0, below=0.5)
+        float, Option("Accepted probability of a wrong decision.", "NUMBER", "adaptive", above=0, below=0.5)
     ] = 0.05
     reliable: Annotated[
-        float,
-        Option("Success rate from which a step is reliable.", "NUMBER", group="adaptive", above=0, below=1),
+        float, Option("Success rate from which a step is reliable.", "NUMBER", "adaptive", above=0, below=1)
     ] = 0.5
     prior: Annotated[
-        tuple[float, ...], Option("a and b of the Beta prior of success rates.", "NUMBER", group="adaptive", above=0)
+        tuple[float, ...], Option("a and b of the Beta prior of success rates.", "NUMBER", "adaptive", above=0)
     ] = (1.0, 1.0)
     round: Annotated[
-        int, Option("Continuations that are sampled between two decisions.", "N", group="adaptive", at_least=1)
+        int, Option("Continuations that are sampled between two decisions.", "N", "adaptive", at_least=1)
     ] = 4
 
     def __post_init__(self) -> None:
@@ -91,14 +88,14 @@ class AnnotateConfig(AdaptiveRule, RunConfig):
 
     rollouts_from: Annotated[
         tuple[str, ...],
-        Option("Annotate these rollouts or candidates; counts that they carry are added to.", "FILE", group="input"),
+        Option("Annotate these rollouts or candidates; counts that they carry are added to.", "FILE", "input"),
     ] = ()
     skip_bad: SkipBad = False
-    shard: Annotated[str, Option("Do one of several equal parts, such as 3/64.", "I/N", group="input")] = "1/1"
-    rollouts: Annotated[int, Option("Rollouts of each question.", "N", group="annotation", at_least=1)] = 4
-    max_steps: Annotated[
-        int | None, Option("Most steps a rollout is split into.", "N", group="annotation", at_least=1)
-    ] = 12
+    shard: Annotated[str, Option("Do one of several equal parts, such as 3/64.", "I/N", "input")] = "1/1"
+    rollouts: Annotated[int, Option("Rollouts of each question.", "N", "annotation", at_least=1)] = 4
+    max_steps: Annotated[int | None, Option("Most steps a rollout is split into.", "N", "annotation", at_least=1)] = (
+        12
+    )
     early_stop: Annotated[
         bool,
         Option("Leave out the steps after a first one that never succeeded; they are negative.", group="annotation"),
@@ -107,24 +104,20 @@ class AnnotateConfig(AdaptiveRule, RunConfig):
         bool, Option("Sample all continuations anew, whatever counts the rollouts carry.", group="annotation")
     ] = False
     check_timeout_s: Annotated[
-        float, Option("Time limit of the comparison of two answers.", "SECONDS", group="annotation", above=0)
+        float, Option("Time limit of the comparison of two answers.", "SECONDS", "annotation", above=0)
     ] = 5.0
     adaptive: Annotated[
         bool, Option("Stop a prefix once its label and its reliability are decided.", group="adaptive")
     ] = False
     audit: Annotated[
         float,
-        Option(
-            "Share of the prefixes sampled in full all the same.", "SHARE", group="adaptive", at_least=0, at_most=1
-        ),
+        Option("Share of the prefixes sampled in full all the same.", "SHARE", "adaptive", at_least=0, at_most=1),
     ] = 0.05
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.temperature == 0 and self.continuations > 1:
-            raise ConfigError(
-                f"at temperature 0 all {self.continuations} continuations would be the same; raise the temperature"
-            )
+            raise ConfigError(f"at temperature 0 all {self.continuations} continuations would be the same; raise it")
         shard = re.fullmatch(r"(\d{1,6})/(\d{1,6})", self.shard)
         if shard is None or not 1 <= int(shard[1]) <= int(shard[2]):
             raise ConfigError(f"shard {self.shard!r}: expected I/N with I from 1 to N, such as 3/64")
@@ -149,33 +142,26 @@ def annotate(
     next call. docs/annotation.md explains the summary's stats.
     """
     # here and not above: these would slow the command line's help
+    from mprm.annotation.checker import AnswerChecker
     from mprm.annotation.journal import run_resumable
     from mprm.annotation.monte_carlo import STATS, AnnotationTask, annotation_tasks
     from mprm.data.output import DroppedRecords, check_not_inputs, dropped_path
 
     config, out = AnnotateConfig.of(config, options), str(out)
     check_output(out, config.rollouts_from or questions, force=config.force)
-    renamed: dict[str, str] = {}
-    dropped = DroppedRecords()
+    renamed, dropped = dict[str, str](), DroppedRecords()
     tasks, inputs = annotation_tasks(questions, config, renamed, dropped)
     check_not_inputs({path for task in tasks for path in task.images} if Path(out).exists() else (), [out])
     dropped_to = dropped_path(out) if len(dropped) else None
     if dropped_to is not None:
         dropped.write(dropped_to)
-    summary = run_resumable(
-        "annotate",
-        out,
-        tasks,
-        AnnotationTask.work,
-        sampler,
-        config,
-        inputs=inputs,
-        renamed_images=renamed,
-        progress=progress,
-        check_timeout_s=config.check_timeout_s,
-    )
+    work = AnnotationTask.work
+    with AnswerChecker(config.check_timeout_s) as checker:
+        summary = run_resumable(
+            "annotate", out, tasks, work, sampler, config, inputs=inputs, progress=progress, checker=checker
+        )
     stats = {**dict.fromkeys(STATS, 0), **summary.stats}
-    return replace(summary, stats=stats, n_dropped=len(dropped), dropped_to=dropped_to)
+    return replace(summary, stats=stats, renamed_images=renamed, n_dropped=len(dropped), dropped_to=dropped_to)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +194,7 @@ def estimate_cost(
     from collections import Counter
     from time import monotonic
 
+    from mprm.annotation.checker import AnswerChecker
     from mprm.annotation.journal import Journal, Scheduler
     from mprm.annotation.monte_carlo import STATS, AnnotationTask, annotation_tasks
     from mprm.data.output import DroppedRecords
@@ -220,26 +207,24 @@ def estimate_cost(
     trial = [tasks[number * len(tasks) // n_tried] for number in range(n_tried)]
     sampler = sampler() if callable(sampler) else sampler
     stats = Counter[str]()
-    with tempfile.TemporaryDirectory() as folder, Journal(f"{folder}/trial.jsonl", run={}) as journal:
-        with progress("trying", n_tried) as advance:
-            started, scheduler = monotonic(), Scheduler(journal, sampler, advance)
-            failures = scheduler.run(trial[:1], AnnotationTask.work, config.check_timeout_s)
-            seconds = monotonic() - started
-            n_tried = max(1, min(n_tried, int(trial_s / max(seconds, 1e-3))))
-            trial = trial[:n_tried]
-            if n_tried > 1 and not failures:
-                started = monotonic()
-                failures = scheduler.run(trial[1:], AnnotationTask.work, config.check_timeout_s)
-                seconds = (monotonic() - started) / (n_tried - 1)  # the first one's time has the start in it
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Journal(f"{folder}/trial.jsonl", run={}) as journal,
+        AnswerChecker(config.check_timeout_s) as checker,
+        progress("trying", n_tried) as advance,
+    ):
+        started, scheduler = monotonic(), Scheduler(journal, sampler, checker, advance)
+        failures = scheduler.run(trial[:1], AnnotationTask.work)
+        seconds = monotonic() - started
+        trial = trial[: max(1, int(trial_s / max(seconds, 1e-3)))]
+        if len(trial) > 1 and not failures:
+            started = monotonic()
+            failures = scheduler.run(trial[1:], AnnotationTask.work)
+            seconds = (monotonic() - started) / (len(trial) - 1)  # the first one's time has the start in it
         if failures:
             first = next(iter(failures.values()))[0]
-            raise MprmError(f"{len(failures)} of {n_tried} questions failed in the trial, the first with: {first}")
+            raise MprmError(f"{len(failures)} of {len(trial)} questions failed in the trial, the first with: {first}")
         for task in trial:
             stats.update((journal.get(task.key) or {})["stats"])
-    scale = len(tasks) / max(1, n_tried)
-    return CostEstimate(
-        n_questions=len(tasks),
-        n_tried=n_tried,
-        seconds=len(tasks) * seconds,
-        stats={name: scale * stats[name] for name in STATS},
-    )
+    scaled = {name: len(tasks) / max(1, len(trial)) * stats[name] for name in STATS}
+    return CostEstimate(n_questions=len(tasks), n_tried=len(trial), seconds=len(tasks) * seconds, stats=scaled)

@@ -23,8 +23,8 @@ from mprm.data.candidates import CANDIDATE_FORMATS, read_candidates
 from mprm.data.corpus import LocatedRollout, open_corpus
 from mprm.data.output import DroppedRecords
 from mprm.data.questions import given_questions, input_entries, read_gold
-from mprm.data.records import chunks_of, find_files, is_blank, lines_of
-from mprm.data.types import STEP_SEPARATOR, BadRecord, Question, split_steps
+from mprm.data.records import chunks_of, decode_record, find_files, is_blank, lines_of
+from mprm.data.types import STEP_SEPARATOR, BadRecord, Issues, Question, split_steps
 from mprm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -219,22 +219,15 @@ def annotation_tasks(
 def _are_candidates(paths: Any) -> bool:
     """Whether the first record of the files has several answers to a question."""
     lines = (line for file in find_files(paths) for chunk in chunks_of(file) for line in lines_of(chunk))
-    first = next((line for line in lines if not is_blank(line)), b"")
-    try:
-        record = msgspec.json.decode(first, type=dict[str, Any])
-    except (ValueError, RecursionError, msgspec.MsgspecError):
-        return False
-    return any(fmt.matches(record) for fmt in CANDIDATE_FORMATS.values())
+    record = decode_record(next((line for line in lines if not is_blank(line)), b""), Issues())
+    return record is not None and any(fmt.matches(record) for fmt in CANDIDATE_FORMATS.values())
 
 
 def _candidate_tasks(config: AnnotateConfig) -> Iterator[AnnotationTask]:
     """The tasks of candidates as ``mprm sample`` writes them, which are split into steps."""
     for entry in read_candidates(config.rollouts_from):
         if not entry.question.answer:
-            raise DataError(
-                f'{entry.location}: the question has no gold answer; expected one in "answer",'
-                " to tell which continuations are right"
-            )
+            raise DataError(f'{entry.location}: the question has no gold answer; expected one in "answer"')
         task = AnnotationTask.of(entry.question, config)
         task.rollouts = {
             number: RolloutCounts.of(STEP_SEPARATOR.join(each.steps), each.finish_reason, config.max_steps)
@@ -261,15 +254,14 @@ def _corpus_tasks(config: AnnotateConfig, dropped: DroppedRecords) -> list[Annot
         first.rollouts = first.rollouts or {}
         number = extra.rollout or 0
         number = number if number not in first.rollouts else max(first.rollouts) + 1
-        rollout = first.rollouts[number] = RolloutCounts([], extra.finish_reason)
-        counts_of_steps = chain(extra.steps_with_score, repeat(_ExtraStep()))
-        for step, more in zip(located.rollout.steps, counts_of_steps, strict=False):
-            counts = StepCounts(step.text)
+        steps = [StepCounts(step.text) for step in located.rollout.steps]
+        first.rollouts[number] = RolloutCounts(steps, extra.finish_reason)
+        more_counts = chain(extra.steps_with_score, repeat(_ExtraStep()))
+        for step, counts, more in zip(located.rollout.steps, steps, more_counts, strict=False):
             if not config.fresh and step.n_total and step.n_correct is not None:
                 counts.n_correct, counts.n_sampled = step.n_correct, step.n_total
                 counts.n_truncated, counts.n_failed = more.num_mc_cut, more.num_mc_failed
                 counts.n_incorrect = step.n_total - step.n_correct - more.num_mc_cut
-            rollout.steps.append(counts)
     return list(tasks.values())
 
 
@@ -290,14 +282,11 @@ class _Extra(msgspec.Struct):
 
 def _corpus_task(located: LocatedRollout, extra: _Extra, row: int, config: AnnotateConfig) -> AnnotationTask:
     """The question of a rollout, without the rollout."""
-    rollout = located.rollout
-    if rollout.answer is None or not rollout.answer.strip():
-        raise DataError(
-            f'{located.file}:{located.line}: the rollout has no gold answer; expected one as text in "answer",'
-            " to tell which continuations are right. Take it out, or annotate from questions"
-        )
+    rollout, answer = located.rollout, located.rollout.answer or ""
     try:
-        gold = letter_of(rollout.answer, extra.options) or read_gold(rollout.answer)
+        if not answer.strip():
+            raise BadRecord('the rollout has no gold answer; expected one in "answer". Take it out, or add an answer')
+        gold = letter_of(answer, extra.options) or read_gold(answer)
     except BadRecord as bad:
         raise DataError(f"{located.file}:{located.line}: {bad}") from bad
     question = Question(
@@ -307,7 +296,7 @@ def _corpus_task(located: LocatedRollout, extra: _Extra, row: int, config: Annot
         images=rollout.images,
         source=located.source,
         options=extra.options,
-        is_extracted=stated_gold(rollout.answer) is not None,
+        is_extracted=stated_gold(answer) is not None,
     )
     task = AnnotationTask.of(question, config, rollout.prompt)
     letter = question.answer.strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,11 +48,10 @@ class RunSummary:
     failed_to: str | None
     manifest: str
     seconds: float
-    renamed_images: dict[str, str]
-    """Images that lie under the image root by another name than the question's: that name, by the question's."""
-    has_images: bool
     n_extracted: int
     """Questions whose gold answer was read out of a longer one, such as a rationale that ends in ``#### 18``."""
+    renamed_images: dict[str, str] = field(default_factory=dict)
+    """Images that lie under the image root by another name than the question's: that name, by the question's."""
     n_dropped: int = 0
     dropped_to: str | None = None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 class SampleConfig(RunConfig):
     """What is sampled; the defaults are the paper's for best-of-N."""
 
-    n: Annotated[int, Option("Candidates of each question.", "N", group="annotation", at_least=1)] = 16
+    n: Annotated[int, Option("Candidates of each question.", "N", "annotation", at_least=1)] = 16
     max_steps: Annotated[
-        int | None, Option("Most steps a candidate is split into.", "N", group="annotation", at_least=1)
+        int | None, Option("Most steps a candidate is split into.", "N", "annotation", at_least=1)
     ] = None
 
     def __post_init__(self) -> None:
@@ -59,17 +60,9 @@ def sample(
     check_output(out, questions, force=config.force)
     renamed: dict[str, str] = {}
     entries, inputs = given_questions(questions, config.format, config.image_root, renamed)
-    return run_resumable(
-        "sample",
-        out,
-        [Task.of(question, config) for question in entries],
-        lambda task: _candidates(task, config),
-        sampler,
-        config,
-        inputs=inputs,
-        renamed_images=renamed,
-        progress=progress,
-    )
+    tasks, work = [Task.of(question, config) for question in entries], partial(_candidates, config=config)
+    summary = run_resumable("sample", out, tasks, work, sampler, config, inputs=inputs, progress=progress)
+    return replace(summary, renamed_images=renamed)
 
 
 def _candidates(task: Task, config: SampleConfig) -> Work:
@@ -77,22 +70,10 @@ def _candidates(task: Task, config: SampleConfig) -> Work:
 
     outcomes = yield {"candidates": task.request(config.n, *task.key)}
     candidates = [
-        {
-            "text": completion["text"],
-            "steps": split_steps(completion["text"], config.max_steps),
-            "finish_reason": completion["finish_reason"],
-        }
-        for completion in outcomes["candidates"]["completions"]
+        {"text": c["text"], "steps": split_steps(c["text"], config.max_steps), "finish_reason": c["finish_reason"]}
+        for c in outcomes["candidates"]["completions"]
     ]
-    question = task.question
-    record = {
-        "id": question.id,
-        "source": question.source,
-        "question": question.question,
-        "answer": question.answer,
-        "images": question.images,
-        "options": question.options,
-        "candidates": candidates,
-    }
+    names = ("id", "source", "question", "answer", "images", "options")
+    record = {name: getattr(task.question, name) for name in names} | {"candidates": candidates}
     n_truncated = sum(candidate["finish_reason"] == "length" for candidate in candidates)
     return {"records": [record], "stats": {"n_candidates": len(candidates), "n_truncated": n_truncated}}
