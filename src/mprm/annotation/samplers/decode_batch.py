@@ -160,8 +160,7 @@ class KVCache:
 
     @property
     def size(self) -> tuple[int, int]:
-        n_rows, n_slots = self.layers[0].shape[1:3]
-        return n_rows, n_slots
+        return self.layers[0].shape[1], self.layers[0].shape[2]
 
     def write_at(self, slots: Tensor, n_attended: int) -> Tensor:
         """Set the slots of the next tokens of the first R rows, shape (R, T); returns their attention mask.
@@ -215,8 +214,7 @@ class _CacheLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write the new tokens, shape (R, heads, T, width); returns all that are attended to."""
         cache, layer = self._cache, self._cache.layers[self._number]
-        for states, new in zip(layer, (key_states, value_states), strict=True):
-            flat = states.view(-1, *states.shape[2:])
+        for flat, new in zip(layer.view(2, -1, *layer.shape[3:]), (key_states, value_states), strict=True):
             flat.index_copy_(0, cache.flat_slots, new.transpose(1, 2).flatten(0, 1))
         keys, values = layer[:, : cache.n_used, : cache.n_attended].transpose(2, 3)
         return keys, values
@@ -249,11 +247,9 @@ class PrefixCache:
     """Keys and values of the prompts used last, up to a number of tokens; the newest stays, however long it is."""
 
     def __init__(self, policy: Backbone, *, max_tokens: int) -> None:
-        self._policy = policy
-        self._max_tokens = max_tokens
+        self._policy, self._max_tokens = policy, max_tokens
         self._prompts: OrderedDict[tuple[Any, ...], Prompt] = OrderedDict()
-        self._n_tokens = 0
-        self._n_before_answer = policy.encode_chat("")["input_ids"].shape[1]
+        self._n_tokens, self._n_before_answer = 0, len(policy.chat_ids(""))
 
     def prompt(self, request: Request) -> Prompt:
         """The prompt of a request; an image that cannot be used raises `DataError`."""
@@ -272,10 +268,7 @@ class PrefixCache:
 
     def prefix_ids(self, prefix: str) -> list[int]:
         """The tokens of a prefix: what it adds to an empty prompt."""
-        if not prefix:
-            return []
-        ids: list[int] = self._policy.encode_chat("", prefix=prefix)["input_ids"][0, self._n_before_answer :].tolist()
-        return ids
+        return self._policy.chat_ids("", prefix=prefix)[self._n_before_answer :]
 
 
 def prefill(model: Any, inputs: dict[str, Any], images: tuple[Any, ...] = ()) -> Prompt:
@@ -406,14 +399,12 @@ class DecodeBatch:
 
     def step(self, n_steps: int) -> None:
         sequences, device = self.sequences, self._like.device
-        keys = [sequence.key for sequence in sequences]
-        settings = [sequence.group.request.sampling for sequence in sequences]
+        settings, keys = zip(*((s.group.request.sampling, s.key) for s in sequences), strict=True)
         params = BatchParams.of(settings, keys, vocab_size=self._vocab_size, device=device)
         table = [[s.next_id, s.slot, s.group.prompt.offset, len(s.sampled)] for s in sequences]
         ids, slots, offsets, positions = torch.tensor(table, device=device).T
         last_slot = max(sequence.slot for sequence in sequences)
-        seen = self._seen[: len(sequences)]
-        steps = []
+        seen, steps = self._seen[: len(sequences)], []
         with grouped_attention_in(self._model):
             for number in range(n_steps):
                 n_attended = _rounded(last_slot + number + 1)

@@ -19,23 +19,23 @@ DEFAULT_KEY = "OPENAI_API_KEY"
 class PolicyOptions(Config):
     """Where the policy is."""
 
-    policy: Annotated[str | None, Option("Checkpoint to sample from in this process.", "DIR", group="policy")] = None
+    policy: Annotated[str | None, Option("Checkpoint to sample from in this process.", "DIR", "policy")] = None
     rows_per_batch: Annotated[
         int | None,
-        Option("Sequences in a batch; by default 1,024 on a GPU, 64 elsewhere.", "N", group="policy", at_least=1),
+        Option("Sequences in a batch; by default 1,024 on a GPU, 64 elsewhere.", "N", "policy", at_least=1),
     ] = None
     device: Device = "auto"
     dtype: Dtype = "auto"
     server: Annotated[
-        str | None, Option("OpenAI-compatible server, such as http://localhost:8000/v1.", "URL", group="server")
+        str | None, Option("OpenAI-compatible server, such as http://localhost:8000/v1.", "URL", "server")
     ] = None
-    served_model: Annotated[str | None, Option("Name of the policy on the server.", "NAME", group="server")] = None
-    api_key_env: Annotated[str, Option("Environment variable with the server's API key.", "NAME", group="server")] = (
+    served_model: Annotated[str | None, Option("Name of the policy on the server.", "NAME", "server")] = None
+    api_key_env: Annotated[str, Option("Environment variable with the server's API key.", "NAME", "server")] = (
         DEFAULT_KEY
     )
-    extra_body: Annotated[
-        str | None, Option("More fields of every request, as a JSON object.", "JSON", group="server")
-    ] = None
+    extra_body: Annotated[str | None, Option("More fields of every request, as a JSON object.", "JSON", "server")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import count
 from typing import Annotated, Any, Literal, Protocol
 
 from mprm.config import Config, Option
@@ -20,30 +21,28 @@ FinishReason = Literal["stop", "length", "error"]
 class SamplingParams(Config):
     """How tokens are sampled. The defaults are the paper's for best-of-N."""
 
-    temperature: Annotated[float, Option("0 = greedy decoding.", "NUMBER", group="policy", at_least=0)] = 0.7
+    temperature: Annotated[float, Option("0 = greedy decoding.", "NUMBER", "policy", at_least=0)] = 0.7
     top_p: Annotated[
         float,
-        Option(
-            "Probability mass of the tokens to sample from; 1 = all.", "NUMBER", group="policy", above=0, at_most=1
-        ),
+        Option("Probability mass of the tokens to sample from; 1 = all.", "NUMBER", "policy", above=0, at_most=1),
     ] = 0.9
-    top_k: Annotated[int, Option("Number of tokens to sample from; 0 = all.", "N", group="policy", at_least=0)] = 30
-    max_new_tokens: Annotated[int, Option("Token limit of an answer.", "N", group="policy", at_least=1)] = 2048
+    top_k: Annotated[int, Option("Number of tokens to sample from; 0 = all.", "N", "policy", at_least=0)] = 30
+    max_new_tokens: Annotated[int, Option("Token limit of an answer.", "N", "policy", at_least=1)] = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(Config):
     """How an OpenAI-compatible server is spoken to."""
 
-    concurrency: Annotated[int, Option("Requests in flight.", "N", group="server", at_least=1)] = 64
-    timeout_s: Annotated[float, Option("Time limit of a whole reply.", "SECONDS", group="server", above=0)] = 600.0
-    retries: Annotated[int, Option("Retries of a request, with back-off.", "N", group="server", at_least=0)] = 10
+    concurrency: Annotated[int, Option("Requests in flight.", "N", "server", at_least=1)] = 64
+    timeout_s: Annotated[float, Option("Time limit of a whole reply.", "SECONDS", "server", above=0)] = 600.0
+    retries: Annotated[int, Option("Retries of a request, with back-off.", "N", "server", at_least=0)] = 10
     patience_s: Annotated[
-        float, Option("Time limit of an outage of the server.", "SECONDS", group="server", at_least=0)
+        float, Option("Time limit of an outage of the server.", "SECONDS", "server", at_least=0)
     ] = 900.0
     chat_template: Annotated[
         str | None,
-        Option("Checkpoint or template file of the policy; transformers serve needs it.", "PATH", group="server"),
+        Option("Checkpoint or template file of the policy; transformers serve needs it.", "PATH", "server"),
     ] = None
 
 
@@ -111,10 +110,9 @@ class Sampler(Protocol):
 
 def numbered(requests: Iterable[Request | None]) -> Iterator[tuple[int, Request] | None]:
     """Requests with their indices, and None where there is none for now."""
-    index = 0
+    indices = count()
     for request in requests:
-        yield None if request is None else (index, request)
-        index += request is not None
+        yield None if request is None else (next(indices), request)
 
 
 def answers(sampler: Sampler, requests: Iterable[Request]) -> Iterator[Answered]:
@@ -125,12 +123,6 @@ def answers(sampler: Sampler, requests: Iterable[Request]) -> Iterator[Answered]
 
 
 def derived_seed(seed: int, *names: object) -> int:
-    """A seed of 31 bits, which every server takes, that belongs to ``seed`` and these names.
-
-    Examples
-    --------
-    >>> derived_seed(0, "ai2d", "17") == derived_seed(0, "ai2d", "17") != derived_seed(0, "ai2d", "18")
-    True
-    """
+    """A seed of 31 bits, which every server takes, that belongs to ``seed`` and these names."""
     text = json.dumps([seed, *map(str, names)])  # names that hold a separator must not run together
     return int.from_bytes(blake2b(text.encode(), digest_size=4).digest(), "little") >> 1

@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 from mprm.annotation.samplers.sampler import (
     Answered,
     Completion,
-    FinishReason,
     Request,
     SamplingParams,
     ServerOptions,
@@ -49,16 +48,13 @@ try:
     from openai.types.chat import ChatCompletion
     from PIL import Image, UnidentifiedImageError
 except ImportError as error:
-    raise MissingDependencyError(
-        f"sampling from a server needs {error.name}: install mprm with its extra [annotate]"
-    ) from error
+    raise MissingDependencyError(f"a server needs {error.name}: install mprm with its extra [annotate]") from error
 
 KEEP_ALIVE_S = 2.0
 """Servers close idle connections after five seconds; one that is closed as it is used looks like a crash."""
 UNREACHABLE_AFTER_S = 2.0
 """A server that never answered is not waited for."""
-HEALTH_CHECK_S = 1.0
-MAX_HEALTH_CHECK_S = 10.0
+HEALTH_CHECK_S, MAX_HEALTH_CHECK_S = 1.0, 10.0
 """First and longest wait before a server that stopped answering is asked again."""
 ANNOUNCE_AFTER_S = 3.0
 MIN_REPLY_BYTES, BYTES_PER_TOKEN = 1 << 18, 16
@@ -75,8 +71,7 @@ RETRY_HEADERS = ("Retry-After", "Retry-After-Ms", "X-Should-Retry")
 """What the openai client reads of a response's headers, besides its type."""
 HOPELESS = frozenset({401, 403, 404, 405})
 """Rejections that every other request would get as well."""
-FINISH_REASONS: dict[str, FinishReason]
-FINISH_REASONS = {"stop": "stop", "eos_token": "stop", "stop_sequence": "stop", "length": "length"}
+STOP_REASONS = ("stop", "eos_token", "stop_sequence")
 UNKNOWN_FIELDS = "Unexpected fields in the request"
 """How transformers serve rejects fields that it does not know; other servers ignore them, or use other words."""
 END_MARK = "<mprm: the answer goes on here>"
@@ -91,6 +86,10 @@ PROBE = Request(
 
 class RequestError(Exception):
     """One request has no reply: the server rejects it, or all retries failed."""
+
+
+class RejectedError(RequestError):
+    """The server does not take this request, however often it is sent."""
 
 
 class Reply(NamedTuple):
@@ -130,10 +129,6 @@ BY_FIELD = Continuation(name="continue_final_message", fields=CLOSED.fields | {"
 """vLLM and SGLang."""
 
 
-class RejectedError(RequestError):
-    """The server does not take this request, however often it is sent."""
-
-
 class HTTPSampler:
     """Samples from a chat server, many requests at a time; docs/annotation.md says what differs between servers.
 
@@ -165,12 +160,9 @@ class HTTPSampler:
         if not is_server:
             raise ConfigError(f"{url!r} is no server; expected something like http://localhost:8000/v1")
         if api_key is not None and not api_key.isascii():
-            raise ConfigError(
-                "the API key holds letters beyond ASCII, which no HTTP header can; is it the right one?"
-            )
+            raise ConfigError("the API key holds letters beyond ASCII, which no HTTP header can; is it right?")
         self.base_url = url.rstrip("/") if parsed.path.strip("/") else url.rstrip("/") + "/v1"
-        self.name = model
-        self.options = ServerOptions.of(None, options)
+        self.name, self.api_key, self.options = model, api_key, ServerOptions.of(None, options)
         self.template: str | None = None
         if self.options.chat_template is not None:
             self.template = read_chat_template(self.options.chat_template)
@@ -178,17 +170,13 @@ class HTTPSampler:
             with contextlib.suppress(ConfigError):  # the server may do without
                 self.template = read_chat_template(model)
         self.settings = {"extra_body": dict(extra_body or {})}
-        self._api_key = api_key
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
-        todo, session = numbered(requests), _Session(self, self._api_key)
+        todo, session = numbered(requests), _Session(self)
         # some more than are in flight, which are sent as soon as others are answered
         n_ahead = self.options.concurrency + 1 + self.options.concurrency // 8
         pending: set[Future[Answered]] = set()
-        with (
-            start_blocking_portal(name="mprm-server") as portal,
-            portal.wrap_async_context_manager(session.client),
-        ):
+        with start_blocking_portal(name="mprm-server") as portal, portal.wrap_async_context_manager(session.client):
             try:
                 while True:
                     while max(len(pending), session.n_posts) < n_ahead and (item := next(todo, None)) is not None:
@@ -198,8 +186,7 @@ class HTTPSampler:
                     done: set[Future[Answered]] = set()
                     while not done:  # not for ever: Ctrl-C does not wake this thread where another gets the signal
                         done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-                    answered = [future.result() for future in done if future.exception() is None]
-                    if answered:
+                    if answered := [future.result() for future in done if future.exception() is None]:
                         yield answered
                     for future in done:
                         future.result()  # raises the first error, after all that was answered before it
@@ -211,22 +198,20 @@ class HTTPSampler:
 class _Session:
     """Answers requests, each with as many posts as it takes, and remembers what it learns of the server."""
 
-    def __init__(self, sampler: HTTPSampler, api_key: str | None) -> None:
+    def __init__(self, sampler: HTTPSampler) -> None:
         self.n_posts = 0
         """Posts in flight, or waiting for their turn."""
-        self._sampler, self._options = sampler, sampler.options
+        self._sampler, self._n_tries = sampler, sampler.options.retries + 1
         self._url = f"{sampler.base_url}/chat/completions"
         self.client = openai.AsyncOpenAI(
             base_url=sampler.base_url,
             api_key="in the headers of http_client",  # where there is none, not even that of the environment is sent
-            max_retries=self._options.retries,
-            http_client=_PatientClient(self._url, sampler.name, self._options, api_key),
+            max_retries=sampler.options.retries,
+            http_client=_PatientClient(self._url, sampler),
         )
-        self._slots = asyncio.Semaphore(self._options.concurrency)
-        self._takes_n = True
-        self._is_transformers_serve = False
+        self._slots, self._probing = asyncio.Semaphore(sampler.options.concurrency), asyncio.Lock()
+        self._takes_n, self._is_transformers_serve = True, False
         self._continuation: Continuation | None = None
-        self._probing = asyncio.Lock()
 
     async def answer(self, index: int, request: Request) -> Answered:
         continuation = NOTHING
@@ -236,10 +221,9 @@ class _Session:
                 self._continuation = self._continuation or await self._find_continuation()
             continuation = self._continuation
         try:
-            body = self._body(request, continuation)
-        except DataError as error:  # an image that is not there
+            completions = await self._completions(self._body(request, continuation), request)
+        except (DataError, RequestError) as error:  # an image that is not there; no reply
             return index, [failed(error)] * request.n
-        completions = await self._completions(body, request)
         return index, [continuation.without_prefix(completion, request.prefix) for completion in completions]
 
     async def _find_continuation(self) -> Continuation:
@@ -265,8 +249,7 @@ class _Session:
         if n_own != n_given:
             raise ConfigError(
                 f"the chat template is not the one that {self._url} uses: a chat has {n_given} tokens with it and"
-                f" {n_own} with the server's own; name the template of the checkpoint that is served with"
-                " --chat-template"
+                f" {n_own} with the server's own; name that of the served checkpoint with --chat-template"
             )
         return continuation
 
@@ -277,16 +260,14 @@ class _Session:
         if n_open is None or n_closed is None:
             raise RequestError(f"it does not tell usage.prompt_tokens, so whether {way.name} works cannot be known")
         if n_open >= n_closed:
-            raise RequestError(
-                f"it ignores {way.name} and would open a new turn ({n_open} prompt tokens with it, {n_closed}"
-                " without)"
-            )
+            counts = f"{n_open} prompt tokens with it, {n_closed} without"
+            raise RequestError(f"it ignores {way.name} and would open a new turn ({counts})")
         longer = await self._probe(replace(PROBE, prefix=PROBE.prefix + "\n\n"), way)
         is_trimmed = longer.n_prompt_tokens == n_open
         if is_trimmed:
             warnings.warn(
-                "the server cuts white space off the end of a prefix, as chat templates that trim messages make it"
-                " do: answers go on from the last word before it, not from the blank line after a step",
+                "the server cuts white space off the end of a prefix, as chat templates that trim messages do:"
+                " answers go on from the last word before it, not from the blank line after a step",
                 stacklevel=2,
             )
         # one token is too short to repeat the prefix by chance
@@ -301,15 +282,14 @@ class _Session:
 
     def _body(self, request: Request, continuation: Continuation) -> dict[str, Any]:
         sampling = request.sampling
-        body: dict[str, Any] = {
+        body = {
             "model": self._sampler.name,
             "messages": chat_messages(request, end_mark=continuation.end_mark),
             "max_tokens": sampling.max_new_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
+            **({"top_k": sampling.top_k} if sampling.top_k else {}),
         }
-        if sampling.top_k:
-            body["top_k"] = sampling.top_k
         fields, extra = continuation.fields, dict(self._sampler.settings["extra_body"])
         if (name := "chat_template_kwargs") in fields and name in extra:
             extra[name] = extra[name] | fields[name]
@@ -319,15 +299,10 @@ class _Session:
         completions: list[Completion] = []
         is_batched = request.n > 1 and self._takes_n
         if is_batched:
-            try:
-                reply = await self._post(body | {"n": request.n}, request.seed)
-                completions = reply.completions[: request.n]
-            except RejectedError:
-                pass  # perhaps for n alone: the first answer by itself will tell
-            except RequestError as error:
-                return [failed(error)] * request.n
+            with contextlib.suppress(RejectedError):  # perhaps for n alone: the first answer by itself will tell
+                completions = (await self._post(body | {"n": request.n}, request.seed)).completions[: request.n]
         if not completions:
-            completions = [await self._completion(body, request.seed)]
+            completions = (await self._post(body, request.seed)).completions[:1]
         if completions[0].finish_reason == "error" and len(completions) < request.n:
             return [completions[0]] * request.n  # the question fails: the others would be for nothing
         if is_batched and len(completions) < request.n:
@@ -345,36 +320,32 @@ class _Session:
 
     async def _post(self, body: dict[str, Any], seed: int) -> Reply:
         """The reply; `RequestError` concerns this post, `MprmError` all."""
-        problem, n_tries = "", self._options.retries + 1
+        problem = ""
         self.n_posts += 1
         try:
             async with self._slots:
-                for number in range(n_tries):
+                for number in range(self._n_tries):
                     await asyncio.sleep(HEALTH_CHECK_S * number)
                     try:
                         return _reply(await self._sent(body | {"seed": seed}))
                     except MprmError:
                         raise
                     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-                        problem = (
-                            f"a reply that is no chat completion: {type(error).__name__} {_one_line(str(error))}"
-                        )
-                raise RequestError(f"{n_tries} tries failed, the last with {problem}")
+                        problem = f"a reply that is no chat completion: {_problem(error)}"
+                raise RequestError(f"{self._n_tries} tries failed, the last with {problem}")
         finally:
             self.n_posts -= 1
 
     async def _sent(self, body: dict[str, Any]) -> ChatCompletion:
         sent = for_transformers_serve(body) if self._is_transformers_serve else body
-        headers = {"Authorization": openai.Omit()}
-        failure = f"{self._options.retries + 1} tries failed, the last with"
+        options: Any = {"headers": {"Authorization": openai.Omit()}}
+        failure = f"{self._n_tries} tries failed, the last with"
         try:
-            return await self.client.post(
-                "/chat/completions", body=sent, cast_to=ChatCompletion, options={"headers": headers}
-            )
+            return await self.client.post("/chat/completions", body=sent, cast_to=ChatCompletion, options=options)
         except openai.APIConnectionError as error:
             raise RequestError(f"{failure} {_problem(error.__cause__)}") from None
         except openai.APIStatusError as error:
-            status, text = error.status_code, f"HTTP {error.status_code}: {_said(error.response)}"
+            status, text = error.status_code, _said(error.response)
         if status == 422 and UNKNOWN_FIELDS in text and for_transformers_serve(body) != sent:
             self._is_transformers_serve = True
             return await self._sent(body)
@@ -390,14 +361,15 @@ class _Session:
 class _PatientClient(httpx2.AsyncClient):
     """Waits for a server that stopped answering before it sends a request; the openai client above it retries."""
 
-    def __init__(self, url: str, model: str, options: ServerOptions, api_key: str | None) -> None:
+    def __init__(self, url: str, sampler: HTTPSampler) -> None:
+        options = sampler.options
         super().__init__(
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            headers={"Authorization": f"Bearer {sampler.api_key}"} if sampler.api_key else {},
             timeout=httpx2.Timeout(options.timeout_s, connect=min(options.timeout_s, 30.0)),
             # one more for health checks, which run while all others wait
             limits=httpx2.Limits(max_connections=options.concurrency + 1, keepalive_expiry=KEEP_ALIVE_S),
         )
-        self._url, self._model, self._options = url, model, options
+        self._url, self._model, self._options = url, sampler.name, options
         self._outage: asyncio.Task[None] | None = None
         self._first_sent_at = self._answered_at = 0.0
 
@@ -416,7 +388,7 @@ class _PatientClient(httpx2.AsyncClient):
             self._lost(_problem(error), sent_at)
             raise
         if response.status_code in UNAVAILABLE:
-            self._lost(f"HTTP {response.status_code}: {_said(response)}", sent_at)
+            self._lost(_said(response), sent_at)
         else:
             self._answered_at = time.monotonic()
         return response
@@ -475,8 +447,8 @@ class _PatientClient(httpx2.AsyncClient):
                     return
             if not is_announced and patience_s - left_s > ANNOUNCE_AFTER_S:
                 is_announced = True
-                waiting = f"waiting for it, up to {patience_s:g} s"
-                print(f"{self._url} does not answer ({problem}); {waiting}", file=sys.stderr)
+                waiting = f"{self._url} does not answer ({problem}); waiting for it, up to {patience_s:g} s"
+                print(waiting, file=sys.stderr)
             await asyncio.sleep(min(random.uniform(0.5, 1.0) * pause_s, left_s))
             pause_s = min(2 * pause_s, MAX_HEALTH_CHECK_S)
         raise MprmError(
@@ -492,8 +464,8 @@ def _problem(error: BaseException | None) -> str:
 
 
 def _said(response: httpx2.Response) -> str:
-    """The text of a response that is no answer."""
-    return _one_line(response.text)
+    """Status and text of a response that is no answer."""
+    return f"HTTP {response.status_code}: {_one_line(response.text)}"
 
 
 def _one_line(text: str) -> str:
@@ -522,13 +494,14 @@ def _reply(reply: ChatCompletion) -> Reply:
         text, reason, share = choice.message.content, choice.finish_reason, None
         if n_tokens is not None:  # a server tells the sum of all answers
             share = n_tokens // n + (number < n_tokens % n)
-        if reason not in FINISH_REASONS:
+        if reason not in (*STOP_REASONS, "length"):
             completion = failed(f"the server's answer has finish_reason {shown(reason)}; expected stop or length")
         elif not isinstance(text, str):
             completion = failed(f"the server's message has content {shown(text)}; expected text")
         else:
             text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair cannot be written
-            completion = Completion(text=text, finish_reason=FINISH_REASONS[reason], n_tokens=share)
+            reason = "stop" if reason in STOP_REASONS else "length"
+            completion = Completion(text=text, finish_reason=reason, n_tokens=share)
         completions.append(completion)
     if not completions:
         raise ValueError("it holds no choices")
@@ -543,15 +516,13 @@ def _count(usage: object, name: str) -> int | None:
 
 def chat_messages(request: Request, *, end_mark: str = "") -> list[dict[str, Any]]:
     """The user's turn, with each image at its mark in the prompt, and the prefix where there is one."""
-    content: str | list[dict[str, Any]] = request.prompt
-    if request.images:
-        content = []
-        for piece in place_images(request.prompt, len(request.images)):
-            if isinstance(piece, int):
-                content.append({"type": "image_url", "image_url": {"url": _data_url(request.images[piece])}})
-            elif text := piece.strip():
-                content.append({"type": "text", "text": text})
-    messages = [{"role": "user", "content": content}]
+    content: list[dict[str, Any]] = []
+    for piece in place_images(request.prompt, len(request.images)):
+        if isinstance(piece, int):
+            content.append({"type": "image_url", "image_url": {"url": _data_url(request.images[piece])}})
+        elif text := piece.strip():
+            content.append({"type": "text", "text": text})
+    messages: list[dict[str, Any]] = [{"role": "user", "content": content if request.images else request.prompt}]
     if request.prefix:
         messages.append({"role": "assistant", "content": request.prefix + end_mark})
     return messages
@@ -582,11 +553,8 @@ def open_template(template: str) -> str:
     the template trims messages: the mark is their end then.
     """
     # the line end belongs to the tag before it, so that the template starts at the start of a line as before
-    return (
-        "{%- set add_generation_prompt = false %}{%- set mprm_chat %}\n"
-        f"{template}"
-        "{%- endset %}{{- mprm_chat.rsplit('" + END_MARK + "', 1)[0] -}}"
-    )
+    before = "{%- set add_generation_prompt = false %}{%- set mprm_chat %}\n"
+    return before + template + "{%- endset %}{{- mprm_chat.rsplit('" + END_MARK + "', 1)[0] -}}"
 
 
 def read_chat_template(path: str | Path) -> str:
@@ -595,12 +563,10 @@ def read_chat_template(path: str | Path) -> str:
     if not path.exists():
         raise ConfigError(f"{path}: no such file; expected a chat template, or a checkpoint that has one")
     names = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-    files = [path / name for name in names] if path.is_dir() else [path]
-    template = next(filter(None, (_template_in(file) for file in files if file.is_file())), None)
-    if template is None:
-        problem = "has no chat template: looked for chat_template.jinja and in tokenizer_config.json"
-        raise ConfigError(f"{path} {problem if path.is_dir() else 'holds no chat_template'}")
-    return template
+    for file in [path / name for name in names] if path.is_dir() else [path]:
+        if file.is_file() and (template := _template_in(file)):
+            return template
+    raise ConfigError(f"{path} has no chat template: looked for chat_template.jinja and in tokenizer_config.json")
 
 
 def _template_in(path: Path) -> str | None:
