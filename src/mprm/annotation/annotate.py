@@ -1,23 +1,88 @@
-"""``mprm annotate``: rollouts whose steps carry Monte-Carlo success rates; and what that would cost."""
+"""``mprm annotate``, rollouts whose steps carry Monte-Carlo success rates, and ``mprm sample``, candidates."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mprm.annotation.run import RunConfig, RunSummary, check_output
-from mprm.config import Config, Option, SkipBad, takes
+from mprm.annotation.samplers.sampler import SamplingParams
+from mprm.config import Config, Force, ImageRoot, InputFormat, Option, Seed, SkipBad, takes
 from mprm.errors import ConfigError, MprmError
 from mprm.progress import Progress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mprm.annotation.journal import Task, Work
     from mprm.annotation.samplers.sampler import Sampler
 
 Decision = Literal["positive-reliable", "positive-unreliable", "negative", "undecided"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(SamplingParams):
+    """Options that `mprm.annotate` and `mprm.sample` share."""
+
+    format: InputFormat = None
+    image_root: ImageRoot = None
+    seed: Seed = 0
+    allow_failures: Annotated[
+        bool, Option("Write the output without the questions that failed, instead of stopping.", group="output")
+    ] = False
+    force: Force = False
+
+    @cached_property
+    def sampling(self) -> SamplingParams:
+        return self.narrowed(SamplingParams)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """What became of the questions: questions = done + failed."""
+
+    out: str
+    n_questions: int
+    n_done: int
+    n_failed: int
+    n_resumed: int
+    """Of those done, the ones that an earlier run had done."""
+    stats: dict[str, Any]
+    """Sums over the questions that are done."""
+    failed_to: str | None
+    manifest: str
+    seconds: float
+    n_extracted: int
+    """Questions whose gold answer was read out of a longer one, such as a rationale that ends in ``#### 18``."""
+    renamed_images: dict[str, str] = field(default_factory=dict)
+    """Images that lie under the image root by another name than the question's: that name, by the question's."""
+    n_dropped: int = 0
+    dropped_to: str | None = None
+
+
+def check_output(out: str, inputs: Any, *, force: bool) -> None:
+    """Stop when nothing can be written to ``out``."""
+    # here and not above: these would slow the command line's help
+    from mprm.annotation.journal import FAILED_SUFFIX, SUFFIX
+    from mprm.data.output import MANIFEST_SUFFIX, check_not_inputs, check_overwrite
+    from mprm.data.questions import is_in_memory
+    from mprm.data.records import find_files, is_url
+
+    if is_url(out):
+        raise ConfigError(f"{out}: answers are saved as they come, on this machine; name a local file")
+    if out.endswith((".gz", ".zst", ".parquet", "/")):
+        raise ConfigError(f"{out}: answers are written as plain JSON lines; name a file such as raw.jsonl")
+    if len(Path(out).name.encode()) > 220:  # file systems take 255
+        raise ConfigError(f"{out}: the name is too long for the files beside it; take a shorter one")
+    beside = [out + suffix for suffix in (SUFFIX, FAILED_SUFFIX, MANIFEST_SUFFIX)]
+    for path in beside:
+        if Path(path).expanduser().is_dir():
+            raise ConfigError(f"{path} is a folder, and would be a file beside the output; choose another output")
+    if inputs is not None and not is_in_memory(inputs):
+        check_not_inputs([file.path for file in find_files(inputs)], [out, *beside])
+    check_overwrite(out, force=force)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +92,6 @@ class AdaptiveRule(Config):
     The model is the paper's: a step's success rate is ``r ~ Beta(a, b)``, of n continuations ``k ~ Binomial(n, r)``
     succeed, and so ``r | k ~ Beta(a + k, b + n - k)``, whatever rule stopped the sampling. The default prior is
     uniform; `mprm.theory.beta_binomial.fit_beta` takes another from counts that were sampled before.
-
-    Examples
-    --------
-    >>> rule = AdaptiveRule()
-    >>> rule.decision(4, 4), rule.n_next(4, 4), rule.decision(3, 4), rule.n_next(3, 4)
-    ('positive-reliable', 0, 'undecided', 4)
     """
 
     continuations: Annotated[int, Option("N, continuations of each prefix.", "N", "annotation", at_least=1)] = 16
@@ -228,3 +287,60 @@ def estimate_cost(
             stats.update((journal.get(task.key) or {})["stats"])
     scaled = {name: len(tasks) / max(1, len(trial)) * stats[name] for name in STATS}
     return CostEstimate(n_questions=len(tasks), n_tried=len(trial), seconds=len(tasks) * seconds, stats=scaled)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleConfig(RunConfig):
+    """What is sampled; the defaults are the paper's for best-of-N."""
+
+    n: Annotated[int, Option("Candidates of each question.", "N", "annotation", at_least=1)] = 16
+    max_steps: Annotated[
+        int | None, Option("Most steps a candidate is split into.", "N", "annotation", at_least=1)
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.temperature == 0 and self.n > 1:
+            raise ConfigError(f"at temperature 0 all {self.n} candidates would be the same; ask for n = 1")
+
+
+@takes(SampleConfig)
+def sample(
+    questions: Any,
+    sampler: Sampler | Callable[[], Sampler],
+    out: str | Path,
+    config: SampleConfig | None = None,
+    *,
+    progress: Progress = silent,
+    **options: Any,
+) -> RunSummary:
+    """Write each question with its candidates to ``out``, in the questions' order.
+
+    Arguments, ``OUT.partial`` and ``OUT.failed`` are as in `annotate`. The summary's stats are ``n_candidates`` and
+    ``n_truncated``, those of them that the token limit cut off.
+    """
+    # here and not above: these would slow the command line's help
+    from mprm.annotation.journal import Task, run_resumable
+    from mprm.data.questions import given_questions
+
+    config, out = SampleConfig.of(config, options), str(out)
+    check_output(out, questions, force=config.force)
+    renamed: dict[str, str] = {}
+    entries, inputs = given_questions(questions, config.format, config.image_root, renamed)
+    tasks, work = [Task.of(question, config) for question in entries], partial(_candidates, config=config)
+    summary = run_resumable("sample", out, tasks, work, sampler, config, inputs=inputs, progress=progress)
+    return replace(summary, renamed_images=renamed)
+
+
+def _candidates(task: Task, config: SampleConfig) -> Work:
+    from mprm.data.types import split_steps
+
+    outcomes = yield {"candidates": task.request(config.n, *task.key)}
+    candidates = [
+        {"text": c["text"], "steps": split_steps(c["text"], config.max_steps), "finish_reason": c["finish_reason"]}
+        for c in outcomes["candidates"]["completions"]
+    ]
+    names = ("id", "source", "question", "answer", "images", "options")
+    record = {name: getattr(task.question, name) for name in names} | {"candidates": candidates}
+    n_truncated = sum(candidate["finish_reason"] == "length" for candidate in candidates)
+    return {"records": [record], "stats": {"n_candidates": len(candidates), "n_truncated": n_truncated}}

@@ -8,15 +8,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 import xxhash
 
+from mprm.annotation.annotate import RunConfig, RunSummary
 from mprm.annotation.checker import AnswerChecker
-from mprm.annotation.run import FAILED_SUFFIX, RunConfig, RunSummary
 from mprm.annotation.samplers.sampler import Answered, Request, Sampler, derived_seed
 from mprm.answers.extract import last_box
 from mprm.data.images import image_files
@@ -26,7 +27,7 @@ from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.progress import Advance, Progress
 
-SUFFIX = ".partial"
+SUFFIX, FAILED_SUFFIX = ".partial", ".failed"
 APPLICATION_ID = int.from_bytes(b"mprm")
 """Tells journals from other SQLite files."""
 NOT_A_JOURNAL = "was not made by mprm, which saves its work under that name; move the file away, or rename the output"
@@ -48,8 +49,6 @@ Work = Generator[dict[str, Request], dict[str, Outcome], dict[str, Any]]
 """Yields requests by name, is sent their outcomes, and returns ``records`` of the output and ``stats`` to sum up;
 raises `QuestionFailedError` where nothing can be written of the question."""
 T = TypeVar("T", bound="Task")
-Failures = dict[Key, list[str]]
-"""Why questions failed."""
 
 
 class Journal:
@@ -197,14 +196,8 @@ class Task:
         return xxhash.xxh3_128_digest(msgspec.json.encode(fields))
 
     def request(self, n: int, *seed_names: str, prefix: str = "") -> Request:
-        return Request(
-            prompt=self.prompt,
-            images=self.images,
-            prefix=prefix,
-            n=n,
-            seed=derived_seed(self.config.seed, *seed_names),
-            sampling=self.config.sampling,
-        )
+        seed, sampling = derived_seed(self.config.seed, *seed_names), self.config.sampling
+        return Request(prompt=self.prompt, images=self.images, prefix=prefix, n=n, seed=seed, sampling=sampling)
 
 
 def run_resumable(
@@ -235,7 +228,7 @@ def run_resumable(
     with Journal(out, run=run, force=config.force) as journal:
         check_overwrite(out, force=config.force)  # again: nobody else can finish it from now on
         todo = [task for task in tasks if task.key not in journal]
-        failures: Failures = {}
+        failures: dict[Key, list[str]] = {}
         if todo:
             with progress(command, len(tasks)) as advance:
                 advance(len(tasks) - len(todo))
@@ -300,10 +293,8 @@ class _Active:
     errors: set[str] = field(default_factory=set)
 
 
-class _Pending(NamedTuple):
-    active: _Active
-    part: str
-    request: Request
+_Pending = tuple[_Active, str, Request]
+"""A request with its name."""
 
 
 class Scheduler:
@@ -314,11 +305,12 @@ class Scheduler:
         self._queue: deque[_Pending] = deque()
         self._pending: dict[int, _Pending] = {}
         """Requests under way, by index."""
-        self._failures: Failures = {}
+        self._failures: dict[Key, list[str]] = {}
         self._totals, self._n_done, self._started = Counter[str](), 0, monotonic()
         self._kept = f"what is done is kept in {journal.path}"
 
-    def run(self, tasks: Iterable[T], work: Callable[[T], Work]) -> Failures:
+    def run(self, tasks: Iterable[T], work: Callable[[T], Work]) -> dict[Key, list[str]]:
+        """Why questions failed."""
         actives = (_Active(task, work(task)) for task in tasks)
         with closing(self._sampler.sample(self._requests(actives))) as batches:
             for batch in batches:
@@ -329,14 +321,13 @@ class Scheduler:
 
     def _requests(self, upcoming: Iterator[_Active]) -> Iterator[Request | None]:
         """What to sample next; None while that depends on completions under way."""
-        index = 0
+        indices = count()
         while True:
             while not self._queue and (active := next(upcoming, None)) is not None:
                 self._continue(active)
             if self._queue:
-                self._pending[index] = self._queue.popleft()
-                yield self._pending[index].request
-                index += 1
+                pending = self._pending[next(indices)] = self._queue.popleft()
+                yield pending[2]
             elif self._pending:
                 yield None
             else:
@@ -362,7 +353,7 @@ class Scheduler:
             for part, request in requests.items():
                 outcome = self._journal.get(key, part)
                 if outcome is None:
-                    self._queue.append(_Pending(active, part, request))
+                    self._queue.append((active, part, request))
                     active.n_pending += 1
                 else:
                     active.outcomes[part] = outcome
@@ -383,14 +374,13 @@ class Scheduler:
         indices: list[int] = []
         outcomes: dict[int, Outcome] = {}
 
-        def count(index: int, name: str) -> None:
-            outcome = outcomes[index]
-            outcome[name] += 1
-            if sum(outcome[name] for name in COUNTS) == self._pending[index].request.n:
-                self._settle(index, outcome)
+        def add(index: int, name: str) -> None:
+            outcomes[index][name] += 1
+            if sum(outcomes[index][name] for name in COUNTS) == self._pending[index][2].n:
+                self._settle(index, outcomes[index])
 
         for index, completions in batch:
-            n = self._pending[index].request.n if index in self._pending else 0
+            n = self._pending[index][2].n if index in self._pending else 0
             if not completions or len(completions) != n:
                 gave = f"{self._sampler.name} gave {len(completions)} answers to request {index}"
                 raise MprmError(f"{gave}, of which {n} were requested; {self._kept}")
@@ -413,12 +403,12 @@ class Scheduler:
             for completion in completions:
                 # of a truncated text only a box that it closes itself is sure to be its answer
                 if completion.finish_reason == "length" and last_box(completion.text) is None:
-                    count(index, "n_truncated")
+                    add(index, "n_truncated")
                 else:
                     pairs.append((request.prefix + completion.text, active.task.gold or active.task.question))
                     indices.append(index)
         if self._checker is not None:
-            self._checker.check_many(pairs, on_checked=lambda i, graded: count(indices[i], f"n_{graded.grade}"))
+            self._checker.check_many(pairs, on_checked=lambda i, graded: add(indices[i], f"n_{graded.grade}"))
 
     def _settle(self, index: int, outcome: Outcome | None) -> None:
         """Save what came of a request, None where it failed, and continue with its task."""

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import xxhash
 
+from mprm.annotation.annotate import AnnotateConfig
 from mprm.annotation.journal import COUNTS, Key, QuestionFailedError, Task, Work
 from mprm.annotation.samplers.sampler import Request
 from mprm.answers.extract import stated_gold
@@ -26,9 +27,6 @@ from mprm.data.questions import given_questions, input_entries, read_gold
 from mprm.data.records import chunks_of, decode_record, find_files, is_blank, lines_of
 from mprm.data.types import STEP_SEPARATOR, BadRecord, Issues, Question, split_steps
 from mprm.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from mprm.annotation.annotate import AnnotateConfig
 
 STATS = (
     *("n_rollouts", "n_truncated_rollouts", "n_empty", "n_steps", "n_unsampled", "n_continuations", *COUNTS),

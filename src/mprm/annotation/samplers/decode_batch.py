@@ -70,45 +70,30 @@ def exponential_noise(keys: Tensor, positions: Tensor, ids: Tensor) -> Tensor:
     return -torch.log1p(-uniform)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchParams:
     """Sampling parameters of R sequences: ``keys`` and ``is_greedy`` have shape (R,), the others (R, 1).
 
     Where decoding is greedy, ``temperature`` is 1. Where all tokens are allowed, ``top_k`` is the size of the
-    vocabulary and ``top_p`` 2, which no sum of probabilities reaches.
+    vocabulary and ``top_p`` 2, which no sum of probabilities reaches. No sequence needs more than ``n_sorted`` of its
+    most likely tokens; None where their order does not matter.
     """
 
-    keys: Tensor
-    temperature: Tensor
-    top_k: Tensor
-    top_p: Tensor
-    is_greedy: Tensor
-    n_sorted: int | None
-    """No sequence needs more of its most likely tokens; None where their order does not matter."""
-    any_sampled: bool
-    any_greedy: bool
+    def __init__(
+        self, params: Sequence[SamplingParams], keys: Sequence[int], *, vocab_size: int, device: Any = "cpu"
+    ) -> None:
+        def tensor(values: list[Any], dtype: torch.dtype) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=device)
 
-    @classmethod
-    def of(
-        cls, params: Sequence[SamplingParams], keys: Sequence[int], *, vocab_size: int, device: Any = "cpu"
-    ) -> BatchParams:
         sampled = [each for each in params if each.temperature > 0]
         largest = max((each.top_k or vocab_size for each in sampled), default=1)
         is_sorted = any(each.top_k or each.top_p < 1 for each in sampled)
-
-        def column(values: list[float], dtype: torch.dtype) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=device)[:, None]
-
-        return cls(
-            keys=torch.tensor(keys, dtype=torch.int64, device=device),
-            temperature=column([each.temperature or 1.0 for each in params], torch.float32),
-            top_k=column([min(each.top_k or vocab_size, vocab_size) for each in params], torch.int64),
-            top_p=column([each.top_p if each.top_p < 1 else 2.0 for each in params], torch.float32),
-            is_greedy=torch.tensor([each.temperature == 0 for each in params], device=device),
-            n_sorted=min(largest + N_TIED, vocab_size) if is_sorted else None,
-            any_sampled=bool(sampled),
-            any_greedy=len(sampled) < len(params),
-        )
+        self.n_sorted = min(largest + N_TIED, vocab_size) if is_sorted else None
+        self.any_sampled, self.any_greedy = bool(sampled), len(sampled) < len(params)
+        self.keys = tensor([*keys], torch.int64)
+        self.temperature = tensor([[each.temperature or 1.0] for each in params], torch.float32)
+        self.top_k = tensor([[min(each.top_k or vocab_size, vocab_size)] for each in params], torch.int64)
+        self.top_p = tensor([[each.top_p if each.top_p < 1 else 2.0] for each in params], torch.float32)
+        self.is_greedy = tensor([each.temperature == 0 for each in params], torch.bool)
 
 
 def sample_tokens(logits: Tensor, params: BatchParams, positions: Tensor) -> Tensor:
@@ -400,7 +385,7 @@ class DecodeBatch:
     def step(self, n_steps: int) -> None:
         sequences, device = self.sequences, self._like.device
         settings, keys = zip(*((s.group.request.sampling, s.key) for s in sequences), strict=True)
-        params = BatchParams.of(settings, keys, vocab_size=self._vocab_size, device=device)
+        params = BatchParams(settings, keys, vocab_size=self._vocab_size, device=device)
         table = [[s.next_id, s.slot, s.group.prompt.offset, len(s.sampled)] for s in sequences]
         ids, slots, offsets, positions = torch.tensor(table, device=device).T
         last_slot = max(sequence.slot for sequence in sequences)
