@@ -95,18 +95,12 @@ class AdaptiveRule(Config):
     """
 
     continuations: Annotated[int, Option("N, continuations of each prefix.", "N", "annotation", at_least=1)] = 16
-    delta: Annotated[
-        float, Option("Accepted probability of a wrong decision.", "NUMBER", "adaptive", above=0, below=0.5)
-    ] = 0.05
+    delta: Annotated[float, Option("Risk of a wrong decision.", "NUMBER", "adaptive", above=0, below=0.5)] = 0.05
     reliable: Annotated[
         float, Option("Success rate from which a step is reliable.", "NUMBER", "adaptive", above=0, below=1)
     ] = 0.5
-    prior: Annotated[
-        tuple[float, ...], Option("a and b of the Beta prior of success rates.", "NUMBER", "adaptive", above=0)
-    ] = (1.0, 1.0)
-    round: Annotated[
-        int, Option("Continuations that are sampled between two decisions.", "N", "adaptive", at_least=1)
-    ] = 4
+    prior: Annotated[tuple[float, ...], Option("a, b of the Beta prior.", "NUMBER", "adaptive", above=0)] = (1.0, 1.0)
+    round: Annotated[int, Option("Continuations sampled between two decisions.", "N", "adaptive", at_least=1)] = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,22 +146,14 @@ class AnnotateConfig(AdaptiveRule, RunConfig):
     skip_bad: SkipBad = False
     shard: Annotated[str, Option("Do one of several equal parts, such as 3/64.", "I/N", "input")] = "1/1"
     rollouts: Annotated[int, Option("Rollouts of each question.", "N", "annotation", at_least=1)] = 4
-    max_steps: Annotated[int | None, Option("Most steps a rollout is split into.", "N", "annotation", at_least=1)] = (
-        12
-    )
+    max_steps: Annotated[int | None, Option("Most steps of a rollout.", "N", "annotation", at_least=1)] = 12
     early_stop: Annotated[
         bool,
         Option("Leave out the steps after a first one that never succeeded; they are negative.", group="annotation"),
     ] = False
-    fresh: Annotated[
-        bool, Option("Sample all continuations anew, whatever counts the rollouts carry.", group="annotation")
-    ] = False
-    check_timeout_s: Annotated[
-        float, Option("Time limit of the comparison of two answers.", "SECONDS", "annotation", above=0)
-    ] = 5.0
-    adaptive: Annotated[
-        bool, Option("Stop a prefix once its label and its reliability are decided.", group="adaptive")
-    ] = False
+    fresh: Annotated[bool, Option("Sample all anew, whatever counts the rollouts carry.", group="annotation")] = False
+    check_timeout_s: Annotated[float, Option("Time limit of a comparison.", "SECONDS", "annotation", above=0)] = 5.0
+    adaptive: Annotated[bool, Option("Stop once label and reliability are decided.", group="adaptive")] = False
     audit: Annotated[
         float,
         Option("Share of the prefixes sampled in full all the same.", "SHARE", "adaptive", at_least=0, at_most=1),
@@ -294,9 +280,7 @@ class SampleConfig(RunConfig):
     """What is sampled; the defaults are the paper's for best-of-N."""
 
     n: Annotated[int, Option("Candidates of each question.", "N", "annotation", at_least=1)] = 16
-    max_steps: Annotated[
-        int | None, Option("Most steps a candidate is split into.", "N", "annotation", at_least=1)
-    ] = None
+    max_steps: Annotated[int | None, Option("Most steps of a candidate.", "N", "annotation", at_least=1)] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,8 +28,7 @@ from mprm.data.engine import n_cores
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError, shown
 
-START_S = 120.0
-"""How long a worker may take to start: it loads an algebra system, perhaps from a slow disk."""
+START_S = 120.0  # how long a worker may take to start: it loads an algebra system, perhaps from a slow disk
 
 
 class AnswerChecker(contextlib.AbstractContextManager["AnswerChecker"]):
@@ -165,7 +164,7 @@ class _Worker:
         with contextlib.suppress(OSError):  # a broken pipe: reading tells
             process.stdin.write(message.encode())
             process.stdin.flush()
-        return process.stdout.readline() if wait([process.stdout.fileno()], timeout_s) else None  # type: ignore[no-any-return]
+        return process.stdout.readline() if wait([process.stdout.fileno()], timeout_s) else None
 
     def interrupt(self) -> None:
         """Kill the process, whatever it does; for other threads than the one that works with it."""

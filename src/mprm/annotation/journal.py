@@ -6,7 +6,7 @@ import errno
 import sqlite3
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -28,21 +28,16 @@ from mprm.errors import ConfigError, DataError, MprmError
 from mprm.progress import Advance, Progress
 
 SUFFIX, FAILED_SUFFIX = ".partial", ".failed"
-APPLICATION_ID = int.from_bytes(b"mprm")
-"""Tells journals from other SQLite files."""
+APPLICATION_ID = int.from_bytes(b"mprm")  # tells journals from other SQLite files
 NOT_A_JOURNAL = "was not made by mprm, which saves its work under that name; move the file away, or rename the output"
-SYNC_S = 1.0
-"""Records come by the hundred a second: only so often are they forced onto the disk."""
-SAME_REASON = 32
-"""So many questions that fail for one reason, before any is done, stop the run."""
-COUNTS = ("n_correct", "n_incorrect", "n_truncated", "n_failed")
-"""What can become of a continuation."""
+SYNC_S = 1.0  # records come by the hundred a second: only so often are they forced onto the disk
+SAME_REASON = 32  # so many questions that fail for one reason, before any is done, stop the run
+COUNTS = ("n_correct", "n_incorrect", "n_truncated", "n_failed")  # what can become of a continuation
 NOT_OF_RECORDS = ("rollouts_from", "format", "image_root", "skip_bad", "check_timeout_s", "allow_failures", "force")
 """Options on which no record depends."""
 LINES = msgspec.json.Encoder()
 
-Key = tuple[str, str]
-"""Source and id of a question."""
+Key = tuple[str, str]  # source and id of a question
 Outcome = dict[str, Any]
 """Of a request: ``n_tokens``, and ``completions`` or, of continuations, the number of each of `COUNTS`."""
 Work = Generator[dict[str, Request], dict[str, Outcome], dict[str, Any]]
@@ -51,7 +46,7 @@ raises `QuestionFailedError` where nothing can be written of the question."""
 T = TypeVar("T", bound="Task")
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """The work that is done, in the SQLite file ``OUT.partial`` (with ``OUT.partial-wal`` while it is open).
 
     A record belongs to a question, by ``source`` and ``id``; where a question is done in parts, it has a ``part``. It
@@ -159,9 +154,6 @@ class Journal:
         self.path.unlink(missing_ok=True)
         self._db.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._db.close()
 
@@ -178,8 +170,7 @@ class Task:
     prompt: str
     images: tuple[Path, ...]
     config: RunConfig
-    gold: Question | None = None
-    """What answers are checked against, where it is not the question."""
+    gold: Question | None = None  # what answers are checked against, where it is not the question
 
     @classmethod
     def of(cls, question: Question, config: RunConfig, prompt: str | None = None) -> Self:
@@ -287,14 +278,12 @@ def run_resumable(
 class _Active:
     task: Task
     work: Work
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """Of the requests that it yielded last."""
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # of the requests that it yielded last
     n_pending: int = 0
     errors: set[str] = field(default_factory=set)
 
 
-_Pending = tuple[_Active, str, Request]
-"""A request with its name."""
+_Pending = tuple[_Active, str, Request]  # a request with its name
 
 
 class Scheduler:
@@ -303,8 +292,7 @@ class Scheduler:
     def __init__(self, journal: Journal, sampler: Sampler, checker: AnswerChecker | None, advance: Advance) -> None:
         self._journal, self._sampler, self._checker, self._advance = journal, sampler, checker, advance
         self._queue: deque[_Pending] = deque()
-        self._pending: dict[int, _Pending] = {}
-        """Requests under way, by index."""
+        self._pending: dict[int, _Pending] = {}  # requests under way, by index
         self._failures: dict[Key, list[str]] = {}
         self._totals, self._n_done, self._started = Counter[str](), 0, monotonic()
         self._kept = f"what is done is kept in {journal.path}"

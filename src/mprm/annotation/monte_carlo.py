@@ -42,14 +42,10 @@ class StepCounts:
     text: str
     n_correct: int = 0
     n_incorrect: int = 0
-    n_truncated: int = 0
-    """Without an answer at the token limit; they count as not correct."""
-    n_failed: int = 0
-    """The answer checker failed; they count neither way."""
-    n_sampled: int = 0
-    """All continuations but those that failed in an earlier run, which are sampled again."""
-    stopped_at: tuple[int, int] | None = None
-    """(k, n) when the adaptive rule had enough, where that was before all were sampled."""
+    n_truncated: int = 0  # without an answer at the token limit; they count as not correct
+    n_failed: int = 0  # the answer checker failed; they count neither way
+    n_sampled: int = 0  # all continuations but those that failed in an earlier run, which are sampled again
+    stopped_at: tuple[int, int] | None = None  # (k, n) when the adaptive rule had enough, before all were sampled
 
     @property
     def n_total(self) -> int:
@@ -84,8 +80,7 @@ class AnnotationTask(Task):
     """A question under annotation."""
 
     config: AnnotateConfig
-    rollouts: dict[int, RolloutCounts] | None = None
-    """By number; None before the policy has sampled them."""
+    rollouts: dict[int, RolloutCounts] | None = None  # by number; None before the policy has sampled them
 
     def digest(self) -> bytes:
         return Task.digest(self) + xxhash.xxh3_128_digest(msgspec.json.encode(self.rollouts))

@@ -26,16 +26,11 @@ from mprm.models.chat import Backbone
 
 GAMMA = -7046029254386353131
 """2⁶⁴ divided by the golden ratio, as a signed number: steps of it visit all numbers of 64 bits evenly."""
-FACTORS = ((30, -4658895280553007687), (27, -7723592293110705685))
-"""Shifts and factors of SplitMix64."""
-N_TIED = 16
-"""So many tokens more than ``top_k`` are sorted: as in transformers, those as likely as the last are kept."""
-WINDOW = 8
-"""Tokens between two looks at what was sampled: each look waits for the device."""
-BLOCK = 64
-"""Cache lengths are rounded up to a multiple of it: fewer different shapes, and well aligned ones."""
-PREFILL_SLOTS = 16_384
-"""Prefixes are prefilled together up to so many slots, prompts and padding counted."""
+FACTORS = ((30, -4658895280553007687), (27, -7723592293110705685))  # shifts and factors of SplitMix64
+N_TIED = 16  # so many tokens more than ``top_k`` are sorted: as in transformers, those as likely as the last are kept
+WINDOW = 8  # tokens between two looks at what was sampled: each look waits for the device
+BLOCK = 64  # cache lengths are rounded up to a multiple of it: fewer different shapes, and well aligned ones
+PREFILL_SLOTS = 16_384  # prefixes are prefilled together up to so many slots, prompts and padding counted
 
 
 def splitmix64(numbers: Tensor) -> Tensor:
@@ -222,10 +217,8 @@ class Prompt:
 
     ids: list[int]
     kv: Tensor
-    offset: int
-    """Position id minus slot of every later token; not 0 where an image takes fewer positions than tokens."""
-    images: tuple[Any, ...]
-    """Held, so that no other image gets the id of one of these."""
+    offset: int  # position id minus slot of every later token; not 0 where an image takes fewer positions than tokens
+    images: tuple[Any, ...]  # held, so that no other image gets the id of one of these
 
 
 class PrefixCache:
@@ -300,15 +293,6 @@ class RunningSequence:
     number: int
     key: int
     sampled: list[int] = field(default_factory=list)
-
-    @property
-    def next_id(self) -> int:
-        """The last token that is known, and the first without keys and values, which go to ``slot``."""
-        return (self.sampled or self.group.prefix_ids or self.group.prompt.ids)[-1]
-
-    @property
-    def slot(self) -> int:
-        return self.group.n_tokens - 1 + len(self.sampled)
 
 
 class DecodeBatch:
@@ -386,9 +370,14 @@ class DecodeBatch:
         sequences, device = self.sequences, self._like.device
         settings, keys = zip(*((s.group.request.sampling, s.key) for s in sequences), strict=True)
         params = BatchParams(settings, keys, vocab_size=self._vocab_size, device=device)
-        table = [[s.next_id, s.slot, s.group.prompt.offset, len(s.sampled)] for s in sequences]
+        table = []
+        for sequence in sequences:
+            group, n_sampled = sequence.group, len(sequence.sampled)
+            # the last token that is known is the first without keys and values, which go to the slot
+            last_id = (sequence.sampled or group.prefix_ids or group.prompt.ids)[-1]
+            table.append([last_id, group.n_tokens - 1 + n_sampled, group.prompt.offset, n_sampled])
         ids, slots, offsets, positions = torch.tensor(table, device=device).T
-        last_slot = max(sequence.slot for sequence in sequences)
+        last_slot = max(slot for _, slot, _, _ in table)
         seen, steps = self._seen[: len(sequences)], []
         with grouped_attention_in(self._model):
             for number in range(n_steps):

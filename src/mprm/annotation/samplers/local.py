@@ -16,11 +16,9 @@ from mprm.errors import ConfigError, DataError, MprmError
 from mprm.models.chat import Backbone
 from mprm.models.prefix_tree import why_not_shared
 
-MEMORY_SHARE = 0.6
-"""Of the free memory of a GPU; the rest is for logits, activations and prompts."""
+MEMORY_SHARE = 0.6  # of the free memory of a GPU; the rest is for logits, activations and prompts
 BYTES_ELSEWHERE = 2 << 30
-PROMPT_SHARE = 8
-"""Prompts that are kept take this part of the tokens, on top of them."""
+PROMPT_SHARE = 8  # prompts that are kept take this part of the tokens, on top of them
 BATCHES_AHEAD = 2
 
 KNOWN = (
@@ -32,11 +30,11 @@ KNOWN = (
     *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
     *("early_stopping", "length_penalty", "diversity_penalty", "_from_model_config"),
 )
-NEUTRAL: dict[str, Any] = {
-    **{"num_beams": 1, "num_beam_groups": 1, "min_length": 0, "min_new_tokens": 0, "typical_p": 1.0},
-    **{"epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0},
-    **{"encoder_no_repeat_ngram_size": 0, "guidance_scale": 1.0},
-}
+NEUTRAL = (
+    dict.fromkeys(("num_beams", "num_beam_groups", "typical_p", "encoder_repetition_penalty", "guidance_scale"), 1)
+    | dict.fromkeys(("min_length", "min_new_tokens", "epsilon_cutoff", "eta_cutoff", "no_repeat_ngram_size"), 0)
+    | {"encoder_no_repeat_ngram_size": 0}
+)
 """Values at which a setting that is not followed here does nothing."""
 
 
@@ -116,13 +114,11 @@ def can_share_prefixes(policy: Backbone) -> str | None:
 
     Whatever it does not know is a reason: `TransformersSampler` leaves everything to transformers.
     """
-    if reason := why_not_shared(policy.model):
-        return reason
     for name, value in policy.model.generation_config.to_dict().items():
         # `is False` beside None: flags that are off; 0 may mean something
         if name not in KNOWN and value is not None and value is not False and value != NEUTRAL.get(name):
             return f"its generation config sets {name} to {value!r}"
-    return None
+    return why_not_shared(policy.model)
 
 
 class PrefixSampler:
@@ -133,10 +129,9 @@ class PrefixSampler:
     sample. The same requests in the same order, with the same ``rows`` and ``tokens``, give the same texts, on the
     same kind of device with the same versions.
 
-    `can_share_prefixes` tells which policies can be used; ``name`` and ``weights`` are as in `TransformersSampler`. A
-    batch has at most ``rows`` sequences, by default 1,024 on a GPU and 64 elsewhere. ``tokens`` is the size of the KV
-    cache, each sequence at its greatest length; by default what fits into 60 % of a GPU's free memory, or into 2 GiB
-    elsewhere. One sequence is always let in.
+    ``name`` and ``weights`` are as in `TransformersSampler`. A batch has at most ``rows`` sequences, by default 1,024
+    on a GPU and 64 elsewhere. ``tokens`` is the size of the KV cache, each sequence at its greatest length; by
+    default what fits into 60 % of a GPU's free memory, or into 2 GiB elsewhere. One sequence is always let in.
     """
 
     def __init__(
@@ -153,16 +148,15 @@ class PrefixSampler:
                 raise ConfigError(f"{option} must be at least 1, got {value}")
         if (reason := can_share_prefixes(policy)) is not None:
             raise ConfigError(f"{name} cannot be sampled with shared prefixes: {reason}; use TransformersSampler")
-        self._policy, self._eos_ids, self._tokens = policy, eos_ids_of(policy), tokens
-        self._rows = rows or (1024 if policy.model.device.type == "cuda" else 64)
+        self.policy, self.eos_ids, self.tokens = policy, eos_ids_of(policy), tokens
+        self.rows = rows or (1024 if policy.model.device.type == "cuda" else 64)
         self.name = name
         self.settings = {"prefixes": "shared", "weights": weights, "dtype": str(policy.model.dtype)}
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
-        scheduler = _Scheduler(self._policy, self._eos_ids, rows=self._rows, tokens=self._tokens)
-        todo = numbered(requests)
+        todo, scheduler = numbered(requests), _Scheduler(self)
         while True:
-            while scheduler.n_waiting < BATCHES_AHEAD * self._rows and (following := next(todo, None)) is not None:
+            while scheduler.n_waiting < BATCHES_AHEAD * self.rows and (following := next(todo, None)) is not None:
                 scheduler.add(*following)
             if not (answered := scheduler.run()):
                 return
@@ -173,17 +167,17 @@ class _Scheduler:
     """Lets waiting sequences into the decode batch, and collects those that end."""
 
     @torch.inference_mode()
-    def __init__(self, policy: Backbone, eos_ids: list[int], *, rows: int, tokens: int | None) -> None:
+    def __init__(self, sampler: PrefixSampler) -> None:
+        policy = sampler.policy
         kv = prefill(policy.model, policy.encode_chat("")).kv
-        self._rows, self._tokens = rows, tokens or _tokens_that_fit(kv)
-        self._tokenizer, self._eos_ids = policy.tokenizer, eos_ids
+        self._rows, self._tokens = sampler.rows, sampler.tokens or _tokens_that_fit(kv)
+        self._tokenizer, self._eos_ids = policy.tokenizer, sampler.eos_ids
         self._prefixes = PrefixCache(policy, max_tokens=self._tokens // PROMPT_SHARE)
         penalty = policy.model.generation_config.repetition_penalty
         self._batch = DecodeBatch(policy.model, kv, penalty=1.0 if penalty is None else penalty)
         # id of a request, the request, and its continuations that are not in the batch yet
         self._queue: deque[tuple[int, Request, range]] = deque()
-        # completions by number, of requests by id
-        self._open: dict[int, dict[int, Completion]] = {}
+        self._completions: dict[int, dict[int, Completion]] = {}  # by number, of requests by id
         self._answered: list[Answered] = []
 
     @property
@@ -255,11 +249,11 @@ class _Scheduler:
 
     def _end(self, request_id: int, request: Request, number: int, completion: Completion) -> None:
         """Keep a completion; the request is answered with its last one."""
-        completions = self._open.setdefault(request_id, {})
+        completions = self._completions.setdefault(request_id, {})
         completions[number] = completion
         if len(completions) == request.n:
             self._answered.append((request_id, [completions[i] for i in range(request.n)]))
-            del self._open[request_id]
+            del self._completions[request_id]
 
 
 def _tokens_that_fit(kv: torch.Tensor) -> int:

@@ -9,10 +9,8 @@ from mprm.annotation.samplers.sampler import Answered, Request, Sampler, answers
 from mprm.data.engine import joined
 from mprm.errors import ConfigError, MprmError
 
-REQUESTS_PER_CALL = 32
-"""Enough to fill a batch; a call that is lost with its node is done again."""
-CALLS_AHEAD = 2
-"""Calls of each worker: one that it works on, and the next."""
+REQUESTS_PER_CALL = 32  # enough to fill a batch; a call that is lost with its node is done again
+CALLS_AHEAD = 2  # calls of each worker: one that it works on, and the next
 RETRIES = 8
 
 

@@ -41,9 +41,7 @@ class ServerOptions(Config):
     concurrency: Annotated[int, Option("Requests in flight.", "N", "server", at_least=1)] = 64
     timeout_s: Annotated[float, Option("Time limit of a whole reply.", "SECONDS", "server", above=0)] = 600.0
     retries: Annotated[int, Option("Retries of a request, with back-off.", "N", "server", at_least=0)] = 10
-    patience_s: Annotated[
-        float, Option("Time limit of an outage of the server.", "SECONDS", "server", at_least=0)
-    ] = 900.0
+    patience_s: Annotated[float, Option("Time limit of an outage.", "SECONDS", "server", at_least=0)] = 900.0
     chat_template: Annotated[
         str | None,
         Option("Checkpoint or template file of the policy; transformers serve needs it.", "PATH", "server"),
@@ -94,13 +92,10 @@ Answered = tuple[int, list[Completion]]
 class Sampler(Protocol):
     """Answers requests: in this process, on a server, on a Ray cluster."""
 
-    @property
-    def name(self) -> str:
-        """The policy, for manifests."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the answers depend on besides policy and requests: a run with others is not continued."""
+    name: str
+    """The policy, for manifests."""
+    settings: dict[str, Any]
+    """What the answers depend on besides policy and requests: a run with others is not continued."""
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
         """Batches of answered requests, in the order in which they are done.
@@ -147,12 +142,8 @@ class PolicyOptions(Config):
         str | None, Option("OpenAI-compatible server, such as http://localhost:8000/v1.", "URL", "server")
     ] = None
     served_model: Annotated[str | None, Option("Name of the policy on the server.", "NAME", "server")] = None
-    api_key_env: Annotated[str, Option("Environment variable with the server's API key.", "NAME", "server")] = (
-        DEFAULT_KEY
-    )
-    extra_body: Annotated[str | None, Option("More fields of every request, as a JSON object.", "JSON", "server")] = (
-        None
-    )
+    api_key_env: Annotated[str, Option("Environment variable of the API key.", "NAME", "server")] = DEFAULT_KEY
+    extra_body: Annotated[str | None, Option("More fields of a request, as a JSON object.", "JSON", "server")] = None
 
 
 @dataclass(frozen=True, kw_only=True)

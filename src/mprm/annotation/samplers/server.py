@@ -1,11 +1,9 @@
 """Policies behind a server that speaks the OpenAI protocol: vLLM, SGLang, transformers serve and others.
 
-The openai client does retries, time-outs and connections. Here stands what it does not do: continue a prefix in
-place, wait for a server that stopped answering, make up for a server without ``n``, turn failures into completions.
-
-An answer is continued in place by a field of the request, or by a chat template. A server that opened a new turn
-instead would give wrong labels in silence: probes, answers of one token, show by their number of prompt tokens what
-the server does.
+The openai client does retries, time-outs and connections; this adds what it does not: continue a prefix in place,
+wait for a server that stopped answering, make up for one without ``n``, turn failures into completions. A server that
+opened a new turn instead of continuing an answer would give wrong labels in silence: probes, answers of one token,
+show by their number of prompt tokens what it does.
 """
 
 from __future__ import annotations
@@ -50,27 +48,17 @@ try:
 except ImportError as error:
     raise MissingDependencyError(f"a server needs {error.name}: install mprm with its extra [annotate]") from error
 
-KEEP_ALIVE_S = 2.0
-"""Servers close idle connections after five seconds; one that is closed as it is used looks like a crash."""
-UNREACHABLE_AFTER_S = 2.0
-"""A server that never answered is not waited for."""
-HEALTH_CHECK_S, MAX_HEALTH_CHECK_S = 1.0, 10.0
-"""First and longest wait before a server that stopped answering is asked again."""
+KEEP_ALIVE_S = 2.0  # servers close idle connections after five seconds; one closed as it is used looks like a crash
+UNREACHABLE_AFTER_S = 2.0  # a server that never answered is not waited for
+HEALTH_CHECK_S, MAX_HEALTH_CHECK_S = 1.0, 10.0  # first and longest wait before a silent server is asked again
 ANNOUNCE_AFTER_S = 3.0
-MIN_REPLY_BYTES, BYTES_PER_TOKEN = 1 << 18, 16
-"""A reply may have the first, and the second for each token that was asked for; no more of it is read."""
-MAX_ERROR_BYTES = 1 << 16
-"""What is read of a response that is no answer."""
-MAX_TOKENS = 2**31
-"""A server that counts more is not believed."""
-max_reply_bytes = contextvars.ContextVar("max_reply_bytes", default=MIN_REPLY_BYTES)
-"""Of the request that is sent."""
-UNAVAILABLE = frozenset({502, 503, 504})
-"""Said in the server's place while the server is away."""
-RETRY_HEADERS = ("Retry-After", "Retry-After-Ms", "X-Should-Retry")
-"""What the openai client reads of a response's headers, besides its type."""
-HOPELESS = frozenset({401, 403, 404, 405})
-"""Rejections that every other request would get as well."""
+MIN_REPLY_BYTES, BYTES_PER_TOKEN = 1 << 18, 16  # a reply has at most the first, and the second a token
+MAX_ERROR_BYTES = 1 << 16  # what is read of a response that is no answer
+MAX_TOKENS = 2**31  # a server that counts more is not believed
+max_reply_bytes = contextvars.ContextVar("max_reply_bytes", default=MIN_REPLY_BYTES)  # of the request that is sent
+UNAVAILABLE = frozenset({502, 503, 504})  # said in the server's place while the server is away
+RETRY_HEADERS = ("Retry-After", "Retry-After-Ms", "X-Should-Retry")  # what the openai client reads besides the type
+HOPELESS = frozenset({401, 403, 404, 405})  # rejections that every other request would get as well
 STOP_REASONS = ("stop", "eos_token", "stop_sequence")
 UNKNOWN_FIELDS = "Unexpected fields in the request"
 """How transformers serve rejects fields that it does not know; other servers ignore them, or use other words."""
@@ -107,8 +95,7 @@ class Continuation:
     fields: dict[str, Any]
     end_mark: str = ""
     is_echoed: bool = False
-    is_trimmed: bool = False
-    """White space at the end of the prefix is lost."""
+    is_trimmed: bool = False  # white space at the end of the prefix is lost
 
     def without_prefix(self, completion: Completion, prefix: str) -> Completion:
         text = completion.text
@@ -136,10 +123,9 @@ class HTTPSampler:
     it is refused with `ConfigError`. A server that stopped answering (connection refused or dropped, time-out, 502,
     503, 504) is waited for; after ``patience_s`` `MprmError` is raised. Each outage costs a request one retry.
 
-    ``url`` is ``http://localhost:8000`` or ``…/v1``; ``/chat/completions`` is added. ``extra_body`` are more fields
-    for every request, for what a server takes beyond the protocol. `ServerOptions` has the other options:
-    ``chat_template`` is needed only to continue answers on ``transformers serve``, and not even there where ``model``
-    is the checkpoint's folder on this machine.
+    ``url`` is ``http://localhost:8000`` or ``…/v1``; ``extra_body`` are more fields for every request. Of the
+    `ServerOptions`, ``chat_template`` is needed only to continue answers on ``transformers serve``, and not even
+    there where ``model`` is the checkpoint's folder on this machine.
     """
 
     @takes(ServerOptions)
@@ -199,8 +185,7 @@ class _Session:
     """Answers requests, each with as many posts as it takes, and remembers what it learns of the server."""
 
     def __init__(self, sampler: HTTPSampler) -> None:
-        self.n_posts = 0
-        """Posts in flight, or waiting for their turn."""
+        self.n_posts = 0  # posts in flight, or waiting for their turn
         self._sampler, self._n_tries = sampler, sampler.options.retries + 1
         self._url = f"{sampler.base_url}/chat/completions"
         self.client = openai.AsyncOpenAI(
@@ -451,10 +436,8 @@ class _PatientClient(httpx2.AsyncClient):
                 print(waiting, file=sys.stderr)
             await asyncio.sleep(min(random.uniform(0.5, 1.0) * pause_s, left_s))
             pause_s = min(2 * pause_s, MAX_HEALTH_CHECK_S)
-        raise MprmError(
-            f"{self._url} has not answered for {patience_s:g} s ({problem}). What is done is saved; the same command"
-            " continues when the server is up again"
-        )
+        text = f"{self._url} has not answered for {patience_s:g} s ({problem}). What is done is saved"
+        raise MprmError(f"{text}; the same command continues when the server is up again")
 
 
 def _problem(error: BaseException | None) -> str:
@@ -530,8 +513,10 @@ def chat_messages(request: Request, *, end_mark: str = "") -> list[dict[str, Any
 
 def _data_url(image: Any) -> str:
     """A ``data:`` URL with the bytes of an image file, or with a PIL image as PNG."""
-    buffer = io.BytesIO()
-    if isinstance(image, str | Path):
+    buffer, mime = io.BytesIO(), "image/png"
+    if not isinstance(image, str | Path):
+        image.save(buffer, format="PNG")
+    else:
         try:
             buffer = io.BytesIO(Path(image).read_bytes())
             with Image.open(buffer, formats=("PNG", "JPEG", "WEBP", "GIF", "BMP")) as opened:
@@ -540,9 +525,6 @@ def _data_url(image: Any) -> str:
             raise DataError(f"image {str(image)!r} is no PNG, JPEG, WebP, GIF or BMP file") from None
         except OSError as error:
             raise DataError(f"image {str(image)!r} cannot be read: {error.strerror}; see --image-root") from error
-    else:
-        image.save(buffer, format="PNG")
-        mime = "image/png"
     return f"data:{mime};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
