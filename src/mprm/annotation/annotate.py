@@ -47,15 +47,12 @@ class RunSummary:
     n_questions: int
     n_done: int
     n_failed: int
-    n_resumed: int
-    """Of those done, the ones that an earlier run had done."""
-    stats: dict[str, Any]
-    """Sums over the questions that are done."""
+    n_resumed: int  # of those done, the ones that an earlier run had done
+    stats: dict[str, Any]  # sums over the questions that are done
     failed_to: str | None
     manifest: str
     seconds: float
-    n_extracted: int
-    """Questions whose gold answer was read out of a longer one, such as a rationale that ends in ``#### 18``."""
+    n_extracted: int  # gold answers that were read out of longer ones, such as a rationale that ends in ``#### 18``
     renamed_images: dict[str, str] = field(default_factory=dict)
     """Images that lie under the image root by another name than the question's: that name, by the question's."""
     n_dropped: int = 0
@@ -70,10 +67,8 @@ def check_output(out: str, inputs: Any, *, force: bool) -> None:
     from mprm.data.questions import is_in_memory
     from mprm.data.records import find_files, is_url
 
-    if is_url(out):
-        raise ConfigError(f"{out}: answers are saved as they come, on this machine; name a local file")
-    if out.endswith((".gz", ".zst", ".parquet", "/")):
-        raise ConfigError(f"{out}: answers are written as plain JSON lines; name a file such as raw.jsonl")
+    if is_url(out) or out.endswith((".gz", ".zst", ".parquet", "/")):
+        raise ConfigError(f"{out}: answers are written as plain JSON lines; name a local file such as raw.jsonl")
     if len(Path(out).name.encode()) > 220:  # file systems take 255
         raise ConfigError(f"{out}: the name is too long for the files beside it; take a shorter one")
     beside = [out + suffix for suffix in (SUFFIX, FAILED_SUFFIX, MANIFEST_SUFFIX)]
@@ -140,23 +135,20 @@ class AnnotateConfig(AdaptiveRule, RunConfig):
     """How steps are annotated; the defaults are those of VisualPRM400K-v1.1."""
 
     rollouts_from: Annotated[
-        tuple[str, ...],
-        Option("Annotate these rollouts or candidates; counts that they carry are added to.", "FILE", "input"),
+        tuple[str, ...], Option("Annotate these rollouts or candidates; their counts are added to.", "FILE", "input")
     ] = ()
     skip_bad: SkipBad = False
     shard: Annotated[str, Option("Do one of several equal parts, such as 3/64.", "I/N", "input")] = "1/1"
     rollouts: Annotated[int, Option("Rollouts of each question.", "N", "annotation", at_least=1)] = 4
     max_steps: Annotated[int | None, Option("Most steps of a rollout.", "N", "annotation", at_least=1)] = 12
     early_stop: Annotated[
-        bool,
-        Option("Leave out the steps after a first one that never succeeded; they are negative.", group="annotation"),
+        bool, Option("Leave out steps after one that never succeeded; they are negative.", group="annotation")
     ] = False
     fresh: Annotated[bool, Option("Sample all anew, whatever counts the rollouts carry.", group="annotation")] = False
     check_timeout_s: Annotated[float, Option("Time limit of a comparison.", "SECONDS", "annotation", above=0)] = 5.0
     adaptive: Annotated[bool, Option("Stop once label and reliability are decided.", group="adaptive")] = False
     audit: Annotated[
-        float,
-        Option("Share of the prefixes sampled in full all the same.", "SHARE", "adaptive", at_least=0, at_most=1),
+        float, Option("Share of prefixes sampled in full all the same.", "SHARE", "adaptive", at_least=0, at_most=1)
     ] = 0.05
 
     def __post_init__(self) -> None:
@@ -215,8 +207,7 @@ class CostEstimate:
 
     n_questions: int
     n_tried: int
-    seconds: float
-    """At the speed of the trial, which fills a large batch or a busy server less well than the run would."""
+    seconds: float  # at the speed of the trial, which fills a batch or a busy server less well than the run would
     stats: dict[str, float]
 
 
@@ -270,7 +261,7 @@ def estimate_cost(
             first = next(iter(failures.values()))[0]
             raise MprmError(f"{len(failures)} of {len(trial)} questions failed in the trial, the first with: {first}")
         for task in trial:
-            stats.update((journal.get(task.key) or {})["stats"])
+            stats.update(journal.get(task.key)["stats"])
     scaled = {name: len(tasks) / max(1, len(trial)) * stats[name] for name in STATS}
     return CostEstimate(n_questions=len(tasks), n_tried=len(trial), seconds=len(tasks) * seconds, stats=scaled)
 

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import weakref
@@ -21,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import astuple
 from importlib.util import find_spec
 from multiprocessing.connection import wait
+from subprocess import DEVNULL, PIPE, Popen
 from typing import Any
 
 from mprm.answers.grade import READY, Comparison, GradedAnswer, grade
@@ -64,7 +64,7 @@ class AnswerChecker(contextlib.AbstractContextManager["AnswerChecker"]):
         self,
         pairs: Sequence[tuple[str, Question]],
         *,
-        on_checked: Callable[[int, GradedAnswer], Any] = lambda _index, _graded: None,
+        on_checked: Callable[[int, GradedAnswer], Any] = lambda *_: None,
     ) -> list[GradedAnswer]:
         """Grades in the order of the responses; ``on_checked`` gets an index and its grade as soon as it is known."""
         for index, (response, question) in enumerate(pairs):
@@ -129,7 +129,7 @@ class _Worker:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Popen[bytes] | None = None
 
     def grade(self, comparison: Comparison) -> GradedAnswer:
         """The grade by algebra; raises `_WorkerDiedError` where the process dies meanwhile."""
@@ -147,13 +147,9 @@ class _Worker:
 
     def _start(self) -> None:
         self.discard()
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "mprm.answers.grade"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        command = [sys.executable, "-P", "-m", "mprm.answers.grade"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self.process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)
         if self._exchange("", START_S) != READY:
             problem = f"a worker of the answer checker did not start (exit status {self.discard()})"
             raise MprmError(f"{problem}; to see why, run: python -m mprm.answers.grade")

@@ -38,8 +38,7 @@ NOT_OF_RECORDS = ("rollouts_from", "format", "image_root", "skip_bad", "check_ti
 LINES = msgspec.json.Encoder()
 
 Key = tuple[str, str]  # source and id of a question
-Outcome = dict[str, Any]
-"""Of a request: ``n_tokens``, and ``completions`` or, of continuations, the number of each of `COUNTS`."""
+Outcome = dict[str, Any]  # of a request: n_tokens, and completions or, of continuations, the number of each of COUNTS
 Work = Generator[dict[str, Request], dict[str, Outcome], dict[str, Any]]
 """Yields requests by name, is sent their outcomes, and returns ``records`` of the output and ``stats`` to sum up;
 raises `QuestionFailedError` where nothing can be written of the question."""
@@ -115,12 +114,9 @@ class Journal(AbstractContextManager["Journal"]):
     def __contains__(self, key: Key) -> bool:
         return self._select("1", key, "") is not None
 
-    def get(self, key: Key, part: str = "") -> dict[str, Any] | None:
+    def get(self, key: Key, part: str = "", *, type: Any = dict[str, Any]) -> Any:
         record = self._select("record", key, part)
-        return None if record is None else msgspec.json.decode(record)
-
-    def line(self, key: Key) -> bytes:
-        return bytes(self._select("record", key, "")) + b"\n"
+        return None if record is None else msgspec.json.decode(record, type=type)
 
     def _select(self, column: str, key: Key, part: str) -> Any:
         query = f"SELECT {column} FROM records WHERE source = ? AND id = ? AND part = ?"
@@ -251,13 +247,10 @@ def run_resumable(
                     counts.update(read=1, done=not has_failed, failed=has_failed, **entry["stats"])
                     stats.update(entry["stats"])
                     lines.write(LINES.encode_lines(entry["records"]))
+            run = {"policy": sampler.name, **run, "n_extracted_golds": n_extracted, **stats}
+            output = {"path": out, "n_bytes": temporary.stat().st_size, "xxh3_128": hash_file(str(temporary))}
             manifest = outputs.add_manifest(
-                out,
-                command=command,
-                config={"policy": sampler.name, **run, "n_extracted_golds": n_extracted, **stats},
-                inputs=inputs,
-                sources=sources,
-                output={"path": out, "n_bytes": temporary.stat().st_size, "xxh3_128": hash_file(str(temporary))},
+                out, command=command, config=run, inputs=inputs, sources=sources, output=output
             )
         journal.remove()
     return RunSummary(
@@ -373,8 +366,7 @@ class Scheduler:
                 gave = f"{self._sampler.name} gave {len(completions)} answers to request {index}"
                 raise MprmError(f"{gave}, of which {n} were requested; {self._kept}")
             active, _, request = self._pending[index]
-            errors = {c.error or "no reason given" for c in completions if c.finish_reason == "error"}
-            if errors:
+            if errors := {c.error or "no reason given" for c in completions if c.finish_reason == "error"}:
                 active.errors |= errors
                 self._settle(index, None)
                 continue

@@ -7,7 +7,7 @@ score is the share of them that reach the gold answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import Any
@@ -57,7 +57,6 @@ class StepCounts:
         return self.n_correct / self.n_total if self.n_total else 0.0
 
     def as_record(self) -> dict[str, Any]:
-        """The step as v1.1-Raw writes it."""
         counts = {"num_mc_correct": self.n_correct, "num_mc_total": self.n_total}
         more = {"num_mc_cut": self.n_truncated, "num_mc_failed": self.n_failed}
         return {"step": self.text, "score": self.score, **counts, **{name: n for name, n in more.items() if n}}
@@ -202,16 +201,16 @@ def annotation_tasks(
     if not config.rollouts_from:
         entries, inputs = given_questions(questions, config.format, config.image_root, renamed)
         return [AnnotationTask.of(question, config) for question in entries[shard]], inputs
-    are_candidates = _are_candidates(config.rollouts_from)
-    tasks = list(_candidate_tasks(config)) if are_candidates else _corpus_tasks(config, dropped)
+    tasks = list(_candidate_tasks(config) if _are_candidates(config) else _corpus_tasks(config, dropped))
     if not tasks:
         raise DataError(f"{', '.join(config.rollouts_from)}: no rollouts; expected at least one")
     return tasks[shard], input_entries(config.rollouts_from)
 
 
-def _are_candidates(paths: Any) -> bool:
+def _are_candidates(config: AnnotateConfig) -> bool:
     """Whether the first record of the files has several answers to a question."""
-    lines = (line for file in find_files(paths) for chunk in chunks_of(file) for line in lines_of(chunk))
+    chunks = (chunk for file in find_files(config.rollouts_from) for chunk in chunks_of(file))
+    lines = (line for chunk in chunks for line in lines_of(chunk))
     record = decode_record(next((line for line in lines if not is_blank(line)), b""), Issues())
     return record is not None and any(fmt.matches(record) for fmt in CANDIDATE_FORMATS.values())
 
@@ -229,7 +228,7 @@ def _candidate_tasks(config: AnnotateConfig) -> Iterator[AnnotationTask]:
         yield task
 
 
-def _corpus_tasks(config: AnnotateConfig, dropped: DroppedRecords) -> list[AnnotationTask]:
+def _corpus_tasks(config: AnnotateConfig, dropped: DroppedRecords) -> Iterable[AnnotationTask]:
     """The rollouts of a corpus, by question; their steps stay as they are, with the counts that they carry."""
     tasks: dict[Key, AnnotationTask] = {}
     corpus = open_corpus(config.rollouts_from, format=config.format, text_only=True)
@@ -255,7 +254,7 @@ def _corpus_tasks(config: AnnotateConfig, dropped: DroppedRecords) -> list[Annot
                 counts.n_correct, counts.n_sampled = step.n_correct, step.n_total
                 counts.n_truncated, counts.n_failed = more.num_mc_cut, more.num_mc_failed
                 counts.n_incorrect = step.n_total - step.n_correct - more.num_mc_cut
-    return list(tasks.values())
+    return tasks.values()
 
 
 class _ExtraStep(msgspec.Struct):

@@ -213,7 +213,7 @@ def scored_solutions(
                 part = [index for indices in questions[start : start + at_once] for index in indices]
                 key = ("questions", str(start))
                 if journal is not None and key in journal:
-                    scored = msgspec.json.decode(journal.line(key), type=_Saved).lines
+                    scored = journal.get(key, type=_Saved).lines
                     advance(len({line.chain_xxh3 for line in scored if line.scores}))
                 else:
                     scored = score_solutions([solutions[index] for index in part], scorer, model, advance)

@@ -24,9 +24,7 @@ from mprm.data.images import open_image
 from mprm.models.attention import grouped_attention_in
 from mprm.models.chat import Backbone
 
-GAMMA = -7046029254386353131
-"""2⁶⁴ divided by the golden ratio, as a signed number: steps of it visit all numbers of 64 bits evenly."""
-FACTORS = ((30, -4658895280553007687), (27, -7723592293110705685))  # shifts and factors of SplitMix64
+GAMMA = -7046029254386353131  # 2⁶⁴ / golden ratio, signed: steps of it visit all numbers of 64 bits evenly
 N_TIED = 16  # so many tokens more than ``top_k`` are sorted: as in transformers, those as likely as the last are kept
 WINDOW = 8  # tokens between two looks at what was sampled: each look waits for the device
 BLOCK = 64  # cache lengths are rounded up to a multiple of it: fewer different shapes, and well aligned ones
@@ -35,8 +33,8 @@ PREFILL_SLOTS = 16_384  # prefixes are prefilled together up to so many slots, p
 
 def splitmix64(numbers: Tensor) -> Tensor:
     """SplitMix64 of 64-bit numbers: a bijection whose output looks random, whatever the input."""
-    for shift, factor in FACTORS:
-        numbers = (numbers ^ _shifted(numbers, shift)) * factor
+    numbers = (numbers ^ _shifted(numbers, 30)) * -4658895280553007687
+    numbers = (numbers ^ _shifted(numbers, 27)) * -7723592293110705685
     return numbers ^ _shifted(numbers, 31)
 
 
@@ -303,14 +301,12 @@ class DecodeBatch:
         self._vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self._cache = KVCache(like, 0, 0)
         # tokens of each row, for the penalty alone
-        n_columns = self._vocab_size if penalty != 1 else 0
-        self._seen = torch.zeros(0, n_columns, dtype=torch.bool, device=like.device)
+        self._seen = torch.zeros(0, self._vocab_size if penalty != 1 else 0, dtype=torch.bool, device=like.device)
         self.sequences: list[RunningSequence] = []
 
     def add(self, groups: Sequence[SequenceGroup], *, n_slots: int, max_tokens: int) -> None:
         """Add sequences, with ``n_slots`` for each; ``max_tokens`` bounds what is kept beyond that."""
-        n_new = sum(len(group.numbers) for group in groups)
-        self._reserve(len(self.sequences) + n_new, n_slots, max_tokens)
+        self._reserve(len(self.sequences) + sum(len(group.numbers) for group in groups), n_slots, max_tokens)
         for together in _prefill_batches(groups):
             self._prefill(together)
             for group in together:
@@ -341,8 +337,7 @@ class DecodeBatch:
             stage.put([row for row, group in enumerate(groups) if group.prompt is prompt], prompt.kv)
         # the last token of a prefix is left to the first step of its sequences, which needs its logits
         prefixes = [group.prefix_ids[:-1] for group in groups]
-        longest = max(map(len, prefixes))
-        if longest:
+        if longest := max(map(len, prefixes)):
             ids = torch.tensor([prefix + [0] * (longest - len(prefix)) for prefix in prefixes], device=device)
             starts = torch.tensor([len(group.prompt.ids) for group in groups], device=device)
             offsets = torch.tensor([group.prompt.offset for group in groups], device=device)
@@ -355,16 +350,10 @@ class DecodeBatch:
 
     def _forward(self, cache: KVCache, ids: Tensor, slots: Tensor, offsets: Tensor, n_attended: int) -> Tensor:
         """Logits after the last of these tokens, shape (R, V), float32."""
-        outputs = self._model(
-            input_ids=ids,
-            attention_mask=cache.write_at(slots, n_attended),
-            position_ids=slots + offsets[:, None],
-            past_key_values=cache.past_key_values,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        logits: Tensor = outputs.logits[:, -1].float()
-        return logits
+        mask, positions = cache.write_at(slots, n_attended), slots + offsets[:, None]
+        options = {"past_key_values": cache.past_key_values, "use_cache": True, "logits_to_keep": 1}
+        logits: Tensor = self._model(input_ids=ids, attention_mask=mask, position_ids=positions, **options).logits
+        return logits[:, -1].float()
 
     def step(self, n_steps: int) -> None:
         sequences, device = self.sequences, self._like.device

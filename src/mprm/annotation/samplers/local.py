@@ -89,20 +89,15 @@ class TransformersSampler:
 
     def _batch(self, inputs: dict[str, Any], request: Request, *, n_rows: int, seed: int) -> list[Completion]:
         model, params, is_sampled = self._policy.model, request.sampling, request.sampling.temperature > 0
-        settings = {name: getattr(params, name) if is_sampled else None for name in ("temperature", "top_p", "top_k")}
+        options = {name: getattr(params, name) if is_sampled else None for name in ("temperature", "top_p", "top_k")}
+        options |= {"do_sample": is_sampled, "num_return_sequences": n_rows, "max_new_tokens": params.max_new_tokens}
+        # padding comes after a sequence's end, where nothing is read
+        options |= {"eos_token_id": self._eos_ids, "pad_token_id": self._eos_ids[0]}
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.inference_mode():
             torch.manual_seed(seed)
             try:
-                tokens = model.generate(
-                    **inputs,
-                    **settings,
-                    do_sample=is_sampled,
-                    num_return_sequences=n_rows,
-                    max_new_tokens=params.max_new_tokens,
-                    eos_token_id=self._eos_ids,
-                    pad_token_id=self._eos_ids[0],  # only after a sequence's end, where nothing is read
-                )
+                tokens = model.generate(**inputs, **options)
             except torch.OutOfMemoryError as error:
                 raise MprmError(f"{n_rows} answers at once do not fit into memory; lower --rows-per-batch") from error
         n_prompt = inputs["input_ids"].shape[1]
@@ -150,8 +145,7 @@ class PrefixSampler:
             raise ConfigError(f"{name} cannot be sampled with shared prefixes: {reason}; use TransformersSampler")
         self.policy, self.eos_ids, self.tokens = policy, eos_ids_of(policy), tokens
         self.rows = rows or (1024 if policy.model.device.type == "cuda" else 64)
-        self.name = name
-        self.settings = {"prefixes": "shared", "weights": weights, "dtype": str(policy.model.dtype)}
+        self.name, self.settings = name, {"prefixes": "shared", "weights": weights, "dtype": str(policy.model.dtype)}
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
         todo, scheduler = numbered(requests), _Scheduler(self)
@@ -193,7 +187,8 @@ class _Scheduler:
         try:
             while not self._answered and (self._queue or self._batch.sequences):
                 self._admit()
-                self._decode()
+                if self._batch.sequences:
+                    self._decode()
         except torch.OutOfMemoryError as error:
             text = f"up to {self._rows} answers at once do not fit into memory; lower --rows-per-batch"
             raise MprmError(text) from error
@@ -234,8 +229,6 @@ class _Scheduler:
 
     def _decode(self) -> None:
         sequences = self._batch.sequences
-        if not sequences:
-            return
         limits = [sequence.group.request.sampling.max_new_tokens for sequence in sequences]
         n_left = (limit - len(sequence.sampled) for limit, sequence in zip(limits, sequences, strict=True))
         self._batch.step(min(WINDOW, max(n_left)))

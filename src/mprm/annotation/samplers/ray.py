@@ -17,8 +17,7 @@ RETRIES = 8
 class RaySampler:
     """Shares requests out among workers, in each of which ``make`` makes a sampler.
 
-    By default there are as many workers as the cluster has GPUs, or one where it has none; the cluster that is joined
-    is a local one.
+    By default the cluster is a local one, with as many workers as it has GPUs, or one where it has none.
     """
 
     def __init__(

@@ -17,8 +17,7 @@ from mprm.config import Config, Device, Dtype, Option
 from mprm.errors import ConfigError
 
 DEFAULT_KEY = "OPENAI_API_KEY"
-FinishReason = Literal["stop", "length", "error"]
-"""The policy ended its answer; the token limit truncated it; there is no answer."""
+FinishReason = Literal["stop", "length", "error"]  # the policy ended its answer; the token limit did; there is none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +26,7 @@ class SamplingParams(Config):
 
     temperature: Annotated[float, Option("0 = greedy decoding.", "NUMBER", "policy", at_least=0)] = 0.7
     top_p: Annotated[
-        float,
-        Option("Probability mass of the tokens to sample from; 1 = all.", "NUMBER", "policy", above=0, at_most=1),
+        float, Option("Probability mass to sample from; 1 = all.", "NUMBER", "policy", above=0, at_most=1)
     ] = 0.9
     top_k: Annotated[int, Option("Number of tokens to sample from; 0 = all.", "N", "policy", at_least=0)] = 30
     max_new_tokens: Annotated[int, Option("Token limit of an answer.", "N", "policy", at_least=1)] = 2048
@@ -43,8 +41,7 @@ class ServerOptions(Config):
     retries: Annotated[int, Option("Retries of a request, with back-off.", "N", "server", at_least=0)] = 10
     patience_s: Annotated[float, Option("Time limit of an outage.", "SECONDS", "server", at_least=0)] = 900.0
     chat_template: Annotated[
-        str | None,
-        Option("Checkpoint or template file of the policy; transformers serve needs it.", "PATH", "server"),
+        str | None, Option("Checkpoint or template file of the policy, for transformers serve.", "PATH", "server")
     ] = None
 
 
@@ -53,13 +50,10 @@ class Request:
     """A prompt, and how many answers to it are wanted."""
 
     prompt: str
-    images: tuple[Any, ...] = ()
-    """Paths that can be opened as they stand, or PIL images."""
-    prefix: str = ""
-    """First part of the answer, which the policy continues; completions do not repeat it."""
+    images: tuple[Any, ...] = ()  # paths that can be opened as they stand, or PIL images
+    prefix: str = ""  # first part of the answer, which the policy continues; completions do not repeat it
     n: int = 1
-    seed: int = 0
-    """The answers depend on it and on the request, not on the other requests."""
+    seed: int = 0  # the answers depend on it and on the request, not on the other requests
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
     def __post_init__(self) -> None:
@@ -85,17 +79,14 @@ def failed(error: object) -> Completion:
     return Completion(text="", finish_reason="error", error=str(error))
 
 
-Answered = tuple[int, list[Completion]]
-"""Index of a request, and as many completions as it asked for."""
+Answered = tuple[int, list[Completion]]  # index of a request, and as many completions as it asked for
 
 
 class Sampler(Protocol):
     """Answers requests: in this process, on a server, on a Ray cluster."""
 
-    name: str
-    """The policy, for manifests."""
-    settings: dict[str, Any]
-    """What the answers depend on besides policy and requests: a run with others is not continued."""
+    name: str  # of the policy, for manifests
+    settings: dict[str, Any]  # what answers depend on besides policy and requests: a run with others is not continued
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
         """Batches of answered requests, in the order in which they are done.
@@ -133,8 +124,7 @@ class PolicyOptions(Config):
 
     policy: Annotated[str | None, Option("Checkpoint to sample from in this process.", "DIR", "policy")] = None
     rows_per_batch: Annotated[
-        int | None,
-        Option("Sequences in a batch; by default 1,024 on a GPU, 64 elsewhere.", "N", "policy", at_least=1),
+        int | None, Option("Sequences in a batch; default: 1,024 on a GPU, 64 elsewhere.", "N", "policy", at_least=1)
     ] = None
     device: Device = "auto"
     dtype: Dtype = "auto"

@@ -22,7 +22,7 @@ from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mprm.annotation.samplers.sampler import (
     Answered,
@@ -60,8 +60,7 @@ UNAVAILABLE = frozenset({502, 503, 504})  # said in the server's place while the
 RETRY_HEADERS = ("Retry-After", "Retry-After-Ms", "X-Should-Retry")  # what the openai client reads besides the type
 HOPELESS = frozenset({401, 403, 404, 405})  # rejections that every other request would get as well
 STOP_REASONS = ("stop", "eos_token", "stop_sequence")
-UNKNOWN_FIELDS = "Unexpected fields in the request"
-"""How transformers serve rejects fields that it does not know; other servers ignore them, or use other words."""
+UNKNOWN_FIELDS = "Unexpected fields in the request"  # so says transformers serve; other servers use other words
 END_MARK = "<mprm: the answer goes on here>"
 """Follows the prefix; what the chat template renders from here on is cut off."""
 # ends in a letter, which no tokenizer merges with the line ends that follow
@@ -80,11 +79,8 @@ class RejectedError(RequestError):
     """The server does not take this request, however often it is sent."""
 
 
-class Reply(NamedTuple):
-    """A chat completion, with at least one answer; servers need not tell the number of prompt tokens."""
-
-    completions: list[Completion]
-    n_prompt_tokens: int | None
+# at least one answer, and the number of prompt tokens, which servers need not tell
+Reply = tuple[list[Completion], int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +224,7 @@ class _Session:
         given = replace(NOTHING, fields={"chat_template_kwargs": {"chat_template": template}})
         try:
             continuation = await self._working(by_template, NOTHING)
-            n_own, n_given = [(await self._probe(PROBE, way)).n_prompt_tokens for way in (NOTHING, given)]
+            (_, n_own), (_, n_given) = [await self._probe(PROBE, way) for way in (NOTHING, given)]
         except RequestError as error:
             raise ConfigError(f"{problem}, and {error}; use vLLM or SGLang") from None
         if n_own != n_given:
@@ -240,24 +236,22 @@ class _Session:
 
     async def _working(self, way: Continuation, closed: Continuation) -> Continuation:
         """The way, with what the server does to the prefix; `RequestError` where it does not continue it."""
-        reply = await self._probe(PROBE, way)
-        n_open, n_closed = reply.n_prompt_tokens, (await self._probe(PROBE, closed)).n_prompt_tokens
+        [answer, *_], n_open = await self._probe(PROBE, way)
+        _, n_closed = await self._probe(PROBE, closed)
         if n_open is None or n_closed is None:
             raise RequestError(f"it does not tell usage.prompt_tokens, so whether {way.name} works cannot be known")
         if n_open >= n_closed:
             counts = f"{n_open} prompt tokens with it, {n_closed} without"
             raise RequestError(f"it ignores {way.name} and would open a new turn ({counts})")
-        longer = await self._probe(replace(PROBE, prefix=PROBE.prefix + "\n\n"), way)
-        is_trimmed = longer.n_prompt_tokens == n_open
-        if is_trimmed:
+        _, n_longer = await self._probe(replace(PROBE, prefix=PROBE.prefix + "\n\n"), way)
+        if n_longer == n_open:
             warnings.warn(
                 "the server cuts white space off the end of a prefix, as chat templates that trim messages do:"
                 " answers go on from the last word before it, not from the blank line after a step",
                 stacklevel=2,
             )
         # one token is too short to repeat the prefix by chance
-        is_echoed = reply.completions[0].text.startswith(PROBE.prefix)
-        return replace(way, is_echoed=is_echoed, is_trimmed=is_trimmed)
+        return replace(way, is_echoed=answer.text.startswith(PROBE.prefix), is_trimmed=n_longer == n_open)
 
     async def _probe(self, request: Request, way: Continuation) -> Reply:
         try:
@@ -285,9 +279,9 @@ class _Session:
         is_batched = request.n > 1 and self._takes_n
         if is_batched:
             with contextlib.suppress(RejectedError):  # perhaps for n alone: the first answer by itself will tell
-                completions = (await self._post(body | {"n": request.n}, request.seed)).completions[: request.n]
+                completions, _ = await self._post(body | {"n": request.n}, request.seed)
         if not completions:
-            completions = (await self._post(body, request.seed)).completions[:1]
+            completions = (await self._post(body, request.seed))[0][:1]
         if completions[0].finish_reason == "error" and len(completions) < request.n:
             return [completions[0]] * request.n  # the question fails: the others would be for nothing
         if is_batched and len(completions) < request.n:
@@ -295,11 +289,11 @@ class _Session:
         # the first seed is the request's own, whether sent alone or with n: the same request gets the same answers
         # before and after it was learnt that the server takes no n
         seeds = [derived_seed(request.seed, number) for number in range(len(completions), request.n)]
-        return completions + await asyncio.gather(*(self._completion(body, seed) for seed in seeds))
+        return completions[: request.n] + await asyncio.gather(*(self._completion(body, seed) for seed in seeds))
 
     async def _completion(self, body: dict[str, Any], seed: int) -> Completion:
         try:
-            return (await self._post(body, seed)).completions[0]
+            return (await self._post(body, seed))[0][0]
         except RequestError as error:
             return failed(error)
 
@@ -415,8 +409,7 @@ class _PatientClient(httpx2.AsyncClient):
     def _lost(self, problem: str, sent_at: float) -> None:
         if self._answered_at and (self._outage is None or self._outage.done()):
             # a server that nobody asked anything for long may have been there until now
-            since = max(sent_at, self._answered_at)
-            self._outage = asyncio.create_task(self._until_up(since, problem))
+            self._outage = asyncio.create_task(self._until_up(max(sent_at, self._answered_at), problem))
 
     async def _until_up(self, since: float, problem: str) -> None:
         """Return when the server answers a health check; these come at growing intervals."""
@@ -458,10 +451,9 @@ def _one_line(text: str) -> str:
 
 
 def for_transformers_serve(body: dict[str, Any]) -> dict[str, Any]:
-    """The request with ``top_k``, and whether tokens are sampled at all, in a generation config.
+    """The request with ``top_k`` and ``do_sample`` in a generation config.
 
-    ``transformers serve`` reads them nowhere else, and decodes greedily, at any temperature, where neither the
-    request nor the checkpoint's ``generation_config.json`` says ``do_sample``.
+    ``transformers serve`` reads them nowhere else, and decodes greedily, at any temperature, where nothing says so.
     """
     settings = {"do_sample": body["temperature"] > 0, "top_k": body.get("top_k", 0)}
     given = json.loads(body.get("generation_config") or "{}")
@@ -474,9 +466,7 @@ def _reply(reply: ChatCompletion) -> Reply:
     n_tokens, n_prompt_tokens = (_count(reply.usage, name) for name in ("completion_tokens", "prompt_tokens"))
     n, completions = len(reply.choices), []
     for number, choice in enumerate(reply.choices):
-        text, reason, share = choice.message.content, choice.finish_reason, None
-        if n_tokens is not None:  # a server tells the sum of all answers
-            share = n_tokens // n + (number < n_tokens % n)
+        text, reason = choice.message.content, choice.finish_reason
         if reason not in (*STOP_REASONS, "length"):
             completion = failed(f"the server's answer has finish_reason {shown(reason)}; expected stop or length")
         elif not isinstance(text, str):
@@ -484,11 +474,13 @@ def _reply(reply: ChatCompletion) -> Reply:
         else:
             text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair cannot be written
             reason = "stop" if reason in STOP_REASONS else "length"
+            # a server tells the sum of all answers
+            share = None if n_tokens is None else n_tokens // n + (number < n_tokens % n)
             completion = Completion(text=text, finish_reason=reason, n_tokens=share)
         completions.append(completion)
     if not completions:
         raise ValueError("it holds no choices")
-    return Reply(completions, n_prompt_tokens)
+    return completions, n_prompt_tokens
 
 
 def _count(usage: object, name: str) -> int | None:
@@ -520,7 +512,7 @@ def _data_url(image: Any) -> str:
         try:
             buffer = io.BytesIO(Path(image).read_bytes())
             with Image.open(buffer, formats=("PNG", "JPEG", "WEBP", "GIF", "BMP")) as opened:
-                mime = opened.get_format_mimetype()  # names often lie about it
+                mime = opened.get_format_mimetype() or mime  # names often lie about it
         except UnidentifiedImageError:
             raise DataError(f"image {str(image)!r} is no PNG, JPEG, WebP, GIF or BMP file") from None
         except OSError as error:
@@ -546,19 +538,14 @@ def read_chat_template(path: str | Path) -> str:
         raise ConfigError(f"{path}: no such file; expected a chat template, or a checkpoint that has one")
     names = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
     for file in [path / name for name in names] if path.is_dir() else [path]:
-        if file.is_file() and (template := _template_in(file)):
+        template: Any = file.read_text(encoding="utf-8") if file.is_file() else None
+        if template and file.suffix == ".json":
+            try:
+                template = json.loads(template).get("chat_template")
+            except (ValueError, AttributeError) as error:
+                raise ConfigError(f"{file} cannot be read: {error}") from error
+        if isinstance(template, list):  # several, by name
+            template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        if isinstance(template, str) and template:
             return template
     raise ConfigError(f"{path} has no chat template: looked for chat_template.jinja and in tokenizer_config.json")
-
-
-def _template_in(path: Path) -> str | None:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix != ".json":
-        return text
-    try:
-        template: Any = json.loads(text).get("chat_template")
-    except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    if isinstance(template, list):  # several, by name
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    return template if isinstance(template, str) else None
