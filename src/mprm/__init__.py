@@ -10,10 +10,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from mprm import theory as theory
-    from mprm.annotation.annotate import AnnotateConfig as AnnotateConfig, annotate as annotate
+    from mprm.annotation.annotate import AnnotateConfig as AnnotateConfig, annotate as annotate, sample as sample
     from mprm.annotation.checker import AnswerChecker as AnswerChecker
-    from mprm.annotation.sample import sample as sample
-    from mprm.annotation.samplers.load import load_policy as load_policy
+    from mprm.annotation.samplers.sampler import load_policy as load_policy
     from mprm.annotation.samplers.server import HTTPSampler as HTTPSampler
     from mprm.data.check import check as check
     from mprm.data.convert import convert as convert

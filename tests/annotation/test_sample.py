@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mprm.annotation.sample import SampleConfig, sample
+from mprm.annotation.annotate import SampleConfig, sample
 from mprm.annotation.samplers.sampler import Answered, Completion, Request, numbered
 from mprm.cli.annotate import run_remarks, run_sample as run
 from mprm.cli.main import run as main

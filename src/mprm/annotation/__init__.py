@@ -10,12 +10,11 @@ if TYPE_CHECKING:
     from mprm.annotation.annotate import (
         AdaptiveRule as AdaptiveRule,
         AnnotateConfig as AnnotateConfig,
+        RunSummary as RunSummary,
+        SampleConfig as SampleConfig,
         estimate_cost as estimate_cost,
     )
     from mprm.annotation.checker import AnswerChecker as AnswerChecker
-    from mprm.annotation.run import RunSummary as RunSummary
-    from mprm.annotation.sample import SampleConfig as SampleConfig
-    from mprm.annotation.samplers.load import SamplerOptions as SamplerOptions, load_policy as load_policy
     from mprm.annotation.samplers.local import (
         PrefixSampler as PrefixSampler,
         TransformersSampler as TransformersSampler,
@@ -25,9 +24,11 @@ if TYPE_CHECKING:
         Completion as Completion,
         Request as Request,
         Sampler as Sampler,
+        SamplerOptions as SamplerOptions,
         SamplingParams as SamplingParams,
         answers as answers,
         derived_seed as derived_seed,
+        load_policy as load_policy,
     )
     from mprm.annotation.samplers.server import HTTPSampler as HTTPSampler
 

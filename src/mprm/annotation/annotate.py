@@ -1,23 +1,83 @@
-"""``mprm annotate``: rollouts whose steps carry Monte-Carlo success rates; and what that would cost."""
+"""``mprm annotate``, rollouts whose steps carry Monte-Carlo success rates, and ``mprm sample``, candidates."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mprm.annotation.run import RunConfig, RunSummary, check_output
-from mprm.config import Config, Option, SkipBad, takes
+from mprm.annotation.samplers.sampler import SamplingParams
+from mprm.config import Config, Force, ImageRoot, InputFormat, Option, Seed, SkipBad, takes
 from mprm.errors import ConfigError, MprmError
 from mprm.progress import Progress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mprm.annotation.journal import Task, Work
     from mprm.annotation.samplers.sampler import Sampler
 
 Decision = Literal["positive-reliable", "positive-unreliable", "negative", "undecided"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(SamplingParams):
+    """Options that `mprm.annotate` and `mprm.sample` share."""
+
+    format: InputFormat = None
+    image_root: ImageRoot = None
+    seed: Seed = 0
+    allow_failures: Annotated[
+        bool, Option("Write the output without the questions that failed, instead of stopping.", group="output")
+    ] = False
+    force: Force = False
+
+    @cached_property
+    def sampling(self) -> SamplingParams:
+        return self.narrowed(SamplingParams)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """What became of the questions: questions = done + failed."""
+
+    out: str
+    n_questions: int
+    n_done: int
+    n_failed: int
+    n_resumed: int  # of those done, the ones that an earlier run had done
+    stats: dict[str, Any]  # sums over the questions that are done
+    failed_to: str | None
+    manifest: str
+    seconds: float
+    n_extracted: int  # gold answers that were read out of longer ones, such as a rationale that ends in ``#### 18``
+    renamed_images: dict[str, str] = field(default_factory=dict)
+    """Images that lie under the image root by another name than the question's: that name, by the question's."""
+    n_dropped: int = 0
+    dropped_to: str | None = None
+
+
+def check_output(out: str, inputs: Any, *, force: bool) -> None:
+    """Stop when nothing can be written to ``out``."""
+    # here and not above: these would slow the command line's help
+    from mprm.annotation.journal import FAILED_SUFFIX, SUFFIX
+    from mprm.data.output import MANIFEST_SUFFIX, check_not_inputs, check_overwrite
+    from mprm.data.questions import is_in_memory
+    from mprm.data.records import find_files, is_url
+
+    if is_url(out) or out.endswith((".gz", ".zst", ".parquet", "/")):
+        raise ConfigError(f"{out}: answers are written as plain JSON lines; name a local file such as raw.jsonl")
+    if len(Path(out).name.encode()) > 220:  # file systems take 255
+        raise ConfigError(f"{out}: the name is too long for the files beside it; take a shorter one")
+    beside = [out + suffix for suffix in (SUFFIX, FAILED_SUFFIX, MANIFEST_SUFFIX)]
+    for path in beside:
+        if Path(path).expanduser().is_dir():
+            raise ConfigError(f"{path} is a folder, and would be a file beside the output; choose another output")
+    if inputs is not None and not is_in_memory(inputs):
+        check_not_inputs([file.path for file in find_files(inputs)], [out, *beside])
+    check_overwrite(out, force=force)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,30 +87,15 @@ class AdaptiveRule(Config):
     The model is the paper's: a step's success rate is ``r ~ Beta(a, b)``, of n continuations ``k ~ Binomial(n, r)``
     succeed, and so ``r | k ~ Beta(a + k, b + n - k)``, whatever rule stopped the sampling. The default prior is
     uniform; `mprm.theory.beta_binomial.fit_beta` takes another from counts that were sampled before.
-
-    Examples
-    --------
-    >>> rule = AdaptiveRule()
-    >>> rule.decision(4, 4), rule.n_next(4, 4), rule.decision(3, 4), rule.n_next(3, 4)
-    ('positive-reliable', 0, 'undecided', 4)
     """
 
-    continuations: Annotated[int, Option("N, continuations of each prefix.", "N", group="annotation", at_least=1)] = (
-        16
-    )
-    delta: Annotated[
-        float, Option("Accepted probability of a wrong decision.", "NUMBER", group="adaptive", above=0, below=0.5)
-    ] = 0.05
+    continuations: Annotated[int, Option("N, continuations of each prefix.", "N", "annotation", at_least=1)] = 16
+    delta: Annotated[float, Option("Risk of a wrong decision.", "NUMBER", "adaptive", above=0, below=0.5)] = 0.05
     reliable: Annotated[
-        float,
-        Option("Success rate from which a step is reliable.", "NUMBER", group="adaptive", above=0, below=1),
+        float, Option("Success rate from which a step is reliable.", "NUMBER", "adaptive", above=0, below=1)
     ] = 0.5
-    prior: Annotated[
-        tuple[float, ...], Option("a and b of the Beta prior of success rates.", "NUMBER", group="adaptive", above=0)
-    ] = (1.0, 1.0)
-    round: Annotated[
-        int, Option("Continuations that are sampled between two decisions.", "N", group="adaptive", at_least=1)
-    ] = 4
+    prior: Annotated[tuple[float, ...], Option("a, b of the Beta prior.", "NUMBER", "adaptive", above=0)] = (1.0, 1.0)
+    round: Annotated[int, Option("Continuations sampled between two decisions.", "N", "adaptive", at_least=1)] = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,41 +135,26 @@ class AnnotateConfig(AdaptiveRule, RunConfig):
     """How steps are annotated; the defaults are those of VisualPRM400K-v1.1."""
 
     rollouts_from: Annotated[
-        tuple[str, ...],
-        Option("Annotate these rollouts or candidates; counts that they carry are added to.", "FILE", group="input"),
+        tuple[str, ...], Option("Annotate these rollouts or candidates; their counts are added to.", "FILE", "input")
     ] = ()
     skip_bad: SkipBad = False
-    shard: Annotated[str, Option("Do one of several equal parts, such as 3/64.", "I/N", group="input")] = "1/1"
-    rollouts: Annotated[int, Option("Rollouts of each question.", "N", group="annotation", at_least=1)] = 4
-    max_steps: Annotated[
-        int | None, Option("Most steps a rollout is split into.", "N", group="annotation", at_least=1)
-    ] = 12
+    shard: Annotated[str, Option("Do one of several equal parts, such as 3/64.", "I/N", "input")] = "1/1"
+    rollouts: Annotated[int, Option("Rollouts of each question.", "N", "annotation", at_least=1)] = 4
+    max_steps: Annotated[int | None, Option("Most steps of a rollout.", "N", "annotation", at_least=1)] = 12
     early_stop: Annotated[
-        bool,
-        Option("Leave out the steps after a first one that never succeeded; they are negative.", group="annotation"),
+        bool, Option("Leave out steps after one that never succeeded; they are negative.", group="annotation")
     ] = False
-    fresh: Annotated[
-        bool, Option("Sample all continuations anew, whatever counts the rollouts carry.", group="annotation")
-    ] = False
-    check_timeout_s: Annotated[
-        float, Option("Time limit of the comparison of two answers.", "SECONDS", group="annotation", above=0)
-    ] = 5.0
-    adaptive: Annotated[
-        bool, Option("Stop a prefix once its label and its reliability are decided.", group="adaptive")
-    ] = False
+    fresh: Annotated[bool, Option("Sample all anew, whatever counts the rollouts carry.", group="annotation")] = False
+    check_timeout_s: Annotated[float, Option("Time limit of a comparison.", "SECONDS", "annotation", above=0)] = 5.0
+    adaptive: Annotated[bool, Option("Stop once label and reliability are decided.", group="adaptive")] = False
     audit: Annotated[
-        float,
-        Option(
-            "Share of the prefixes sampled in full all the same.", "SHARE", group="adaptive", at_least=0, at_most=1
-        ),
+        float, Option("Share of prefixes sampled in full all the same.", "SHARE", "adaptive", at_least=0, at_most=1)
     ] = 0.05
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.temperature == 0 and self.continuations > 1:
-            raise ConfigError(
-                f"at temperature 0 all {self.continuations} continuations would be the same; raise the temperature"
-            )
+            raise ConfigError(f"at temperature 0 all {self.continuations} continuations would be the same; raise it")
         shard = re.fullmatch(r"(\d{1,6})/(\d{1,6})", self.shard)
         if shard is None or not 1 <= int(shard[1]) <= int(shard[2]):
             raise ConfigError(f"shard {self.shard!r}: expected I/N with I from 1 to N, such as 3/64")
@@ -149,33 +179,26 @@ def annotate(
     next call. docs/annotation.md explains the summary's stats.
     """
     # here and not above: these would slow the command line's help
+    from mprm.annotation.checker import AnswerChecker
     from mprm.annotation.journal import run_resumable
     from mprm.annotation.monte_carlo import STATS, AnnotationTask, annotation_tasks
     from mprm.data.output import DroppedRecords, check_not_inputs, dropped_path
 
     config, out = AnnotateConfig.of(config, options), str(out)
     check_output(out, config.rollouts_from or questions, force=config.force)
-    renamed: dict[str, str] = {}
-    dropped = DroppedRecords()
+    renamed, dropped = dict[str, str](), DroppedRecords()
     tasks, inputs = annotation_tasks(questions, config, renamed, dropped)
     check_not_inputs({path for task in tasks for path in task.images} if Path(out).exists() else (), [out])
     dropped_to = dropped_path(out) if len(dropped) else None
     if dropped_to is not None:
         dropped.write(dropped_to)
-    summary = run_resumable(
-        "annotate",
-        out,
-        tasks,
-        AnnotationTask.work,
-        sampler,
-        config,
-        inputs=inputs,
-        renamed_images=renamed,
-        progress=progress,
-        check_timeout_s=config.check_timeout_s,
-    )
+    work = AnnotationTask.work
+    with AnswerChecker(config.check_timeout_s) as checker:
+        summary = run_resumable(
+            "annotate", out, tasks, work, sampler, config, inputs=inputs, progress=progress, checker=checker
+        )
     stats = {**dict.fromkeys(STATS, 0), **summary.stats}
-    return replace(summary, stats=stats, n_dropped=len(dropped), dropped_to=dropped_to)
+    return replace(summary, stats=stats, renamed_images=renamed, n_dropped=len(dropped), dropped_to=dropped_to)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +207,7 @@ class CostEstimate:
 
     n_questions: int
     n_tried: int
-    seconds: float
-    """At the speed of the trial, which fills a large batch or a busy server less well than the run would."""
+    seconds: float  # at the speed of the trial, which fills a batch or a busy server less well than the run would
     stats: dict[str, float]
 
 
@@ -208,6 +230,7 @@ def estimate_cost(
     from collections import Counter
     from time import monotonic
 
+    from mprm.annotation.checker import AnswerChecker
     from mprm.annotation.journal import Journal, Scheduler
     from mprm.annotation.monte_carlo import STATS, AnnotationTask, annotation_tasks
     from mprm.data.output import DroppedRecords
@@ -220,26 +243,79 @@ def estimate_cost(
     trial = [tasks[number * len(tasks) // n_tried] for number in range(n_tried)]
     sampler = sampler() if callable(sampler) else sampler
     stats = Counter[str]()
-    with tempfile.TemporaryDirectory() as folder, Journal(f"{folder}/trial.jsonl", run={}) as journal:
-        with progress("trying", n_tried) as advance:
-            started, scheduler = monotonic(), Scheduler(journal, sampler, advance)
-            failures = scheduler.run(trial[:1], AnnotationTask.work, config.check_timeout_s)
-            seconds = monotonic() - started
-            n_tried = max(1, min(n_tried, int(trial_s / max(seconds, 1e-3))))
-            trial = trial[:n_tried]
-            if n_tried > 1 and not failures:
-                started = monotonic()
-                failures = scheduler.run(trial[1:], AnnotationTask.work, config.check_timeout_s)
-                seconds = (monotonic() - started) / (n_tried - 1)  # the first one's time has the start in it
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Journal(f"{folder}/trial.jsonl", run={}) as journal,
+        AnswerChecker(config.check_timeout_s) as checker,
+        progress("trying", n_tried) as advance,
+    ):
+        started, scheduler = monotonic(), Scheduler(journal, sampler, checker, advance)
+        failures = scheduler.run(trial[:1], AnnotationTask.work)
+        seconds = monotonic() - started
+        trial = trial[: max(1, int(trial_s / max(seconds, 1e-3)))]
+        if len(trial) > 1 and not failures:
+            started = monotonic()
+            failures = scheduler.run(trial[1:], AnnotationTask.work)
+            seconds = (monotonic() - started) / (len(trial) - 1)  # the first one's time has the start in it
         if failures:
             first = next(iter(failures.values()))[0]
-            raise MprmError(f"{len(failures)} of {n_tried} questions failed in the trial, the first with: {first}")
+            raise MprmError(f"{len(failures)} of {len(trial)} questions failed in the trial, the first with: {first}")
         for task in trial:
-            stats.update((journal.get(task.key) or {})["stats"])
-    scale = len(tasks) / max(1, n_tried)
-    return CostEstimate(
-        n_questions=len(tasks),
-        n_tried=n_tried,
-        seconds=len(tasks) * seconds,
-        stats={name: scale * stats[name] for name in STATS},
-    )
+            stats.update(journal.get(task.key)["stats"])
+    scaled = {name: len(tasks) / max(1, len(trial)) * stats[name] for name in STATS}
+    return CostEstimate(n_questions=len(tasks), n_tried=len(trial), seconds=len(tasks) * seconds, stats=scaled)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleConfig(RunConfig):
+    """What is sampled; the defaults are the paper's for best-of-N."""
+
+    n: Annotated[int, Option("Candidates of each question.", "N", "annotation", at_least=1)] = 16
+    max_steps: Annotated[int | None, Option("Most steps of a candidate.", "N", "annotation", at_least=1)] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.temperature == 0 and self.n > 1:
+            raise ConfigError(f"at temperature 0 all {self.n} candidates would be the same; ask for n = 1")
+
+
+@takes(SampleConfig)
+def sample(
+    questions: Any,
+    sampler: Sampler | Callable[[], Sampler],
+    out: str | Path,
+    config: SampleConfig | None = None,
+    *,
+    progress: Progress = silent,
+    **options: Any,
+) -> RunSummary:
+    """Write each question with its candidates to ``out``, in the questions' order.
+
+    Arguments, ``OUT.partial`` and ``OUT.failed`` are as in `annotate`. The summary's stats are ``n_candidates`` and
+    ``n_truncated``, those of them that the token limit cut off.
+    """
+    # here and not above: these would slow the command line's help
+    from mprm.annotation.journal import Task, run_resumable
+    from mprm.data.questions import given_questions
+
+    config, out = SampleConfig.of(config, options), str(out)
+    check_output(out, questions, force=config.force)
+    renamed: dict[str, str] = {}
+    entries, inputs = given_questions(questions, config.format, config.image_root, renamed)
+    tasks, work = [Task.of(question, config) for question in entries], partial(_candidates, config=config)
+    summary = run_resumable("sample", out, tasks, work, sampler, config, inputs=inputs, progress=progress)
+    return replace(summary, renamed_images=renamed)
+
+
+def _candidates(task: Task, config: SampleConfig) -> Work:
+    from mprm.data.types import split_steps
+
+    outcomes = yield {"candidates": task.request(config.n, *task.key)}
+    candidates = [
+        {"text": c["text"], "steps": split_steps(c["text"], config.max_steps), "finish_reason": c["finish_reason"]}
+        for c in outcomes["candidates"]["completions"]
+    ]
+    names = ("id", "source", "question", "answer", "images", "options")
+    record = {name: getattr(task.question, name) for name in names} | {"candidates": candidates}
+    n_truncated = sum(candidate["finish_reason"] == "length" for candidate in candidates)
+    return {"records": [record], "stats": {"n_candidates": len(candidates), "n_truncated": n_truncated}}

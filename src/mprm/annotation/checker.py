@@ -1,9 +1,8 @@
 """Grading responses by their final answers, thousands at a time, in worker processes that can be killed.
 
-Workers are subprocesses, one a thread, and not a `pebble.ProcessPool`, which is as fast (450 against 470 checks/s on
-two cores, 0.45 s to start either) but whose spawn and forkserver contexts run a script without a ``__main__`` guard
-again, whose fork context gives workers the threads, locks and address space of a parent that may use a GPU, so that
-no memory limit holds, and which breaks when an idle worker dies.
+Workers are subprocesses, one a thread, and not a `pebble.ProcessPool`, which is as fast but whose spawn and
+forkserver contexts run a script without a ``__main__`` guard again, whose fork context gives workers the threads,
+locks and address space of a parent that may use a GPU, and which breaks when an idle worker dies.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import weakref
@@ -22,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import astuple
 from importlib.util import find_spec
 from multiprocessing.connection import wait
+from subprocess import DEVNULL, PIPE, Popen
 from typing import Any
 
 from mprm.answers.grade import READY, Comparison, GradedAnswer, grade
@@ -29,23 +28,15 @@ from mprm.data.engine import n_cores
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError, shown
 
-START_S = 120.0
-"""How long a worker may take to start: it loads an algebra system, perhaps from a slow disk."""
+START_S = 120.0  # how long a worker may take to start: it loads an algebra system, perhaps from a slow disk
 
 
-class AnswerChecker:
-    r"""Grades responses; owns the worker processes in which math-verify runs.
+class AnswerChecker(contextlib.AbstractContextManager["AnswerChecker"]):
+    """Grades responses; owns the worker processes in which math-verify runs.
 
     Most grades need no algebra: equal or different numbers, letters and words. The rest go to the workers,
     each pair of answer and gold answer once. A comparison that takes too long is killed; its grade, and that
     of one whose worker crashed, is ``failed``. There is a worker for each core unless ``processes`` says otherwise.
-
-    Examples
-    --------
-    >>> with AnswerChecker() as checker:
-    ...     question = Question(id="1", question="Half of one?", answer=r"\frac{1}{2}")
-    ...     checker.check(r"It is \boxed{0.5}.", question)
-    GradedAnswer(grade='correct', answer='0.5', reason=None)
     """
 
     def __init__(self, timeout_s: float = 5.0, processes: int | None = None) -> None:
@@ -54,10 +45,7 @@ class AnswerChecker:
         if processes is not None and processes < 1:
             raise ConfigError(f"processes must be at least 1, got {processes}")
         if find_spec("math_verify") is None:
-            raise MissingDependencyError(
-                "checking answers needs math-verify: pip install math-verify,"
-                " or install mprm with its extra [annotate]"
-            )
+            raise MissingDependencyError("checking answers needs math-verify: pip install math-verify")
         self._known: dict[Comparison, GradedAnswer] = {}
         self._lock = threading.Lock()
         # one a thread; processes start when there is work for them
@@ -65,9 +53,6 @@ class AnswerChecker:
         self._idle = deque(self._workers)
         self._threads = ThreadPoolExecutor(len(self._workers))
         self.close = weakref.finalize(self, _stop, self._threads, self._workers)
-
-    def __enter__(self) -> AnswerChecker:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -79,16 +64,13 @@ class AnswerChecker:
         self,
         pairs: Sequence[tuple[str, Question]],
         *,
-        on_checked: Callable[[int, GradedAnswer], Any] | None = None,
+        on_checked: Callable[[int, GradedAnswer], Any] = lambda *_: None,
     ) -> list[GradedAnswer]:
         """Grades in the order of the responses; ``on_checked`` gets an index and its grade as soon as it is known."""
         for index, (response, question) in enumerate(pairs):
-            if not isinstance(response, str):
-                raise DataError(f"pair {index}: the response is {shown(response)}; expected text")
-            if not isinstance(question.answer, str):
-                gold = f"gold answer of question {question.id!r}"
-                raise DataError(f"pair {index}: the {gold} is {shown(question.answer)}; expected text")
-        report = on_checked or (lambda _index, _graded: None)
+            for text, what in ((response, "response"), (question.answer, f"gold answer of question {question.id!r}")):
+                if not isinstance(text, str):
+                    raise DataError(f"pair {index}: the {what} is {shown(text)}; expected text")
         grades: dict[int, GradedAnswer] = {}
         indices: dict[Comparison, list[int]] = {}
         with self._lock:
@@ -100,10 +82,10 @@ class AnswerChecker:
                         continue
                     outcome = self._known[outcome]
                 grades[index] = outcome
-                report(index, outcome)
+                on_checked(index, outcome)
             futures = {self._threads.submit(_grade, self._idle, comparison): comparison for comparison in indices}
             try:
-                for future in as_completed(futures) if futures else ():
+                for future in as_completed(futures):
                     comparison = futures[future]
                     try:
                         graded = self._known[comparison] = future.result()
@@ -111,7 +93,7 @@ class AnswerChecker:
                         graded = GradedAnswer("failed", comparison.key, str(error))
                     for index in indices[comparison]:
                         grades[index] = graded
-                        report(index, graded)
+                        on_checked(index, graded)
             except BaseException:  # no worker keeps a comparison that nobody waits for
                 for future in futures:
                     future.cancel()
@@ -147,7 +129,7 @@ class _Worker:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Popen[bytes] | None = None
 
     def grade(self, comparison: Comparison) -> GradedAnswer:
         """The grade by algebra; raises `_WorkerDiedError` where the process dies meanwhile."""
@@ -165,28 +147,20 @@ class _Worker:
 
     def _start(self) -> None:
         self.discard()
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "mprm.answers.grade"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        command = [sys.executable, "-P", "-m", "mprm.answers.grade"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self.process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)
         if self._exchange("", START_S) != READY:
-            raise MprmError(
-                f"a worker of the answer checker did not start (exit status {self.discard()});"
-                " to see why, run: python -m mprm.answers.grade"
-            )
+            problem = f"a worker of the answer checker did not start (exit status {self.discard()})"
+            raise MprmError(f"{problem}; to see why, run: python -m mprm.answers.grade")
 
     def _exchange(self, message: str, timeout_s: float) -> bytes | None:
         """The next line of the process, without its end where the process died; None after the time-out."""
-        assert self.process is not None
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
+        process: Any = self.process
         with contextlib.suppress(OSError):  # a broken pipe: reading tells
-            self.process.stdin.write(message.encode())
-            self.process.stdin.flush()
-        return self.process.stdout.readline() if wait([self.process.stdout.fileno()], timeout_s) else None
+            process.stdin.write(message.encode())
+            process.stdin.flush()
+        return process.stdout.readline() if wait([process.stdout.fileno()], timeout_s) else None
 
     def interrupt(self) -> None:
         """Kill the process, whatever it does; for other threads than the one that works with it."""

@@ -6,20 +6,20 @@ import errno
 import sqlite3
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 import xxhash
 
+from mprm.annotation.annotate import RunConfig, RunSummary
 from mprm.annotation.checker import AnswerChecker
-from mprm.annotation.run import FAILED_SUFFIX, RunConfig, RunSummary
 from mprm.annotation.samplers.sampler import Answered, Request, Sampler, derived_seed
 from mprm.answers.extract import last_box
-from mprm.answers.grade import GradedAnswer
 from mprm.data.images import image_files
 from mprm.data.output import Outputs, atomic_write, check_overwrite, hash_file, printable
 from mprm.data.questions import prompt_of
@@ -27,34 +27,25 @@ from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.progress import Advance, Progress
 
-SUFFIX = ".partial"
-APPLICATION_ID = int.from_bytes(b"mprm")
-"""Tells journals from other SQLite files."""
-NOT_A_JOURNAL = (
-    "was not made by mprm. Work is saved under that name as it is done; move the file away, or choose another output"
-)
-SYNC_S = 1.0
-"""Records come by the hundred a second: only so often are they forced onto the disk."""
-SAME_REASON = 32
-"""So many questions that fail for one reason, before any is done, stop the run."""
-COUNTS = ("n_correct", "n_incorrect", "n_truncated", "n_failed")
-"""What can become of a continuation."""
+SUFFIX, FAILED_SUFFIX = ".partial", ".failed"
+APPLICATION_ID = int.from_bytes(b"mprm")  # tells journals from other SQLite files
+NOT_A_JOURNAL = "was not made by mprm, which saves its work under that name; move the file away, or rename the output"
+SYNC_S = 1.0  # records come by the hundred a second: only so often are they forced onto the disk
+SAME_REASON = 32  # so many questions that fail for one reason, before any is done, stop the run
+COUNTS = ("n_correct", "n_incorrect", "n_truncated", "n_failed")  # what can become of a continuation
 NOT_OF_RECORDS = ("rollouts_from", "format", "image_root", "skip_bad", "check_timeout_s", "allow_failures", "force")
 """Options on which no record depends."""
+LINES = msgspec.json.Encoder()
 
-Key = tuple[str, str]
-"""Source and id of a question."""
-Outcome = dict[str, Any]
-"""Of a request: ``n_tokens``, and ``completions`` or, of continuations, the number of each of `COUNTS`."""
+Key = tuple[str, str]  # source and id of a question
+Outcome = dict[str, Any]  # of a request: n_tokens, and completions or, of continuations, the number of each of COUNTS
 Work = Generator[dict[str, Request], dict[str, Outcome], dict[str, Any]]
 """Yields requests by name, is sent their outcomes, and returns ``records`` of the output and ``stats`` to sum up;
 raises `QuestionFailedError` where nothing can be written of the question."""
 T = TypeVar("T", bound="Task")
-Failures = dict[Key, list[str]]
-"""Why questions failed."""
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """The work that is done, in the SQLite file ``OUT.partial`` (with ``OUT.partial-wal`` while it is open).
 
     A record belongs to a question, by ``source`` and ``id``; where a question is done in parts, it has a ``part``. It
@@ -67,22 +58,18 @@ class Journal:
         self.path = Path(out + SUFFIX).expanduser()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._synced = monotonic()
-        with self._errors():
+        with self._errors(), ExitStack() as on_error:
             self._db = sqlite3.connect(self.path, timeout=0, isolation_level=None)
-        try:
-            with self._errors():
-                # locks the file until the process ends, however it ends; a WAL then needs no shared memory,
-                # which network file systems have not
-                self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-                self._db.execute("BEGIN EXCLUSIVE")
-                with self._db:
-                    self._open(msgspec.json.encode(run), force=force)
-                # 40,000 commits/s that survive a kill -9; a rollback journal makes 2,000
-                self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute("PRAGMA synchronous = NORMAL")
-        except BaseException:
-            self._db.close()
-            raise
+            on_error.callback(self._db.close)
+            # locks the file until the process ends, however it ends; a WAL then needs no shared memory,
+            # which network file systems have not
+            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._db.execute("BEGIN EXCLUSIVE")
+            with self._db:
+                self._open(msgspec.json.encode(run), force=force)
+            # 40,000 commits/s that survive a kill -9; a rollback journal makes 2,000
+            self._db.execute("PRAGMA journal_mode = WAL")
+            on_error.pop_all()
 
     def _open(self, run: bytes, *, force: bool) -> None:
         if not self.path.exists():
@@ -102,10 +89,8 @@ class Journal:
         changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         if changed and not force:
             words = (f"{printable(name)} was {before.get(name)!r}, now {now.get(name)!r}" for name in changed)
-            raise ConfigError(
-                f"{self.path} was begun with other settings: {'; '.join(words)}. Continue with the same ones,"
-                " or begin anew with --force (in Python: force=True)"
-            )
+            remedy = "Continue with the same ones, or begin anew with --force (in Python: force=True)"
+            raise ConfigError(f"{self.path} was begun with other settings: {'; '.join(words)}. {remedy}")
         if changed:
             self._db.execute("DELETE FROM records")
             self._db.execute("UPDATE run SET settings = ?", [run])
@@ -117,9 +102,8 @@ class Journal:
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the extended part
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise ConfigError(
-                    f"another process is working on {self.path}; wait for it, or choose another output"
-                ) from error
+                problem = f"another process is working on {self.path}; wait for it, or choose another output"
+                raise ConfigError(problem) from error
             if code == sqlite3.SQLITE_NOTADB:
                 raise ConfigError(f"{self.path} {NOT_A_JOURNAL}") from error
             if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
@@ -130,12 +114,9 @@ class Journal:
     def __contains__(self, key: Key) -> bool:
         return self._select("1", key, "") is not None
 
-    def get(self, key: Key, part: str = "") -> dict[str, Any] | None:
+    def get(self, key: Key, part: str = "", *, type: Any = dict[str, Any]) -> Any:
         record = self._select("record", key, part)
-        return None if record is None else msgspec.json.decode(record)
-
-    def line(self, key: Key) -> bytes:
-        return bytes(self._select("record", key, "")) + b"\n"
+        return None if record is None else msgspec.json.decode(record, type=type)
 
     def _select(self, column: str, key: Key, part: str) -> Any:
         query = f"SELECT {column} FROM records WHERE source = ? AND id = ? AND part = ?"
@@ -146,21 +127,17 @@ class Journal:
     def add(self, record: Mapping[str, Any]) -> None:
         """Save one more record, with ``source`` and ``id``; one without ``part`` replaces the question's parts."""
         source, id_, part = record["source"], record["id"], record.get("part", "")
-        values = source, id_, part, msgspec.json.encode(record)
         is_due = monotonic() - self._synced >= SYNC_S
         with self._errors():
-            if is_due:
-                self._db.execute("PRAGMA synchronous = FULL")
-            if part:
-                self._db.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", values)
-            else:
-                self._db.execute("BEGIN")
-                with self._db:
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if is_due else 'NORMAL'}")
+            self._db.execute("BEGIN")
+            with self._db:
+                if not part:
                     self._db.execute("DELETE FROM records WHERE source = ? AND id = ?", (source, id_))
-                    self._db.execute("INSERT INTO records VALUES (?, ?, ?, ?)", values)
-            if is_due:
-                self._db.execute("PRAGMA synchronous = NORMAL")
-                self._synced = monotonic()
+                values = source, id_, part, msgspec.json.encode(record)
+                self._db.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", values)
+        if is_due:
+            self._synced = monotonic()
 
     def forget(self, key: Key) -> None:
         with self._errors():
@@ -172,9 +149,6 @@ class Journal:
             self._db.execute("PRAGMA journal_mode = DELETE")  # the WAL goes first
         self.path.unlink(missing_ok=True)
         self._db.close()
-
-    def __enter__(self) -> Journal:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._db.close()
@@ -192,8 +166,7 @@ class Task:
     prompt: str
     images: tuple[Path, ...]
     config: RunConfig
-    gold: Question | None = None
-    """What answers are checked against, where it is not the question."""
+    gold: Question | None = None  # what answers are checked against, where it is not the question
 
     @classmethod
     def of(cls, question: Question, config: RunConfig, prompt: str | None = None) -> Self:
@@ -202,7 +175,6 @@ class Task:
 
     @property
     def key(self) -> Key:
-        """Source and id: no two tasks have the same."""
         return self.question.source, self.question.id
 
     def digest(self) -> bytes:
@@ -211,14 +183,8 @@ class Task:
         return xxhash.xxh3_128_digest(msgspec.json.encode(fields))
 
     def request(self, n: int, *seed_names: str, prefix: str = "") -> Request:
-        return Request(
-            prompt=self.prompt,
-            images=self.images,
-            prefix=prefix,
-            n=n,
-            seed=derived_seed(self.config.seed, *seed_names),
-            sampling=self.config.sampling,
-        )
+        seed, sampling = derived_seed(self.config.seed, *seed_names), self.config.sampling
+        return Request(prompt=self.prompt, images=self.images, prefix=prefix, n=n, seed=seed, sampling=sampling)
 
 
 def run_resumable(
@@ -230,14 +196,12 @@ def run_resumable(
     config: RunConfig,
     *,
     inputs: list[dict[str, Any]],
-    renamed_images: dict[str, str],
     progress: Progress,
-    check_timeout_s: float | None = None,
+    checker: AnswerChecker | None = None,
 ) -> RunSummary:
     """Do the work of tasks that no earlier run has done, then write the records of all to ``out``, in their order.
 
-    ``sampler`` may be a function that loads one; ``inputs`` are the manifest's entries of the files that the tasks
-    come from; ``check_timeout_s`` is the time limit of the answer checker, None where no continuations are sampled.
+    ``inputs`` are the manifest's entries of the files that the tasks come from; continuations need a ``checker``.
     """
     started, n_extracted = monotonic(), sum(task.question.is_extracted for task in tasks)
     sampler = sampler() if callable(sampler) else sampler
@@ -251,18 +215,18 @@ def run_resumable(
     with Journal(out, run=run, force=config.force) as journal:
         check_overwrite(out, force=config.force)  # again: nobody else can finish it from now on
         todo = [task for task in tasks if task.key not in journal]
-        failures: Failures = {}
+        failures: dict[Key, list[str]] = {}
         if todo:
             with progress(command, len(tasks)) as advance:
                 advance(len(tasks) - len(todo))
-                failures = Scheduler(journal, sampler, advance).run(todo, work, check_timeout_s)
-        failed_to = out + FAILED_SUFFIX if failures else None
-        if failed_to is None:  # the list of an earlier run goes
-            Path(out + FAILED_SUFFIX).expanduser().unlink(missing_ok=True)
-        else:
-            with atomic_write(failed_to) as temporary, temporary.open("wb") as lines:
-                for (source, id_), errors in failures.items():
-                    lines.write(msgspec.json.encode({"id": id_, "source": source, "errors": errors}) + b"\n")
+                failures = Scheduler(journal, sampler, checker, advance).run(todo, work)
+        failed_to = out + FAILED_SUFFIX
+        if failures:
+            with atomic_write(failed_to) as temporary:
+                entries = ({"id": id_, "source": source, "errors": why} for (source, id_), why in failures.items())
+                temporary.write_bytes(LINES.encode_lines(entries))
+        else:  # the list of an earlier run goes
+            Path(failed_to).expanduser().unlink(missing_ok=True)
         if failures and (not config.allow_failures or len(failures) == len(tasks)):
             [(reason, n)] = Counter(reason for some in failures.values() for reason in set(some)).most_common(1)
             raise MprmError(
@@ -271,7 +235,7 @@ def run_resumable(
                 " ones again; with --allow-failures it goes on without those that fail"
             )
         check_overwrite(out, force=config.force)
-        stats: Counter[str] = Counter()
+        stats = Counter[str]()
         sources: dict[str, Counter[str]] = {}
         with Outputs(out, force=True) as outputs:
             temporary = outputs.add(out)
@@ -282,14 +246,11 @@ def run_resumable(
                     has_failed = task.key in failures
                     counts.update(read=1, done=not has_failed, failed=has_failed, **entry["stats"])
                     stats.update(entry["stats"])
-                    lines.writelines(msgspec.json.encode(record) + b"\n" for record in entry["records"])
+                    lines.write(LINES.encode_lines(entry["records"]))
+            run = {"policy": sampler.name, **run, "n_extracted_golds": n_extracted, **stats}
+            output = {"path": out, "n_bytes": temporary.stat().st_size, "xxh3_128": hash_file(str(temporary))}
             manifest = outputs.add_manifest(
-                out,
-                command=command,
-                config={"policy": sampler.name, **run, "n_extracted_golds": n_extracted, **stats},
-                inputs=inputs,
-                sources=sources,
-                output={"path": out, "n_bytes": temporary.stat().st_size, "xxh3_128": hash_file(str(temporary))},
+                out, command=command, config=run, inputs=inputs, sources=sources, output=output
             )
         journal.remove()
     return RunSummary(
@@ -299,11 +260,9 @@ def run_resumable(
         n_failed=len(failures),
         n_resumed=len(tasks) - len(todo),
         stats=dict(stats),
-        failed_to=failed_to,
+        failed_to=failed_to if failures else None,
         manifest=manifest,
         seconds=monotonic() - started,
-        renamed_images=renamed_images,
-        has_images=any(task.images for task in tasks),
         n_extracted=n_extracted,
     )
 
@@ -312,51 +271,44 @@ def run_resumable(
 class _Active:
     task: Task
     work: Work
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """Of the requests that it yielded last."""
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # of the requests that it yielded last
     n_pending: int = 0
     errors: set[str] = field(default_factory=set)
 
 
-class _Pending(NamedTuple):
-    active: _Active
-    part: str
-    request: Request
+_Pending = tuple[_Active, str, Request]  # a request with its name
 
 
 class Scheduler:
     """Keeps the sampler busy until every task is done or has failed; grades and saves completions as they come."""
 
-    def __init__(self, journal: Journal, sampler: Sampler, advance: Advance) -> None:
-        self._journal, self._sampler, self._advance = journal, sampler, advance
+    def __init__(self, journal: Journal, sampler: Sampler, checker: AnswerChecker | None, advance: Advance) -> None:
+        self._journal, self._sampler, self._checker, self._advance = journal, sampler, checker, advance
         self._queue: deque[_Pending] = deque()
-        self._pending: dict[int, _Pending] = {}
-        """Requests under way, by index."""
-        self._failures: Failures = {}
+        self._pending: dict[int, _Pending] = {}  # requests under way, by index
+        self._failures: dict[Key, list[str]] = {}
         self._totals, self._n_done, self._started = Counter[str](), 0, monotonic()
         self._kept = f"what is done is kept in {journal.path}"
 
-    def run(self, tasks: Iterable[T], work: Callable[[T], Work], check_timeout_s: float | None) -> Failures:
-        with (
-            nullcontext() if check_timeout_s is None else AnswerChecker(check_timeout_s) as checker,
-            closing(self._sampler.sample(self._requests(_Active(task, work(task)) for task in tasks))) as batches,
-        ):
+    def run(self, tasks: Iterable[T], work: Callable[[T], Work]) -> dict[Key, list[str]]:
+        """Why questions failed."""
+        actives = (_Active(task, work(task)) for task in tasks)
+        with closing(self._sampler.sample(self._requests(actives))) as batches:
             for batch in batches:
-                self._take(batch, checker)
+                self._take(batch)
         if self._pending:
             raise MprmError(f"{self._sampler.name} left {len(self._pending):,} requests unanswered; {self._kept}")
         return self._failures
 
     def _requests(self, upcoming: Iterator[_Active]) -> Iterator[Request | None]:
         """What to sample next; None while that depends on completions under way."""
-        index = 0
+        indices = count()
         while True:
             while not self._queue and (active := next(upcoming, None)) is not None:
                 self._continue(active)
             if self._queue:
-                self._pending[index] = self._queue.popleft()
-                yield self._pending[index].request
-                index += 1
+                pending = self._pending[next(indices)] = self._queue.popleft()
+                yield pending[2]
             elif self._pending:
                 yield None
             else:
@@ -382,7 +334,7 @@ class Scheduler:
             for part, request in requests.items():
                 outcome = self._journal.get(key, part)
                 if outcome is None:
-                    self._queue.append(_Pending(active, part, request))
+                    self._queue.append((active, part, request))
                     active.n_pending += 1
                 else:
                     active.outcomes[part] = outcome
@@ -393,32 +345,33 @@ class Scheduler:
         self._failures[active.task.key] = reasons
         all_reasons = {reason for some in self._failures.values() for reason in some}
         if not self._n_done and len(self._failures) == SAME_REASON and len(all_reasons) == 1:
-            raise MprmError(
-                f"the first {SAME_REASON} questions all failed, and none was done: {reasons[0]}; {self._kept}"
-            )
+            problem = f"the first {SAME_REASON} questions all failed, and none was done: {reasons[0]}"
+            raise MprmError(f"{problem}; {self._kept}")
         self._report(1)
 
-    def _take(self, batch: Sequence[Answered], checker: AnswerChecker | None) -> None:
+    def _take(self, batch: Sequence[Answered]) -> None:
         """Grade the completions, and save each request as soon as all of it is graded."""
         pairs: list[tuple[str, Question]] = []
         indices: list[int] = []
         outcomes: dict[int, Outcome] = {}
+
+        def add(index: int, name: str) -> None:
+            outcomes[index][name] += 1
+            if sum(outcomes[index][name] for name in COUNTS) == self._pending[index][2].n:
+                self._settle(index, outcomes[index])
+
         for index, completions in batch:
-            pending = self._pending.get(index)
-            n = 0 if pending is None else pending.request.n
-            if pending is None or len(completions) != n:
-                raise MprmError(
-                    f"{self._sampler.name} gave {len(completions)} answers to request {index}, of which {n} were"
-                    f" requested; {self._kept}"
-                )
-            errors = {c.error or "no reason given" for c in completions if c.finish_reason == "error"}
-            if errors:
-                pending.active.errors |= errors
+            n = self._pending[index][2].n if index in self._pending else 0
+            if not completions or len(completions) != n:
+                gave = f"{self._sampler.name} gave {len(completions)} answers to request {index}"
+                raise MprmError(f"{gave}, of which {n} were requested; {self._kept}")
+            active, _, request = self._pending[index]
+            if errors := {c.error or "no reason given" for c in completions if c.finish_reason == "error"}:
+                active.errors |= errors
                 self._settle(index, None)
                 continue
             outcome: Outcome = {"n_tokens": sum(completion.n_tokens or 0 for completion in completions)}
-            prefix, task = pending.request.prefix, pending.active.task
-            if not prefix:
+            if not request.prefix:
                 # what is no character in UTF-8, half of a surrogate pair, cannot be written
                 outcome["completions"] = [
                     {"text": c.text.encode("utf-8", "replace").decode(), "finish_reason": c.finish_reason}
@@ -430,23 +383,12 @@ class Scheduler:
             for completion in completions:
                 # of a truncated text only a box that it closes itself is sure to be its answer
                 if completion.finish_reason == "length" and last_box(completion.text) is None:
-                    outcomes[index]["n_truncated"] += 1
+                    add(index, "n_truncated")
                 else:
-                    pairs.append((prefix + completion.text, task.gold or task.question))
+                    pairs.append((request.prefix + completion.text, active.task.gold or active.task.question))
                     indices.append(index)
-            if outcomes[index]["n_truncated"] == n:
-                self._settle(index, outcomes[index])
-        n_ungraded = Counter(indices)
-
-        def count(number: int, graded: GradedAnswer) -> None:
-            index = indices[number]
-            outcomes[index][f"n_{graded.grade}"] += 1
-            n_ungraded[index] -= 1
-            if not n_ungraded[index]:
-                self._settle(index, outcomes[index])
-
-        if checker is not None:
-            checker.check_many(pairs, on_checked=count)
+        if self._checker is not None:
+            self._checker.check_many(pairs, on_checked=lambda i, graded: add(indices[i], f"n_{graded.grade}"))
 
     def _settle(self, index: int, outcome: Outcome | None) -> None:
         """Save what came of a request, None where it failed, and continue with its task."""

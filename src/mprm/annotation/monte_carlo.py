@@ -7,14 +7,15 @@ score is the share of them that reach the gold answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import xxhash
 
+from mprm.annotation.annotate import AnnotateConfig
 from mprm.annotation.journal import COUNTS, Key, QuestionFailedError, Task, Work
 from mprm.annotation.samplers.sampler import Request
 from mprm.answers.extract import stated_gold
@@ -23,12 +24,9 @@ from mprm.data.candidates import CANDIDATE_FORMATS, read_candidates
 from mprm.data.corpus import LocatedRollout, open_corpus
 from mprm.data.output import DroppedRecords
 from mprm.data.questions import given_questions, input_entries, read_gold
-from mprm.data.records import chunks_of, find_files, is_blank, lines_of
-from mprm.data.types import STEP_SEPARATOR, BadRecord, Question, split_steps
+from mprm.data.records import chunks_of, decode_record, find_files, is_blank, lines_of
+from mprm.data.types import STEP_SEPARATOR, BadRecord, Issues, Question, split_steps
 from mprm.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from mprm.annotation.annotate import AnnotateConfig
 
 STATS = (
     *("n_rollouts", "n_truncated_rollouts", "n_empty", "n_steps", "n_unsampled", "n_continuations", *COUNTS),
@@ -44,14 +42,10 @@ class StepCounts:
     text: str
     n_correct: int = 0
     n_incorrect: int = 0
-    n_truncated: int = 0
-    """Without an answer at the token limit; they count as not correct."""
-    n_failed: int = 0
-    """The answer checker failed; they count neither way."""
-    n_sampled: int = 0
-    """All continuations but those that failed in an earlier run, which are sampled again."""
-    stopped_at: tuple[int, int] | None = None
-    """(k, n) when the adaptive rule had enough, where that was before all were sampled."""
+    n_truncated: int = 0  # without an answer at the token limit; they count as not correct
+    n_failed: int = 0  # the answer checker failed; they count neither way
+    n_sampled: int = 0  # all continuations but those that failed in an earlier run, which are sampled again
+    stopped_at: tuple[int, int] | None = None  # (k, n) when the adaptive rule had enough, before all were sampled
 
     @property
     def n_total(self) -> int:
@@ -63,7 +57,6 @@ class StepCounts:
         return self.n_correct / self.n_total if self.n_total else 0.0
 
     def as_record(self) -> dict[str, Any]:
-        """The step as v1.1-Raw writes it."""
         counts = {"num_mc_correct": self.n_correct, "num_mc_total": self.n_total}
         more = {"num_mc_cut": self.n_truncated, "num_mc_failed": self.n_failed}
         return {"step": self.text, "score": self.score, **counts, **{name: n for name, n in more.items() if n}}
@@ -86,8 +79,7 @@ class AnnotationTask(Task):
     """A question under annotation."""
 
     config: AnnotateConfig
-    rollouts: dict[int, RolloutCounts] | None = None
-    """By number; None before the policy has sampled them."""
+    rollouts: dict[int, RolloutCounts] | None = None  # by number; None before the policy has sampled them
 
     def digest(self) -> bytes:
         return Task.digest(self) + xxhash.xxh3_128_digest(msgspec.json.encode(self.rollouts))
@@ -209,32 +201,25 @@ def annotation_tasks(
     if not config.rollouts_from:
         entries, inputs = given_questions(questions, config.format, config.image_root, renamed)
         return [AnnotationTask.of(question, config) for question in entries[shard]], inputs
-    are_candidates = _are_candidates(config.rollouts_from)
-    tasks = list(_candidate_tasks(config)) if are_candidates else _corpus_tasks(config, dropped)
+    tasks = list(_candidate_tasks(config) if _are_candidates(config) else _corpus_tasks(config, dropped))
     if not tasks:
         raise DataError(f"{', '.join(config.rollouts_from)}: no rollouts; expected at least one")
     return tasks[shard], input_entries(config.rollouts_from)
 
 
-def _are_candidates(paths: Any) -> bool:
+def _are_candidates(config: AnnotateConfig) -> bool:
     """Whether the first record of the files has several answers to a question."""
-    lines = (line for file in find_files(paths) for chunk in chunks_of(file) for line in lines_of(chunk))
-    first = next((line for line in lines if not is_blank(line)), b"")
-    try:
-        record = msgspec.json.decode(first, type=dict[str, Any])
-    except (ValueError, RecursionError, msgspec.MsgspecError):
-        return False
-    return any(fmt.matches(record) for fmt in CANDIDATE_FORMATS.values())
+    chunks = (chunk for file in find_files(config.rollouts_from) for chunk in chunks_of(file))
+    lines = (line for chunk in chunks for line in lines_of(chunk))
+    record = decode_record(next((line for line in lines if not is_blank(line)), b""), Issues())
+    return record is not None and any(fmt.matches(record) for fmt in CANDIDATE_FORMATS.values())
 
 
 def _candidate_tasks(config: AnnotateConfig) -> Iterator[AnnotationTask]:
     """The tasks of candidates as ``mprm sample`` writes them, which are split into steps."""
     for entry in read_candidates(config.rollouts_from):
         if not entry.question.answer:
-            raise DataError(
-                f'{entry.location}: the question has no gold answer; expected one in "answer",'
-                " to tell which continuations are right"
-            )
+            raise DataError(f'{entry.location}: the question has no gold answer; expected one in "answer"')
         task = AnnotationTask.of(entry.question, config)
         task.rollouts = {
             number: RolloutCounts.of(STEP_SEPARATOR.join(each.steps), each.finish_reason, config.max_steps)
@@ -243,7 +228,7 @@ def _candidate_tasks(config: AnnotateConfig) -> Iterator[AnnotationTask]:
         yield task
 
 
-def _corpus_tasks(config: AnnotateConfig, dropped: DroppedRecords) -> list[AnnotationTask]:
+def _corpus_tasks(config: AnnotateConfig, dropped: DroppedRecords) -> Iterable[AnnotationTask]:
     """The rollouts of a corpus, by question; their steps stay as they are, with the counts that they carry."""
     tasks: dict[Key, AnnotationTask] = {}
     corpus = open_corpus(config.rollouts_from, format=config.format, text_only=True)
@@ -261,16 +246,15 @@ def _corpus_tasks(config: AnnotateConfig, dropped: DroppedRecords) -> list[Annot
         first.rollouts = first.rollouts or {}
         number = extra.rollout or 0
         number = number if number not in first.rollouts else max(first.rollouts) + 1
-        rollout = first.rollouts[number] = RolloutCounts([], extra.finish_reason)
-        counts_of_steps = chain(extra.steps_with_score, repeat(_ExtraStep()))
-        for step, more in zip(located.rollout.steps, counts_of_steps, strict=False):
-            counts = StepCounts(step.text)
+        steps = [StepCounts(step.text) for step in located.rollout.steps]
+        first.rollouts[number] = RolloutCounts(steps, extra.finish_reason)
+        more_counts = chain(extra.steps_with_score, repeat(_ExtraStep()))
+        for step, counts, more in zip(located.rollout.steps, steps, more_counts, strict=False):
             if not config.fresh and step.n_total and step.n_correct is not None:
                 counts.n_correct, counts.n_sampled = step.n_correct, step.n_total
                 counts.n_truncated, counts.n_failed = more.num_mc_cut, more.num_mc_failed
                 counts.n_incorrect = step.n_total - step.n_correct - more.num_mc_cut
-            rollout.steps.append(counts)
-    return list(tasks.values())
+    return tasks.values()
 
 
 class _ExtraStep(msgspec.Struct):
@@ -290,14 +274,11 @@ class _Extra(msgspec.Struct):
 
 def _corpus_task(located: LocatedRollout, extra: _Extra, row: int, config: AnnotateConfig) -> AnnotationTask:
     """The question of a rollout, without the rollout."""
-    rollout = located.rollout
-    if rollout.answer is None or not rollout.answer.strip():
-        raise DataError(
-            f'{located.file}:{located.line}: the rollout has no gold answer; expected one as text in "answer",'
-            " to tell which continuations are right. Take it out, or annotate from questions"
-        )
+    rollout, answer = located.rollout, located.rollout.answer or ""
     try:
-        gold = letter_of(rollout.answer, extra.options) or read_gold(rollout.answer)
+        if not answer.strip():
+            raise BadRecord('the rollout has no gold answer; expected one in "answer". Take it out, or add an answer')
+        gold = letter_of(answer, extra.options) or read_gold(answer)
     except BadRecord as bad:
         raise DataError(f"{located.file}:{located.line}: {bad}") from bad
     question = Question(
@@ -307,7 +288,7 @@ def _corpus_task(located: LocatedRollout, extra: _Extra, row: int, config: Annot
         images=rollout.images,
         source=located.source,
         options=extra.options,
-        is_extracted=stated_gold(rollout.answer) is not None,
+        is_extracted=stated_gold(answer) is not None,
     )
     task = AnnotationTask.of(question, config, rollout.prompt)
     letter = question.answer.strip()

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mprm.annotation.annotate import AnnotateConfig, annotate, estimate_cost
-from mprm.annotation.sample import SampleConfig, sample
-from mprm.annotation.samplers.load import SamplerOptions
+from mprm.annotation.annotate import AnnotateConfig, SampleConfig, annotate, estimate_cost, sample
+from mprm.annotation.samplers.sampler import SamplerOptions
 from mprm.cli.arguments import as_json, command
 from mprm.config import Json, RayAddress, compute, inputs, output
 from mprm.errors import ConfigError, counted
 from mprm.progress import progress_bar
 
 if TYPE_CHECKING:
-    from mprm.annotation.annotate import CostEstimate
-    from mprm.annotation.run import RunSummary
+    from mprm.annotation.annotate import CostEstimate, RunSummary
     from mprm.annotation.samplers.sampler import Sampler
 
 

@@ -195,8 +195,7 @@ def scored_solutions(
                 part = [index for indices in questions[start : start + at_once] for index in indices]
                 key = ("questions", str(start))
                 if journal is not None and key in journal:
-                    saved = msgspec.json.decode(journal.line(key))["lines"]
-                    scored = msgspec.convert(saved, tuple[ScoredSolution, ...])
+                    scored = journal.get(key, type=_Saved).lines
                     advance(len({line.chain_xxh3 for line in scored if line.scores}))
                 else:
                     scored = score_solutions([solutions[index] for index in part], scorer, model, advance)
@@ -209,6 +208,10 @@ def scored_solutions(
         yield ScoredSolutions(model=model, solutions=in_order)
         if journal is not None:
             journal.remove()
+
+
+class _Saved(msgspec.Struct):
+    lines: tuple[ScoredSolution, ...]
 
 
 def write_scores(path: str, solutions: Sequence[ScoredSolution], **manifest: Any) -> None:

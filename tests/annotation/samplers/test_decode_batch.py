@@ -30,7 +30,7 @@ SETTINGS = [
 
 def sampled(logits: Any, settings: list[SamplingParams], numbers: range | None = None, positions: Any = None) -> Any:
     n_rows = len(settings)
-    params = BatchParams.of(settings, sequence_keys(7, numbers or range(n_rows)), vocab_size=logits.shape[1])
+    params = BatchParams(settings, sequence_keys(7, numbers or range(n_rows)), vocab_size=logits.shape[1])
     positions = torch.zeros(n_rows, dtype=torch.int64) if positions is None else positions
     return sample_tokens(logits.expand(n_rows, -1), params, positions)
 
@@ -110,7 +110,7 @@ def test_a_sequence_is_sampled_alike_among_sequences_of_every_other_kind() -> No
 
 def test_seed_number_and_position_each_make_another_sample() -> None:
     logits = torch.zeros(64, 1000)
-    params = BatchParams.of(
+    params = BatchParams(
         [PLAIN] * 64, [key for seed in range(8) for key in sequence_keys(seed, range(8))], vocab_size=1000
     )
     first, second = (sample_tokens(logits, params, torch.full((64,), position)) for position in (0, 1))

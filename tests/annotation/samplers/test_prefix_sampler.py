@@ -308,7 +308,7 @@ def test_no_memory_is_reported_with_the_remedy(policy: Any, monkeypatch: pytest.
         raise torch.OutOfMemoryError("no memory")
 
     monkeypatch.setattr(DecodeBatch, "step", fails)
-    with pytest.raises(MprmError, match="up to 9 answers at a time do not fit into memory; take fewer with"):
+    with pytest.raises(MprmError, match="up to 9 answers at once do not fit into memory; lower --rows-per-batch"):
         completions_of(PrefixSampler(policy, name="p", rows=9), [Request(prompt="q", n=2, sampling=SAMPLING)])
 
 
@@ -364,7 +364,9 @@ def test_other_plain_decoders_are_driven_as_well(kind: str, policy: Any) -> None
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**settings)
     model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
-    other: Any = SimpleNamespace(model=model, tokenizer=policy.tokenizer, encode_chat=policy.encode_chat)
+    other: Any = SimpleNamespace(
+        model=model, tokenizer=policy.tokenizer, chat_ids=policy.chat_ids, encode_chat=policy.encode_chat
+    )
     assert can_share_prefixes(other) is None
     requests = nested([])
     expected = completions_of(TransformersSampler(other, name="p"), requests)

@@ -11,8 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mprm.annotation.samplers.load import load_policy
-from mprm.annotation.samplers.sampler import Request, SamplingParams, answers
+from mprm.annotation.samplers.sampler import Request, SamplingParams, answers, load_policy
 from mprm.data import Chain, Solution
 from mprm.data.questions import prompt_of
 from mprm.errors import ConfigError

@@ -24,24 +24,17 @@ from mprm.data.images import open_image
 from mprm.models.attention import grouped_attention_in
 from mprm.models.chat import Backbone
 
-GAMMA = -7046029254386353131
-"""2⁶⁴ divided by the golden ratio, as a signed number: steps of it visit all numbers of 64 bits evenly."""
-FACTORS = ((30, -4658895280553007687), (27, -7723592293110705685))
-"""Shifts and factors of SplitMix64."""
-N_TIED = 16
-"""So many tokens more than ``top_k`` are sorted: as in transformers, those as likely as the last are kept."""
-WINDOW = 8
-"""Tokens between two looks at what was sampled: each look waits for the device."""
-BLOCK = 64
-"""Cache lengths are rounded up to a multiple of it: fewer different shapes, and well aligned ones."""
-PREFILL_SLOTS = 16_384
-"""Prefixes are prefilled together up to so many slots, prompts and padding counted."""
+GAMMA = -7046029254386353131  # 2⁶⁴ / golden ratio, signed: steps of it visit all numbers of 64 bits evenly
+N_TIED = 16  # so many tokens more than ``top_k`` are sorted: as in transformers, those as likely as the last are kept
+WINDOW = 8  # tokens between two looks at what was sampled: each look waits for the device
+BLOCK = 64  # cache lengths are rounded up to a multiple of it: fewer different shapes, and well aligned ones
+PREFILL_SLOTS = 16_384  # prefixes are prefilled together up to so many slots, prompts and padding counted
 
 
 def splitmix64(numbers: Tensor) -> Tensor:
     """SplitMix64 of 64-bit numbers: a bijection whose output looks random, whatever the input."""
-    for shift, factor in FACTORS:
-        numbers = (numbers ^ _shifted(numbers, shift)) * factor
+    numbers = (numbers ^ _shifted(numbers, 30)) * -4658895280553007687
+    numbers = (numbers ^ _shifted(numbers, 27)) * -7723592293110705685
     return numbers ^ _shifted(numbers, 31)
 
 
@@ -70,45 +63,30 @@ def exponential_noise(keys: Tensor, positions: Tensor, ids: Tensor) -> Tensor:
     return -torch.log1p(-uniform)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchParams:
     """Sampling parameters of R sequences: ``keys`` and ``is_greedy`` have shape (R,), the others (R, 1).
 
     Where decoding is greedy, ``temperature`` is 1. Where all tokens are allowed, ``top_k`` is the size of the
-    vocabulary and ``top_p`` 2, which no sum of probabilities reaches.
+    vocabulary and ``top_p`` 2, which no sum of probabilities reaches. No sequence needs more than ``n_sorted`` of its
+    most likely tokens; None where their order does not matter.
     """
 
-    keys: Tensor
-    temperature: Tensor
-    top_k: Tensor
-    top_p: Tensor
-    is_greedy: Tensor
-    n_sorted: int | None
-    """No sequence needs more of its most likely tokens; None where their order does not matter."""
-    any_sampled: bool
-    any_greedy: bool
+    def __init__(
+        self, params: Sequence[SamplingParams], keys: Sequence[int], *, vocab_size: int, device: Any = "cpu"
+    ) -> None:
+        def tensor(values: list[Any], dtype: torch.dtype) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=device)
 
-    @classmethod
-    def of(
-        cls, params: Sequence[SamplingParams], keys: Sequence[int], *, vocab_size: int, device: Any = "cpu"
-    ) -> BatchParams:
         sampled = [each for each in params if each.temperature > 0]
         largest = max((each.top_k or vocab_size for each in sampled), default=1)
         is_sorted = any(each.top_k or each.top_p < 1 for each in sampled)
-
-        def column(values: list[float], dtype: torch.dtype) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=device)[:, None]
-
-        return cls(
-            keys=torch.tensor(keys, dtype=torch.int64, device=device),
-            temperature=column([each.temperature or 1.0 for each in params], torch.float32),
-            top_k=column([min(each.top_k or vocab_size, vocab_size) for each in params], torch.int64),
-            top_p=column([each.top_p if each.top_p < 1 else 2.0 for each in params], torch.float32),
-            is_greedy=torch.tensor([each.temperature == 0 for each in params], device=device),
-            n_sorted=min(largest + N_TIED, vocab_size) if is_sorted else None,
-            any_sampled=bool(sampled),
-            any_greedy=len(sampled) < len(params),
-        )
+        self.n_sorted = min(largest + N_TIED, vocab_size) if is_sorted else None
+        self.any_sampled, self.any_greedy = bool(sampled), len(sampled) < len(params)
+        self.keys = tensor([*keys], torch.int64)
+        self.temperature = tensor([[each.temperature or 1.0] for each in params], torch.float32)
+        self.top_k = tensor([[min(each.top_k or vocab_size, vocab_size)] for each in params], torch.int64)
+        self.top_p = tensor([[each.top_p if each.top_p < 1 else 2.0] for each in params], torch.float32)
+        self.is_greedy = tensor([each.temperature == 0 for each in params], torch.bool)
 
 
 def sample_tokens(logits: Tensor, params: BatchParams, positions: Tensor) -> Tensor:
@@ -160,8 +138,7 @@ class KVCache:
 
     @property
     def size(self) -> tuple[int, int]:
-        n_rows, n_slots = self.layers[0].shape[1:3]
-        return n_rows, n_slots
+        return self.layers[0].shape[1], self.layers[0].shape[2]
 
     def write_at(self, slots: Tensor, n_attended: int) -> Tensor:
         """Set the slots of the next tokens of the first R rows, shape (R, T); returns their attention mask.
@@ -215,8 +192,7 @@ class _CacheLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write the new tokens, shape (R, heads, T, width); returns all that are attended to."""
         cache, layer = self._cache, self._cache.layers[self._number]
-        for states, new in zip(layer, (key_states, value_states), strict=True):
-            flat = states.view(-1, *states.shape[2:])
+        for flat, new in zip(layer.view(2, -1, *layer.shape[3:]), (key_states, value_states), strict=True):
             flat.index_copy_(0, cache.flat_slots, new.transpose(1, 2).flatten(0, 1))
         keys, values = layer[:, : cache.n_used, : cache.n_attended].transpose(2, 3)
         return keys, values
@@ -239,21 +215,17 @@ class Prompt:
 
     ids: list[int]
     kv: Tensor
-    offset: int
-    """Position id minus slot of every later token; not 0 where an image takes fewer positions than tokens."""
-    images: tuple[Any, ...]
-    """Held, so that no other image gets the id of one of these."""
+    offset: int  # position id minus slot of every later token; not 0 where an image takes fewer positions than tokens
+    images: tuple[Any, ...]  # held, so that no other image gets the id of one of these
 
 
 class PrefixCache:
     """Keys and values of the prompts used last, up to a number of tokens; the newest stays, however long it is."""
 
     def __init__(self, policy: Backbone, *, max_tokens: int) -> None:
-        self._policy = policy
-        self._max_tokens = max_tokens
+        self._policy, self._max_tokens = policy, max_tokens
         self._prompts: OrderedDict[tuple[Any, ...], Prompt] = OrderedDict()
-        self._n_tokens = 0
-        self._n_before_answer = policy.encode_chat("")["input_ids"].shape[1]
+        self._n_tokens, self._n_before_answer = 0, len(policy.chat_ids(""))
 
     def prompt(self, request: Request) -> Prompt:
         """The prompt of a request; an image that cannot be used raises `DataError`."""
@@ -272,10 +244,7 @@ class PrefixCache:
 
     def prefix_ids(self, prefix: str) -> list[int]:
         """The tokens of a prefix: what it adds to an empty prompt."""
-        if not prefix:
-            return []
-        ids: list[int] = self._policy.encode_chat("", prefix=prefix)["input_ids"][0, self._n_before_answer :].tolist()
-        return ids
+        return self._policy.chat_ids("", prefix=prefix)[self._n_before_answer :]
 
 
 def prefill(model: Any, inputs: dict[str, Any], images: tuple[Any, ...] = ()) -> Prompt:
@@ -323,15 +292,6 @@ class RunningSequence:
     key: int
     sampled: list[int] = field(default_factory=list)
 
-    @property
-    def next_id(self) -> int:
-        """The last token that is known, and the first without keys and values, which go to ``slot``."""
-        return (self.sampled or self.group.prefix_ids or self.group.prompt.ids)[-1]
-
-    @property
-    def slot(self) -> int:
-        return self.group.n_tokens - 1 + len(self.sampled)
-
 
 class DecodeBatch:
     """Sequences in the first rows of a KV cache; new ones join at the end, the last fill gaps of those that end."""
@@ -341,14 +301,12 @@ class DecodeBatch:
         self._vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self._cache = KVCache(like, 0, 0)
         # tokens of each row, for the penalty alone
-        n_columns = self._vocab_size if penalty != 1 else 0
-        self._seen = torch.zeros(0, n_columns, dtype=torch.bool, device=like.device)
+        self._seen = torch.zeros(0, self._vocab_size if penalty != 1 else 0, dtype=torch.bool, device=like.device)
         self.sequences: list[RunningSequence] = []
 
     def add(self, groups: Sequence[SequenceGroup], *, n_slots: int, max_tokens: int) -> None:
         """Add sequences, with ``n_slots`` for each; ``max_tokens`` bounds what is kept beyond that."""
-        n_new = sum(len(group.numbers) for group in groups)
-        self._reserve(len(self.sequences) + n_new, n_slots, max_tokens)
+        self._reserve(len(self.sequences) + sum(len(group.numbers) for group in groups), n_slots, max_tokens)
         for together in _prefill_batches(groups):
             self._prefill(together)
             for group in together:
@@ -379,8 +337,7 @@ class DecodeBatch:
             stage.put([row for row, group in enumerate(groups) if group.prompt is prompt], prompt.kv)
         # the last token of a prefix is left to the first step of its sequences, which needs its logits
         prefixes = [group.prefix_ids[:-1] for group in groups]
-        longest = max(map(len, prefixes))
-        if longest:
+        if longest := max(map(len, prefixes)):
             ids = torch.tensor([prefix + [0] * (longest - len(prefix)) for prefix in prefixes], device=device)
             starts = torch.tensor([len(group.prompt.ids) for group in groups], device=device)
             offsets = torch.tensor([group.prompt.offset for group in groups], device=device)
@@ -393,27 +350,24 @@ class DecodeBatch:
 
     def _forward(self, cache: KVCache, ids: Tensor, slots: Tensor, offsets: Tensor, n_attended: int) -> Tensor:
         """Logits after the last of these tokens, shape (R, V), float32."""
-        outputs = self._model(
-            input_ids=ids,
-            attention_mask=cache.write_at(slots, n_attended),
-            position_ids=slots + offsets[:, None],
-            past_key_values=cache.past_key_values,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        logits: Tensor = outputs.logits[:, -1].float()
-        return logits
+        mask, positions = cache.write_at(slots, n_attended), slots + offsets[:, None]
+        options = {"past_key_values": cache.past_key_values, "use_cache": True, "logits_to_keep": 1}
+        logits: Tensor = self._model(input_ids=ids, attention_mask=mask, position_ids=positions, **options).logits
+        return logits[:, -1].float()
 
     def step(self, n_steps: int) -> None:
         sequences, device = self.sequences, self._like.device
-        keys = [sequence.key for sequence in sequences]
-        settings = [sequence.group.request.sampling for sequence in sequences]
-        params = BatchParams.of(settings, keys, vocab_size=self._vocab_size, device=device)
-        table = [[s.next_id, s.slot, s.group.prompt.offset, len(s.sampled)] for s in sequences]
+        settings, keys = zip(*((s.group.request.sampling, s.key) for s in sequences), strict=True)
+        params = BatchParams(settings, keys, vocab_size=self._vocab_size, device=device)
+        table = []
+        for sequence in sequences:
+            group, n_sampled = sequence.group, len(sequence.sampled)
+            # the last token that is known is the first without keys and values, which go to the slot
+            last_id = (sequence.sampled or group.prefix_ids or group.prompt.ids)[-1]
+            table.append([last_id, group.n_tokens - 1 + n_sampled, group.prompt.offset, n_sampled])
         ids, slots, offsets, positions = torch.tensor(table, device=device).T
-        last_slot = max(sequence.slot for sequence in sequences)
-        seen = self._seen[: len(sequences)]
-        steps = []
+        last_slot = max(slot for _, slot, _, _ in table)
+        seen, steps = self._seen[: len(sequences)], []
         with grouped_attention_in(self._model):
             for number in range(n_steps):
                 n_attended = _rounded(last_slot + number + 1)

@@ -16,11 +16,9 @@ from mprm.errors import ConfigError, DataError, MprmError
 from mprm.models.chat import Backbone
 from mprm.models.prefix_tree import why_not_shared
 
-MEMORY_SHARE = 0.6
-"""Of the free memory of a GPU; the rest is for logits, activations and prompts."""
+MEMORY_SHARE = 0.6  # of the free memory of a GPU; the rest is for logits, activations and prompts
 BYTES_ELSEWHERE = 2 << 30
-PROMPT_SHARE = 8
-"""Prompts that are kept take this part of the tokens, on top of them."""
+PROMPT_SHARE = 8  # prompts that are kept take this part of the tokens, on top of them
 BATCHES_AHEAD = 2
 
 KNOWN = (
@@ -32,19 +30,18 @@ KNOWN = (
     *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
     *("early_stopping", "length_penalty", "diversity_penalty", "_from_model_config"),
 )
-NEUTRAL: dict[str, Any] = {
-    **{"num_beams": 1, "num_beam_groups": 1, "min_length": 0, "min_new_tokens": 0, "typical_p": 1.0},
-    **{"epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0},
-    **{"encoder_no_repeat_ngram_size": 0, "guidance_scale": 1.0},
-}
+NEUTRAL = (
+    dict.fromkeys(("num_beams", "num_beam_groups", "typical_p", "encoder_repetition_penalty", "guidance_scale"), 1)
+    | dict.fromkeys(("min_length", "min_new_tokens", "epsilon_cutoff", "eta_cutoff", "no_repeat_ngram_size"), 0)
+    | {"encoder_no_repeat_ngram_size": 0}
+)
 """Values at which a setting that is not followed here does nothing."""
 
 
 def eos_ids_of(policy: Backbone) -> list[int]:
     """The tokens that end an answer: the generation config's, or the tokenizer's."""
-    ids = policy.model.generation_config.eos_token_id
-    if ids is None:
-        ids = policy.tokenizer.eos_token_id
+    given = policy.model.generation_config.eos_token_id
+    ids = policy.tokenizer.eos_token_id if given is None else given
     if ids is None:
         raise ConfigError("the policy has no end-of-text token; set eos_token_id in its generation_config.json")
     return list(ids) if isinstance(ids, list | tuple) else [int(ids)]
@@ -58,21 +55,18 @@ def completion_of(ids: list[int], tokenizer: Any, eos_ids: list[int]) -> Complet
 
 
 class TransformersSampler:
-    """Answers requests one after the other, all ``n`` answers of a request in one batch, seeded by the request.
+    """Answers requests one after the other, ``rows_per_batch`` answers of a request at a time, seeded by the request.
 
     So its answers are the same, bit for bit, whatever is requested before and after; on the same kind of device, with
     the same ``n``, ``rows_per_batch`` and versions of torch and transformers. What the policy's own generation config
-    sets beyond `SamplingParams`, such as a repetition penalty, holds.
-
-    Manifests call the policy ``name``; ``weights`` tells its weights from others under the same name. More answers to
-    a request than ``rows_per_batch`` are sampled batch by batch.
+    sets beyond `SamplingParams`, such as a repetition penalty, holds. Manifests call the policy ``name``; ``weights``
+    tells its weights from others under the same name.
     """
 
     def __init__(self, policy: Backbone, *, name: str, weights: str | None = None, rows_per_batch: int = 16) -> None:
         if rows_per_batch < 1:
             raise ConfigError(f"rows_per_batch must be at least 1, got {rows_per_batch}")
-        self._policy, self._eos_ids = policy, eos_ids_of(policy)
-        self._rows_per_batch = rows_per_batch
+        self._policy, self._eos_ids, self._rows_per_batch = policy, eos_ids_of(policy), rows_per_batch
         self.name = name
         self.settings = {"rows_per_batch": rows_per_batch, "weights": weights, "dtype": str(policy.model.dtype)}
 
@@ -94,27 +88,18 @@ class TransformersSampler:
         return completions
 
     def _batch(self, inputs: dict[str, Any], request: Request, *, n_rows: int, seed: int) -> list[Completion]:
-        model, params = self._policy.model, request.sampling
-        settings: dict[str, Any] = dict.fromkeys(("temperature", "top_p", "top_k"))
-        if params.temperature > 0:
-            settings = {name: getattr(params, name) for name in settings}
+        model, params, is_sampled = self._policy.model, request.sampling, request.sampling.temperature > 0
+        options = {name: getattr(params, name) if is_sampled else None for name in ("temperature", "top_p", "top_k")}
+        options |= {"do_sample": is_sampled, "num_return_sequences": n_rows, "max_new_tokens": params.max_new_tokens}
+        # padding comes after a sequence's end, where nothing is read
+        options |= {"eos_token_id": self._eos_ids, "pad_token_id": self._eos_ids[0]}
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.inference_mode():
             torch.manual_seed(seed)
             try:
-                tokens = model.generate(
-                    **inputs,
-                    **settings,
-                    do_sample=params.temperature > 0,
-                    num_return_sequences=n_rows,
-                    max_new_tokens=params.max_new_tokens,
-                    eos_token_id=self._eos_ids,
-                    pad_token_id=self._eos_ids[0],  # only after a sequence's end, where nothing is read
-                )
+                tokens = model.generate(**inputs, **options)
             except torch.OutOfMemoryError as error:
-                raise MprmError(
-                    f"{n_rows} answers at a time do not fit into memory; take fewer with --rows-per-batch"
-                ) from error
+                raise MprmError(f"{n_rows} answers at once do not fit into memory; lower --rows-per-batch") from error
         n_prompt = inputs["input_ids"].shape[1]
         return [completion_of(row[n_prompt:], self._policy.tokenizer, self._eos_ids) for row in tokens.tolist()]
 
@@ -124,13 +109,11 @@ def can_share_prefixes(policy: Backbone) -> str | None:
 
     Whatever it does not know is a reason: `TransformersSampler` leaves everything to transformers.
     """
-    if reason := why_not_shared(policy.model):
-        return reason
     for name, value in policy.model.generation_config.to_dict().items():
         # `is False` beside None: flags that are off; 0 may mean something
         if name not in KNOWN and value is not None and value is not False and value != NEUTRAL.get(name):
             return f"its generation config sets {name} to {value!r}"
-    return None
+    return why_not_shared(policy.model)
 
 
 class PrefixSampler:
@@ -141,10 +124,9 @@ class PrefixSampler:
     sample. The same requests in the same order, with the same ``rows`` and ``tokens``, give the same texts, on the
     same kind of device with the same versions.
 
-    `can_share_prefixes` tells which policies can be used; ``name`` and ``weights`` are as in `TransformersSampler`. A
-    batch has at most ``rows`` sequences, by default 1,024 on a GPU and 64 elsewhere. ``tokens`` is the size of the KV
-    cache, each sequence at its greatest length; by default what fits into 60 % of a GPU's free memory, or into 2 GiB
-    elsewhere. One sequence is always let in.
+    ``name`` and ``weights`` are as in `TransformersSampler`. A batch has at most ``rows`` sequences, by default 1,024
+    on a GPU and 64 elsewhere. ``tokens`` is the size of the KV cache, each sequence at its greatest length; by
+    default what fits into 60 % of a GPU's free memory, or into 2 GiB elsewhere. One sequence is always let in.
     """
 
     def __init__(
@@ -161,20 +143,16 @@ class PrefixSampler:
                 raise ConfigError(f"{option} must be at least 1, got {value}")
         if (reason := can_share_prefixes(policy)) is not None:
             raise ConfigError(f"{name} cannot be sampled with shared prefixes: {reason}; use TransformersSampler")
-        self._policy, self._eos_ids = policy, eos_ids_of(policy)
-        self.name = name
-        self.settings = {"prefixes": "shared", "weights": weights, "dtype": str(policy.model.dtype)}
-        self._rows = rows or (1024 if policy.model.device.type == "cuda" else 64)
-        self._tokens = tokens
+        self.policy, self.eos_ids, self.tokens = policy, eos_ids_of(policy), tokens
+        self.rows = rows or (1024 if policy.model.device.type == "cuda" else 64)
+        self.name, self.settings = name, {"prefixes": "shared", "weights": weights, "dtype": str(policy.model.dtype)}
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
-        todo = numbered(requests)
-        scheduler = _Scheduler(self._policy, self._eos_ids, rows=self._rows, tokens=self._tokens)
+        todo, scheduler = numbered(requests), _Scheduler(self)
         while True:
-            while scheduler.n_waiting < BATCHES_AHEAD * self._rows and (following := next(todo, None)) is not None:
+            while scheduler.n_waiting < BATCHES_AHEAD * self.rows and (following := next(todo, None)) is not None:
                 scheduler.add(*following)
-            answered = scheduler.run()
-            if not answered:
+            if not (answered := scheduler.run()):
                 return
             yield answered
 
@@ -183,17 +161,17 @@ class _Scheduler:
     """Lets waiting sequences into the decode batch, and collects those that end."""
 
     @torch.inference_mode()
-    def __init__(self, policy: Backbone, eos_ids: list[int], *, rows: int, tokens: int | None) -> None:
-        model = policy.model
-        kv = prefill(model, policy.encode_chat("")).kv
-        self._rows, self._tokens = rows, tokens or _tokens_that_fit(kv)
-        self._tokenizer, self._eos_ids = policy.tokenizer, eos_ids
+    def __init__(self, sampler: PrefixSampler) -> None:
+        policy = sampler.policy
+        kv = prefill(policy.model, policy.encode_chat("")).kv
+        self._rows, self._tokens = sampler.rows, sampler.tokens or _tokens_that_fit(kv)
+        self._tokenizer, self._eos_ids = policy.tokenizer, sampler.eos_ids
         self._prefixes = PrefixCache(policy, max_tokens=self._tokens // PROMPT_SHARE)
-        penalty = model.generation_config.repetition_penalty
-        self._batch = DecodeBatch(model, kv, penalty=1.0 if penalty is None else penalty)
+        penalty = policy.model.generation_config.repetition_penalty
+        self._batch = DecodeBatch(policy.model, kv, penalty=1.0 if penalty is None else penalty)
         # id of a request, the request, and its continuations that are not in the batch yet
         self._queue: deque[tuple[int, Request, range]] = deque()
-        self._open: dict[int, list[Completion | None]] = {}
+        self._completions: dict[int, dict[int, Completion]] = {}  # by number, of requests by id
         self._answered: list[Answered] = []
 
     @property
@@ -201,7 +179,6 @@ class _Scheduler:
         return sum(len(numbers) for _, _, numbers in self._queue)
 
     def add(self, request_id: int, request: Request) -> None:
-        self._open[request_id] = [None] * request.n
         self._queue.append((request_id, request, range(request.n)))
 
     @torch.inference_mode()
@@ -210,11 +187,11 @@ class _Scheduler:
         try:
             while not self._answered and (self._queue or self._batch.sequences):
                 self._admit()
-                self._decode()
+                if self._batch.sequences:
+                    self._decode()
         except torch.OutOfMemoryError as error:
-            raise MprmError(
-                f"up to {self._rows} answers at a time do not fit into memory; take fewer with --rows-per-batch"
-            ) from error
+            text = f"up to {self._rows} answers at once do not fit into memory; lower --rows-per-batch"
+            raise MprmError(text) from error
         answered, self._answered = self._answered, []
         return answered
 
@@ -234,7 +211,7 @@ class _Scheduler:
             except DataError as error:  # an image that cannot be read, or that the policy cannot see
                 self._queue.popleft()
                 for number in numbers:
-                    self._end(request_id, number, failed(error))
+                    self._end(request_id, request, number, failed(error))
                 continue
             group = SequenceGroup(request_id, request, numbers, prompt, self._prefixes.prefix_ids(request.prefix))
             needed = max(n_slots, group.max_slots)
@@ -252,8 +229,6 @@ class _Scheduler:
 
     def _decode(self) -> None:
         sequences = self._batch.sequences
-        if not sequences:
-            return
         limits = [sequence.group.request.sampling.max_new_tokens for sequence in sequences]
         n_left = (limit - len(sequence.sampled) for limit, sequence in zip(limits, sequences, strict=True))
         self._batch.step(min(WINDOW, max(n_left)))
@@ -262,17 +237,16 @@ class _Scheduler:
             if len(sequence.sampled) >= limit or any(id_ in self._eos_ids for id_ in sequence.sampled[-WINDOW:]):
                 ended.add(row)
                 completion = completion_of(sequence.sampled[:limit], self._tokenizer, self._eos_ids)
-                self._end(sequence.group.request_id, sequence.number, completion)
-        if ended:
-            self._batch.remove(ended)
+                self._end(sequence.group.request_id, sequence.group.request, sequence.number, completion)
+        self._batch.remove(ended)
 
-    def _end(self, request_id: int, number: int, completion: Completion) -> None:
+    def _end(self, request_id: int, request: Request, number: int, completion: Completion) -> None:
         """Keep a completion; the request is answered with its last one."""
-        self._open[request_id][number] = completion
-        completions = [each for each in self._open[request_id] if each is not None]
-        if len(completions) == len(self._open[request_id]):
-            del self._open[request_id]
-            self._answered.append((request_id, completions))
+        completions = self._completions.setdefault(request_id, {})
+        completions[number] = completion
+        if len(completions) == request.n:
+            self._answered.append((request_id, [completions[i] for i in range(request.n)]))
+            del self._completions[request_id]
 
 
 def _tokens_that_fit(kv: torch.Tensor) -> int:

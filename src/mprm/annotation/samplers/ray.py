@@ -9,18 +9,15 @@ from mprm.annotation.samplers.sampler import Answered, Request, Sampler, answers
 from mprm.data.engine import joined
 from mprm.errors import ConfigError, MprmError
 
-REQUESTS_PER_CALL = 32
-"""Enough to fill a batch; a call that is lost with its node is done again."""
-CALLS_AHEAD = 2
-"""Calls of each worker: one that it works on, and the next."""
+REQUESTS_PER_CALL = 32  # enough to fill a batch; a call that is lost with its node is done again
+CALLS_AHEAD = 2  # calls of each worker: one that it works on, and the next
 RETRIES = 8
 
 
 class RaySampler:
     """Shares requests out among workers, in each of which ``make`` makes a sampler.
 
-    By default there are as many workers as the cluster has GPUs, or one where it has none; the cluster that is joined
-    is a local one.
+    By default the cluster is a local one, with as many workers as it has GPUs, or one where it has none.
     """
 
     def __init__(

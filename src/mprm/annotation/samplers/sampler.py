@@ -1,49 +1,47 @@
-"""What a policy is asked for, and what it returns: sampling parameters, requests, completions, samplers."""
+"""What a policy is asked for, what it returns, and the sampler that the options of a command name."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import count
+from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
-from mprm.config import Config, Option
+from mprm.config import Config, Device, Dtype, Option
 from mprm.errors import ConfigError
 
-FinishReason = Literal["stop", "length", "error"]
-"""The policy ended its answer; the token limit truncated it; there is no answer."""
+DEFAULT_KEY = "OPENAI_API_KEY"
+FinishReason = Literal["stop", "length", "error"]  # the policy ended its answer; the token limit did; there is none
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams(Config):
     """How tokens are sampled. The defaults are the paper's for best-of-N."""
 
-    temperature: Annotated[float, Option("0 = greedy decoding.", "NUMBER", group="policy", at_least=0)] = 0.7
+    temperature: Annotated[float, Option("0 = greedy decoding.", "NUMBER", "policy", at_least=0)] = 0.7
     top_p: Annotated[
-        float,
-        Option(
-            "Probability mass of the tokens to sample from; 1 = all.", "NUMBER", group="policy", above=0, at_most=1
-        ),
+        float, Option("Probability mass to sample from; 1 = all.", "NUMBER", "policy", above=0, at_most=1)
     ] = 0.9
-    top_k: Annotated[int, Option("Number of tokens to sample from; 0 = all.", "N", group="policy", at_least=0)] = 30
-    max_new_tokens: Annotated[int, Option("Token limit of an answer.", "N", group="policy", at_least=1)] = 2048
+    top_k: Annotated[int, Option("Number of tokens to sample from; 0 = all.", "N", "policy", at_least=0)] = 30
+    max_new_tokens: Annotated[int, Option("Token limit of an answer.", "N", "policy", at_least=1)] = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(Config):
     """How an OpenAI-compatible server is spoken to."""
 
-    concurrency: Annotated[int, Option("Requests in flight.", "N", group="server", at_least=1)] = 64
-    timeout_s: Annotated[float, Option("Time limit of a whole reply.", "SECONDS", group="server", above=0)] = 600.0
-    retries: Annotated[int, Option("Retries of a request, with back-off.", "N", group="server", at_least=0)] = 10
-    patience_s: Annotated[
-        float, Option("Time limit of an outage of the server.", "SECONDS", group="server", at_least=0)
-    ] = 900.0
+    concurrency: Annotated[int, Option("Requests in flight.", "N", "server", at_least=1)] = 64
+    timeout_s: Annotated[float, Option("Time limit of a whole reply.", "SECONDS", "server", above=0)] = 600.0
+    retries: Annotated[int, Option("Retries of a request, with back-off.", "N", "server", at_least=0)] = 10
+    patience_s: Annotated[float, Option("Time limit of an outage.", "SECONDS", "server", at_least=0)] = 900.0
     chat_template: Annotated[
-        str | None,
-        Option("Checkpoint or template file of the policy; transformers serve needs it.", "PATH", group="server"),
+        str | None, Option("Checkpoint or template file of the policy, for transformers serve.", "PATH", "server")
     ] = None
 
 
@@ -52,13 +50,10 @@ class Request:
     """A prompt, and how many answers to it are wanted."""
 
     prompt: str
-    images: tuple[Any, ...] = ()
-    """Paths that can be opened as they stand, or PIL images."""
-    prefix: str = ""
-    """First part of the answer, which the policy continues; completions do not repeat it."""
+    images: tuple[Any, ...] = ()  # paths that can be opened as they stand, or PIL images
+    prefix: str = ""  # first part of the answer, which the policy continues; completions do not repeat it
     n: int = 1
-    seed: int = 0
-    """The answers depend on it and on the request, not on the other requests."""
+    seed: int = 0  # the answers depend on it and on the request, not on the other requests
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
     def __post_init__(self) -> None:
@@ -84,20 +79,14 @@ def failed(error: object) -> Completion:
     return Completion(text="", finish_reason="error", error=str(error))
 
 
-Answered = tuple[int, list[Completion]]
-"""Index of a request, and as many completions as it asked for."""
+Answered = tuple[int, list[Completion]]  # index of a request, and as many completions as it asked for
 
 
 class Sampler(Protocol):
     """Answers requests: in this process, on a server, on a Ray cluster."""
 
-    @property
-    def name(self) -> str:
-        """The policy, for manifests."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the answers depend on besides policy and requests: a run with others is not continued."""
+    name: str  # of the policy, for manifests
+    settings: dict[str, Any]  # what answers depend on besides policy and requests: a run with others is not continued
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
         """Batches of answered requests, in the order in which they are done.
@@ -111,10 +100,9 @@ class Sampler(Protocol):
 
 def numbered(requests: Iterable[Request | None]) -> Iterator[tuple[int, Request] | None]:
     """Requests with their indices, and None where there is none for now."""
-    index = 0
+    indices = count()
     for request in requests:
-        yield None if request is None else (index, request)
-        index += request is not None
+        yield None if request is None else (next(indices), request)
 
 
 def answers(sampler: Sampler, requests: Iterable[Request]) -> Iterator[Answered]:
@@ -125,12 +113,81 @@ def answers(sampler: Sampler, requests: Iterable[Request]) -> Iterator[Answered]
 
 
 def derived_seed(seed: int, *names: object) -> int:
-    """A seed of 31 bits, which every server takes, that belongs to ``seed`` and these names.
-
-    Examples
-    --------
-    >>> derived_seed(0, "ai2d", "17") == derived_seed(0, "ai2d", "17") != derived_seed(0, "ai2d", "18")
-    True
-    """
+    """A seed of 31 bits, which every server takes, that belongs to ``seed`` and these names."""
     text = json.dumps([seed, *map(str, names)])  # names that hold a separator must not run together
     return int.from_bytes(blake2b(text.encode(), digest_size=4).digest(), "little") >> 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions(Config):
+    """Where the policy is."""
+
+    policy: Annotated[str | None, Option("Checkpoint to sample from in this process.", "DIR", "policy")] = None
+    rows_per_batch: Annotated[
+        int | None, Option("Sequences in a batch; default: 1,024 on a GPU, 64 elsewhere.", "N", "policy", at_least=1)
+    ] = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    server: Annotated[
+        str | None, Option("OpenAI-compatible server, such as http://localhost:8000/v1.", "URL", "server")
+    ] = None
+    served_model: Annotated[str | None, Option("Name of the policy on the server.", "NAME", "server")] = None
+    api_key_env: Annotated[str, Option("Environment variable of the API key.", "NAME", "server")] = DEFAULT_KEY
+    extra_body: Annotated[str | None, Option("More fields of a request, as a JSON object.", "JSON", "server")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerOptions(SamplingParams, ServerOptions, PolicyOptions):
+    """Where the policy is, and how it answers; the base of the configs of `mprm.annotate` and `mprm.sample`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.policy is not None and self.server is not None:
+            raise ConfigError("name either --policy DIR or --server URL with --served-model NAME, not both")
+        if (self.server is None) != (self.served_model is None):
+            raise ConfigError("--server URL and --served-model NAME go together")
+
+    def check_sampler(self, out: str | None = None) -> None:
+        """Stop where no policy is named, or where the output would lie among the policy's own files."""
+        if self.policy is None and self.server is None:
+            raise ConfigError("name either --policy DIR or --server URL with --served-model NAME")
+        if out and self.policy and Path(out).expanduser().resolve().parent == Path(self.policy).resolve():
+            raise ConfigError(f"{out} lies in the policy's folder; choose another place for the output")
+
+    def sampler(self) -> Sampler:
+        self.check_sampler()
+        if self.policy is not None:
+            return load_policy(self.policy, device=self.device, dtype=self.dtype, rows=self.rows_per_batch)
+        import msgspec  # not for the command line's help
+
+        from mprm.annotation.samplers.server import HTTPSampler
+
+        key = os.environ.get(self.api_key_env)
+        if key is None and self.api_key_env != DEFAULT_KEY:
+            raise ConfigError(f"--api-key-env {self.api_key_env}: the environment has no such variable")
+        try:
+            extra = msgspec.json.decode(self.extra_body or "{}", type=dict[str, Any])
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise ConfigError(f"--extra-body takes a JSON object, such as '{{\"min_p\": 0.1}}'; {error}") from error
+        options = self.narrowed(ServerOptions).as_dict()
+        return HTTPSampler(str(self.server), str(self.served_model), api_key=key, extra_body=extra, **options)
+
+
+def load_policy(path: str | Path, *, device: str = "auto", dtype: str = "auto", rows: int | None = None) -> Sampler:
+    """A sampler of the checkpoint in a folder, for `mprm.annotate` and `mprm.sample`.
+
+    It samples many requests at a time, with prefix caching; one at a time, with a word on why, where the model is of
+    a kind that is not known to allow it. ``rows``: most sequences in a batch, 1,024 on a GPU, 64 elsewhere.
+    """
+    from mprm.models.checkpoint import fingerprint_of, load_backbone
+
+    backbone = load_backbone(path, dtype=dtype, device=device)
+    # these import torch, which load_backbone has checked for
+    from mprm.annotation.samplers.local import PrefixSampler, TransformersSampler, can_share_prefixes
+
+    name, weights = str(path), fingerprint_of(path)
+    reason = can_share_prefixes(backbone)
+    if reason is None:
+        return PrefixSampler(backbone, name=name, weights=weights, rows=rows)
+    print(f"{path} answers one request at a time, and slower: {reason}", file=sys.stderr)
+    return TransformersSampler(backbone, name=name, weights=weights, rows_per_batch=rows or 16)

@@ -1,11 +1,9 @@
 """Policies behind a server that speaks the OpenAI protocol: vLLM, SGLang, transformers serve and others.
 
-The openai client does retries, time-outs and connections. Here stands what it does not do: continue a prefix in
-place, wait for a server that stopped answering, make up for a server without ``n``, turn failures into completions.
-
-An answer is continued in place by a field of the request, or by a chat template. A server that opened a new turn
-instead would give wrong labels in silence: probes, answers of one token, show by their number of prompt tokens what
-the server does.
+The openai client does retries, time-outs and connections; this adds what it does not: continue a prefix in place,
+wait for a server that stopped answering, make up for one without ``n``, turn failures into completions. A server that
+opened a new turn instead of continuing an answer would give wrong labels in silence: probes, answers of one token,
+show by their number of prompt tokens what it does.
 """
 
 from __future__ import annotations
@@ -24,12 +22,11 @@ from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mprm.annotation.samplers.sampler import (
     Answered,
     Completion,
-    FinishReason,
     Request,
     SamplingParams,
     ServerOptions,
@@ -49,36 +46,21 @@ try:
     from openai.types.chat import ChatCompletion
     from PIL import Image, UnidentifiedImageError
 except ImportError as error:
-    raise MissingDependencyError(
-        f"sampling from a server needs {error.name}: install mprm with its extra [annotate]"
-    ) from error
+    raise MissingDependencyError(f"a server needs {error.name}: install mprm with its extra [annotate]") from error
 
-KEEP_ALIVE_S = 2.0
-"""Servers close idle connections after five seconds; one that is closed as it is used looks like a crash."""
-UNREACHABLE_AFTER_S = 2.0
-"""A server that never answered is not waited for."""
-HEALTH_CHECK_S = 1.0
-MAX_HEALTH_CHECK_S = 10.0
-"""First and longest wait before a server that stopped answering is asked again."""
+KEEP_ALIVE_S = 2.0  # servers close idle connections after five seconds; one closed as it is used looks like a crash
+UNREACHABLE_AFTER_S = 2.0  # a server that never answered is not waited for
+HEALTH_CHECK_S, MAX_HEALTH_CHECK_S = 1.0, 10.0  # first and longest wait before a silent server is asked again
 ANNOUNCE_AFTER_S = 3.0
-MIN_REPLY_BYTES, BYTES_PER_TOKEN = 1 << 18, 16
-"""A reply may have the first, and the second for each token that was asked for; no more of it is read."""
-MAX_ERROR_BYTES = 1 << 16
-"""What is read of a response that is no answer."""
-MAX_TOKENS = 2**31
-"""A server that counts more is not believed."""
-max_reply_bytes = contextvars.ContextVar("max_reply_bytes", default=MIN_REPLY_BYTES)
-"""Of the request that is sent."""
-UNAVAILABLE = frozenset({502, 503, 504})
-"""Said in the server's place while the server is away."""
-RETRY_HEADERS = ("Retry-After", "Retry-After-Ms", "X-Should-Retry")
-"""What the openai client reads of a response's headers, besides its type."""
-HOPELESS = frozenset({401, 403, 404, 405})
-"""Rejections that every other request would get as well."""
-FINISH_REASONS: dict[str, FinishReason]
-FINISH_REASONS = {"stop": "stop", "eos_token": "stop", "stop_sequence": "stop", "length": "length"}
-UNKNOWN_FIELDS = "Unexpected fields in the request"
-"""How transformers serve rejects fields that it does not know; other servers ignore them, or use other words."""
+MIN_REPLY_BYTES, BYTES_PER_TOKEN = 1 << 18, 16  # a reply has at most the first, and the second a token
+MAX_ERROR_BYTES = 1 << 16  # what is read of a response that is no answer
+MAX_TOKENS = 2**31  # a server that counts more is not believed
+max_reply_bytes = contextvars.ContextVar("max_reply_bytes", default=MIN_REPLY_BYTES)  # of the request that is sent
+UNAVAILABLE = frozenset({502, 503, 504})  # said in the server's place while the server is away
+RETRY_HEADERS = ("Retry-After", "Retry-After-Ms", "X-Should-Retry")  # what the openai client reads besides the type
+HOPELESS = frozenset({401, 403, 404, 405})  # rejections that every other request would get as well
+STOP_REASONS = ("stop", "eos_token", "stop_sequence")
+UNKNOWN_FIELDS = "Unexpected fields in the request"  # so says transformers serve; other servers use other words
 END_MARK = "<mprm: the answer goes on here>"
 """Follows the prefix; what the chat template renders from here on is cut off."""
 # ends in a letter, which no tokenizer merges with the line ends that follow
@@ -93,11 +75,12 @@ class RequestError(Exception):
     """One request has no reply: the server rejects it, or all retries failed."""
 
 
-class Reply(NamedTuple):
-    """A chat completion, with at least one answer; servers need not tell the number of prompt tokens."""
+class RejectedError(RequestError):
+    """The server does not take this request, however often it is sent."""
 
-    completions: list[Completion]
-    n_prompt_tokens: int | None
+
+# at least one answer, and the number of prompt tokens, which servers need not tell
+Reply = tuple[list[Completion], int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +91,7 @@ class Continuation:
     fields: dict[str, Any]
     end_mark: str = ""
     is_echoed: bool = False
-    is_trimmed: bool = False
-    """White space at the end of the prefix is lost."""
+    is_trimmed: bool = False  # white space at the end of the prefix is lost
 
     def without_prefix(self, completion: Completion, prefix: str) -> Completion:
         text = completion.text
@@ -130,10 +112,6 @@ BY_FIELD = Continuation(name="continue_final_message", fields=CLOSED.fields | {"
 """vLLM and SGLang."""
 
 
-class RejectedError(RequestError):
-    """The server does not take this request, however often it is sent."""
-
-
 class HTTPSampler:
     """Samples from a chat server, many requests at a time; docs/annotation.md says what differs between servers.
 
@@ -141,10 +119,9 @@ class HTTPSampler:
     it is refused with `ConfigError`. A server that stopped answering (connection refused or dropped, time-out, 502,
     503, 504) is waited for; after ``patience_s`` `MprmError` is raised. Each outage costs a request one retry.
 
-    ``url`` is ``http://localhost:8000`` or ``…/v1``; ``/chat/completions`` is added. ``extra_body`` are more fields
-    for every request, for what a server takes beyond the protocol. `ServerOptions` has the other options:
-    ``chat_template`` is needed only to continue answers on ``transformers serve``, and not even there where ``model``
-    is the checkpoint's folder on this machine.
+    ``url`` is ``http://localhost:8000`` or ``…/v1``; ``extra_body`` are more fields for every request. Of the
+    `ServerOptions`, ``chat_template`` is needed only to continue answers on ``transformers serve``, and not even
+    there where ``model`` is the checkpoint's folder on this machine.
     """
 
     @takes(ServerOptions)
@@ -165,12 +142,9 @@ class HTTPSampler:
         if not is_server:
             raise ConfigError(f"{url!r} is no server; expected something like http://localhost:8000/v1")
         if api_key is not None and not api_key.isascii():
-            raise ConfigError(
-                "the API key holds letters beyond ASCII, which no HTTP header can; is it the right one?"
-            )
+            raise ConfigError("the API key holds letters beyond ASCII, which no HTTP header can; is it right?")
         self.base_url = url.rstrip("/") if parsed.path.strip("/") else url.rstrip("/") + "/v1"
-        self.name = model
-        self.options = ServerOptions.of(None, options)
+        self.name, self.api_key, self.options = model, api_key, ServerOptions.of(None, options)
         self.template: str | None = None
         if self.options.chat_template is not None:
             self.template = read_chat_template(self.options.chat_template)
@@ -178,17 +152,13 @@ class HTTPSampler:
             with contextlib.suppress(ConfigError):  # the server may do without
                 self.template = read_chat_template(model)
         self.settings = {"extra_body": dict(extra_body or {})}
-        self._api_key = api_key
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
-        todo, session = numbered(requests), _Session(self, self._api_key)
+        todo, session = numbered(requests), _Session(self)
         # some more than are in flight, which are sent as soon as others are answered
         n_ahead = self.options.concurrency + 1 + self.options.concurrency // 8
         pending: set[Future[Answered]] = set()
-        with (
-            start_blocking_portal(name="mprm-server") as portal,
-            portal.wrap_async_context_manager(session.client),
-        ):
+        with start_blocking_portal(name="mprm-server") as portal, portal.wrap_async_context_manager(session.client):
             try:
                 while True:
                     while max(len(pending), session.n_posts) < n_ahead and (item := next(todo, None)) is not None:
@@ -198,8 +168,7 @@ class HTTPSampler:
                     done: set[Future[Answered]] = set()
                     while not done:  # not for ever: Ctrl-C does not wake this thread where another gets the signal
                         done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-                    answered = [future.result() for future in done if future.exception() is None]
-                    if answered:
+                    if answered := [future.result() for future in done if future.exception() is None]:
                         yield answered
                     for future in done:
                         future.result()  # raises the first error, after all that was answered before it
@@ -211,22 +180,19 @@ class HTTPSampler:
 class _Session:
     """Answers requests, each with as many posts as it takes, and remembers what it learns of the server."""
 
-    def __init__(self, sampler: HTTPSampler, api_key: str | None) -> None:
-        self.n_posts = 0
-        """Posts in flight, or waiting for their turn."""
-        self._sampler, self._options = sampler, sampler.options
+    def __init__(self, sampler: HTTPSampler) -> None:
+        self.n_posts = 0  # posts in flight, or waiting for their turn
+        self._sampler, self._n_tries = sampler, sampler.options.retries + 1
         self._url = f"{sampler.base_url}/chat/completions"
         self.client = openai.AsyncOpenAI(
             base_url=sampler.base_url,
             api_key="in the headers of http_client",  # where there is none, not even that of the environment is sent
-            max_retries=self._options.retries,
-            http_client=_PatientClient(self._url, sampler.name, self._options, api_key),
+            max_retries=sampler.options.retries,
+            http_client=_PatientClient(self._url, sampler),
         )
-        self._slots = asyncio.Semaphore(self._options.concurrency)
-        self._takes_n = True
-        self._is_transformers_serve = False
+        self._slots, self._probing = asyncio.Semaphore(sampler.options.concurrency), asyncio.Lock()
+        self._takes_n, self._is_transformers_serve = True, False
         self._continuation: Continuation | None = None
-        self._probing = asyncio.Lock()
 
     async def answer(self, index: int, request: Request) -> Answered:
         continuation = NOTHING
@@ -236,10 +202,9 @@ class _Session:
                 self._continuation = self._continuation or await self._find_continuation()
             continuation = self._continuation
         try:
-            body = self._body(request, continuation)
-        except DataError as error:  # an image that is not there
+            completions = await self._completions(self._body(request, continuation), request)
+        except (DataError, RequestError) as error:  # an image that is not there; no reply
             return index, [failed(error)] * request.n
-        completions = await self._completions(body, request)
         return index, [continuation.without_prefix(completion, request.prefix) for completion in completions]
 
     async def _find_continuation(self) -> Continuation:
@@ -259,39 +224,34 @@ class _Session:
         given = replace(NOTHING, fields={"chat_template_kwargs": {"chat_template": template}})
         try:
             continuation = await self._working(by_template, NOTHING)
-            n_own, n_given = [(await self._probe(PROBE, way)).n_prompt_tokens for way in (NOTHING, given)]
+            (_, n_own), (_, n_given) = [await self._probe(PROBE, way) for way in (NOTHING, given)]
         except RequestError as error:
             raise ConfigError(f"{problem}, and {error}; use vLLM or SGLang") from None
         if n_own != n_given:
             raise ConfigError(
                 f"the chat template is not the one that {self._url} uses: a chat has {n_given} tokens with it and"
-                f" {n_own} with the server's own; name the template of the checkpoint that is served with"
-                " --chat-template"
+                f" {n_own} with the server's own; name that of the served checkpoint with --chat-template"
             )
         return continuation
 
     async def _working(self, way: Continuation, closed: Continuation) -> Continuation:
         """The way, with what the server does to the prefix; `RequestError` where it does not continue it."""
-        reply = await self._probe(PROBE, way)
-        n_open, n_closed = reply.n_prompt_tokens, (await self._probe(PROBE, closed)).n_prompt_tokens
+        [answer, *_], n_open = await self._probe(PROBE, way)
+        _, n_closed = await self._probe(PROBE, closed)
         if n_open is None or n_closed is None:
             raise RequestError(f"it does not tell usage.prompt_tokens, so whether {way.name} works cannot be known")
         if n_open >= n_closed:
-            raise RequestError(
-                f"it ignores {way.name} and would open a new turn ({n_open} prompt tokens with it, {n_closed}"
-                " without)"
-            )
-        longer = await self._probe(replace(PROBE, prefix=PROBE.prefix + "\n\n"), way)
-        is_trimmed = longer.n_prompt_tokens == n_open
-        if is_trimmed:
+            counts = f"{n_open} prompt tokens with it, {n_closed} without"
+            raise RequestError(f"it ignores {way.name} and would open a new turn ({counts})")
+        _, n_longer = await self._probe(replace(PROBE, prefix=PROBE.prefix + "\n\n"), way)
+        if n_longer == n_open:
             warnings.warn(
-                "the server cuts white space off the end of a prefix, as chat templates that trim messages make it"
-                " do: answers go on from the last word before it, not from the blank line after a step",
+                "the server cuts white space off the end of a prefix, as chat templates that trim messages do:"
+                " answers go on from the last word before it, not from the blank line after a step",
                 stacklevel=2,
             )
         # one token is too short to repeat the prefix by chance
-        is_echoed = reply.completions[0].text.startswith(PROBE.prefix)
-        return replace(way, is_echoed=is_echoed, is_trimmed=is_trimmed)
+        return replace(way, is_echoed=answer.text.startswith(PROBE.prefix), is_trimmed=n_longer == n_open)
 
     async def _probe(self, request: Request, way: Continuation) -> Reply:
         try:
@@ -301,15 +261,14 @@ class _Session:
 
     def _body(self, request: Request, continuation: Continuation) -> dict[str, Any]:
         sampling = request.sampling
-        body: dict[str, Any] = {
+        body = {
             "model": self._sampler.name,
             "messages": chat_messages(request, end_mark=continuation.end_mark),
             "max_tokens": sampling.max_new_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
+            **({"top_k": sampling.top_k} if sampling.top_k else {}),
         }
-        if sampling.top_k:
-            body["top_k"] = sampling.top_k
         fields, extra = continuation.fields, dict(self._sampler.settings["extra_body"])
         if (name := "chat_template_kwargs") in fields and name in extra:
             extra[name] = extra[name] | fields[name]
@@ -319,15 +278,10 @@ class _Session:
         completions: list[Completion] = []
         is_batched = request.n > 1 and self._takes_n
         if is_batched:
-            try:
-                reply = await self._post(body | {"n": request.n}, request.seed)
-                completions = reply.completions[: request.n]
-            except RejectedError:
-                pass  # perhaps for n alone: the first answer by itself will tell
-            except RequestError as error:
-                return [failed(error)] * request.n
+            with contextlib.suppress(RejectedError):  # perhaps for n alone: the first answer by itself will tell
+                completions, _ = await self._post(body | {"n": request.n}, request.seed)
         if not completions:
-            completions = [await self._completion(body, request.seed)]
+            completions = (await self._post(body, request.seed))[0][:1]
         if completions[0].finish_reason == "error" and len(completions) < request.n:
             return [completions[0]] * request.n  # the question fails: the others would be for nothing
         if is_batched and len(completions) < request.n:
@@ -335,46 +289,42 @@ class _Session:
         # the first seed is the request's own, whether sent alone or with n: the same request gets the same answers
         # before and after it was learnt that the server takes no n
         seeds = [derived_seed(request.seed, number) for number in range(len(completions), request.n)]
-        return completions + await asyncio.gather(*(self._completion(body, seed) for seed in seeds))
+        return completions[: request.n] + await asyncio.gather(*(self._completion(body, seed) for seed in seeds))
 
     async def _completion(self, body: dict[str, Any], seed: int) -> Completion:
         try:
-            return (await self._post(body, seed)).completions[0]
+            return (await self._post(body, seed))[0][0]
         except RequestError as error:
             return failed(error)
 
     async def _post(self, body: dict[str, Any], seed: int) -> Reply:
         """The reply; `RequestError` concerns this post, `MprmError` all."""
-        problem, n_tries = "", self._options.retries + 1
+        problem = ""
         self.n_posts += 1
         try:
             async with self._slots:
-                for number in range(n_tries):
+                for number in range(self._n_tries):
                     await asyncio.sleep(HEALTH_CHECK_S * number)
                     try:
                         return _reply(await self._sent(body | {"seed": seed}))
                     except MprmError:
                         raise
                     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-                        problem = (
-                            f"a reply that is no chat completion: {type(error).__name__} {_one_line(str(error))}"
-                        )
-                raise RequestError(f"{n_tries} tries failed, the last with {problem}")
+                        problem = f"a reply that is no chat completion: {_problem(error)}"
+                raise RequestError(f"{self._n_tries} tries failed, the last with {problem}")
         finally:
             self.n_posts -= 1
 
     async def _sent(self, body: dict[str, Any]) -> ChatCompletion:
         sent = for_transformers_serve(body) if self._is_transformers_serve else body
-        headers = {"Authorization": openai.Omit()}
-        failure = f"{self._options.retries + 1} tries failed, the last with"
+        options: Any = {"headers": {"Authorization": openai.Omit()}}
+        failure = f"{self._n_tries} tries failed, the last with"
         try:
-            return await self.client.post(
-                "/chat/completions", body=sent, cast_to=ChatCompletion, options={"headers": headers}
-            )
+            return await self.client.post("/chat/completions", body=sent, cast_to=ChatCompletion, options=options)
         except openai.APIConnectionError as error:
             raise RequestError(f"{failure} {_problem(error.__cause__)}") from None
         except openai.APIStatusError as error:
-            status, text = error.status_code, f"HTTP {error.status_code}: {_said(error.response)}"
+            status, text = error.status_code, _said(error.response)
         if status == 422 and UNKNOWN_FIELDS in text and for_transformers_serve(body) != sent:
             self._is_transformers_serve = True
             return await self._sent(body)
@@ -390,14 +340,15 @@ class _Session:
 class _PatientClient(httpx2.AsyncClient):
     """Waits for a server that stopped answering before it sends a request; the openai client above it retries."""
 
-    def __init__(self, url: str, model: str, options: ServerOptions, api_key: str | None) -> None:
+    def __init__(self, url: str, sampler: HTTPSampler) -> None:
+        options = sampler.options
         super().__init__(
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            headers={"Authorization": f"Bearer {sampler.api_key}"} if sampler.api_key else {},
             timeout=httpx2.Timeout(options.timeout_s, connect=min(options.timeout_s, 30.0)),
             # one more for health checks, which run while all others wait
             limits=httpx2.Limits(max_connections=options.concurrency + 1, keepalive_expiry=KEEP_ALIVE_S),
         )
-        self._url, self._model, self._options = url, model, options
+        self._url, self._model, self._options = url, sampler.name, options
         self._outage: asyncio.Task[None] | None = None
         self._first_sent_at = self._answered_at = 0.0
 
@@ -416,7 +367,7 @@ class _PatientClient(httpx2.AsyncClient):
             self._lost(_problem(error), sent_at)
             raise
         if response.status_code in UNAVAILABLE:
-            self._lost(f"HTTP {response.status_code}: {_said(response)}", sent_at)
+            self._lost(_said(response), sent_at)
         else:
             self._answered_at = time.monotonic()
         return response
@@ -458,8 +409,7 @@ class _PatientClient(httpx2.AsyncClient):
     def _lost(self, problem: str, sent_at: float) -> None:
         if self._answered_at and (self._outage is None or self._outage.done()):
             # a server that nobody asked anything for long may have been there until now
-            since = max(sent_at, self._answered_at)
-            self._outage = asyncio.create_task(self._until_up(since, problem))
+            self._outage = asyncio.create_task(self._until_up(max(sent_at, self._answered_at), problem))
 
     async def _until_up(self, since: float, problem: str) -> None:
         """Return when the server answers a health check; these come at growing intervals."""
@@ -475,14 +425,12 @@ class _PatientClient(httpx2.AsyncClient):
                     return
             if not is_announced and patience_s - left_s > ANNOUNCE_AFTER_S:
                 is_announced = True
-                waiting = f"waiting for it, up to {patience_s:g} s"
-                print(f"{self._url} does not answer ({problem}); {waiting}", file=sys.stderr)
+                waiting = f"{self._url} does not answer ({problem}); waiting for it, up to {patience_s:g} s"
+                print(waiting, file=sys.stderr)
             await asyncio.sleep(min(random.uniform(0.5, 1.0) * pause_s, left_s))
             pause_s = min(2 * pause_s, MAX_HEALTH_CHECK_S)
-        raise MprmError(
-            f"{self._url} has not answered for {patience_s:g} s ({problem}). What is done is saved; the same command"
-            " continues when the server is up again"
-        )
+        text = f"{self._url} has not answered for {patience_s:g} s ({problem}). What is done is saved"
+        raise MprmError(f"{text}; the same command continues when the server is up again")
 
 
 def _problem(error: BaseException | None) -> str:
@@ -492,8 +440,8 @@ def _problem(error: BaseException | None) -> str:
 
 
 def _said(response: httpx2.Response) -> str:
-    """The text of a response that is no answer."""
-    return _one_line(response.text)
+    """Status and text of a response that is no answer."""
+    return f"HTTP {response.status_code}: {_one_line(response.text)}"
 
 
 def _one_line(text: str) -> str:
@@ -503,10 +451,9 @@ def _one_line(text: str) -> str:
 
 
 def for_transformers_serve(body: dict[str, Any]) -> dict[str, Any]:
-    """The request with ``top_k``, and whether tokens are sampled at all, in a generation config.
+    """The request with ``top_k`` and ``do_sample`` in a generation config.
 
-    ``transformers serve`` reads them nowhere else, and decodes greedily, at any temperature, where neither the
-    request nor the checkpoint's ``generation_config.json`` says ``do_sample``.
+    ``transformers serve`` reads them nowhere else, and decodes greedily, at any temperature, where nothing says so.
     """
     settings = {"do_sample": body["temperature"] > 0, "top_k": body.get("top_k", 0)}
     given = json.loads(body.get("generation_config") or "{}")
@@ -519,20 +466,21 @@ def _reply(reply: ChatCompletion) -> Reply:
     n_tokens, n_prompt_tokens = (_count(reply.usage, name) for name in ("completion_tokens", "prompt_tokens"))
     n, completions = len(reply.choices), []
     for number, choice in enumerate(reply.choices):
-        text, reason, share = choice.message.content, choice.finish_reason, None
-        if n_tokens is not None:  # a server tells the sum of all answers
-            share = n_tokens // n + (number < n_tokens % n)
-        if reason not in FINISH_REASONS:
+        text, reason = choice.message.content, choice.finish_reason
+        if reason not in (*STOP_REASONS, "length"):
             completion = failed(f"the server's answer has finish_reason {shown(reason)}; expected stop or length")
         elif not isinstance(text, str):
             completion = failed(f"the server's message has content {shown(text)}; expected text")
         else:
             text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair cannot be written
-            completion = Completion(text=text, finish_reason=FINISH_REASONS[reason], n_tokens=share)
+            reason = "stop" if reason in STOP_REASONS else "length"
+            # a server tells the sum of all answers
+            share = None if n_tokens is None else n_tokens // n + (number < n_tokens % n)
+            completion = Completion(text=text, finish_reason=reason, n_tokens=share)
         completions.append(completion)
     if not completions:
         raise ValueError("it holds no choices")
-    return Reply(completions, n_prompt_tokens)
+    return completions, n_prompt_tokens
 
 
 def _count(usage: object, name: str) -> int | None:
@@ -543,15 +491,13 @@ def _count(usage: object, name: str) -> int | None:
 
 def chat_messages(request: Request, *, end_mark: str = "") -> list[dict[str, Any]]:
     """The user's turn, with each image at its mark in the prompt, and the prefix where there is one."""
-    content: str | list[dict[str, Any]] = request.prompt
-    if request.images:
-        content = []
-        for piece in place_images(request.prompt, len(request.images)):
-            if isinstance(piece, int):
-                content.append({"type": "image_url", "image_url": {"url": _data_url(request.images[piece])}})
-            elif text := piece.strip():
-                content.append({"type": "text", "text": text})
-    messages = [{"role": "user", "content": content}]
+    content: list[dict[str, Any]] = []
+    for piece in place_images(request.prompt, len(request.images)):
+        if isinstance(piece, int):
+            content.append({"type": "image_url", "image_url": {"url": _data_url(request.images[piece])}})
+        elif text := piece.strip():
+            content.append({"type": "text", "text": text})
+    messages: list[dict[str, Any]] = [{"role": "user", "content": content if request.images else request.prompt}]
     if request.prefix:
         messages.append({"role": "assistant", "content": request.prefix + end_mark})
     return messages
@@ -559,19 +505,18 @@ def chat_messages(request: Request, *, end_mark: str = "") -> list[dict[str, Any
 
 def _data_url(image: Any) -> str:
     """A ``data:`` URL with the bytes of an image file, or with a PIL image as PNG."""
-    buffer = io.BytesIO()
-    if isinstance(image, str | Path):
+    buffer, mime = io.BytesIO(), "image/png"
+    if not isinstance(image, str | Path):
+        image.save(buffer, format="PNG")
+    else:
         try:
             buffer = io.BytesIO(Path(image).read_bytes())
             with Image.open(buffer, formats=("PNG", "JPEG", "WEBP", "GIF", "BMP")) as opened:
-                mime = opened.get_format_mimetype()  # names often lie about it
+                mime = opened.get_format_mimetype() or mime  # names often lie about it
         except UnidentifiedImageError:
             raise DataError(f"image {str(image)!r} is no PNG, JPEG, WebP, GIF or BMP file") from None
         except OSError as error:
             raise DataError(f"image {str(image)!r} cannot be read: {error.strerror}; see --image-root") from error
-    else:
-        image.save(buffer, format="PNG")
-        mime = "image/png"
     return f"data:{mime};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
@@ -582,11 +527,8 @@ def open_template(template: str) -> str:
     the template trims messages: the mark is their end then.
     """
     # the line end belongs to the tag before it, so that the template starts at the start of a line as before
-    return (
-        "{%- set add_generation_prompt = false %}{%- set mprm_chat %}\n"
-        f"{template}"
-        "{%- endset %}{{- mprm_chat.rsplit('" + END_MARK + "', 1)[0] -}}"
-    )
+    before = "{%- set add_generation_prompt = false %}{%- set mprm_chat %}\n"
+    return before + template + "{%- endset %}{{- mprm_chat.rsplit('" + END_MARK + "', 1)[0] -}}"
 
 
 def read_chat_template(path: str | Path) -> str:
@@ -595,22 +537,15 @@ def read_chat_template(path: str | Path) -> str:
     if not path.exists():
         raise ConfigError(f"{path}: no such file; expected a chat template, or a checkpoint that has one")
     names = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-    files = [path / name for name in names] if path.is_dir() else [path]
-    template = next(filter(None, (_template_in(file) for file in files if file.is_file())), None)
-    if template is None:
-        problem = "has no chat template: looked for chat_template.jinja and in tokenizer_config.json"
-        raise ConfigError(f"{path} {problem if path.is_dir() else 'holds no chat_template'}")
-    return template
-
-
-def _template_in(path: Path) -> str | None:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix != ".json":
-        return text
-    try:
-        template: Any = json.loads(text).get("chat_template")
-    except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    if isinstance(template, list):  # several, by name
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    return template if isinstance(template, str) else None
+    for file in [path / name for name in names] if path.is_dir() else [path]:
+        template: Any = file.read_text(encoding="utf-8") if file.is_file() else None
+        if template and file.suffix == ".json":
+            try:
+                template = json.loads(template).get("chat_template")
+            except (ValueError, AttributeError) as error:
+                raise ConfigError(f"{file} cannot be read: {error}") from error
+        if isinstance(template, list):  # several, by name
+            template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        if isinstance(template, str) and template:
+            return template
+    raise ConfigError(f"{path} has no chat template: looked for chat_template.jinja and in tokenizer_config.json")
