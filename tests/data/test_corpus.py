@@ -86,7 +86,7 @@ def test_what_is_wrong_with_a_frame_names_rows_everywhere(tmp_path: Path) -> Non
     rows = [*TRL, {"prompt": "?", "completions": ["a"], "labels": [7]}, TRL[0]]
     assert [str(issue)[:7] for issue in mprm.check(rows).issues] == ["row 3: ", "row 4: "]
     assert "same as row 0" in str(mprm.check(rows).issues[1])
-    with pytest.raises(ConfigError, match=r"^\(in memory\): TRL stepwise supervision has binary labels"):
+    with pytest.raises(ConfigError, match=r"^\(in memory\): trl has binary labels"):
         mprm.convert(TRL, tmp_path / "o.jsonl", to="mm-prm-soft")
     mprm.select(rows, rho=1.0, skip_bad=True).write(tmp_path / "o.jsonl")
     dropped = json.loads((tmp_path / "o.dropped.jsonl").read_text())

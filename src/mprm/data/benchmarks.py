@@ -17,14 +17,13 @@ from mprm.data.format import (
     Format,
     by_name,
     check_no_bad,
+    field,
     format_named,
     format_of,
     has,
     image_field,
-    list_field,
     optional_text,
     read_items,
-    text_field,
 )
 from mprm.data.images import check_images_exist as check_images_exist, check_images_readable as check_images_readable
 from mprm.data.output import Dropped, hash_file
@@ -211,7 +210,7 @@ def _default_id(file: DataFile, record: int, number: int) -> str:
 
 def _steps(data: Data, key: str) -> tuple[str, ...]:
     """The texts under ``key``, at least one."""
-    texts = list_field(data, key) or []
+    texts = field(data, key, list)
     if not texts:
         raise BadRecord(f'"{key}" is empty; expected at least one step')
     for index, text in enumerate(texts):
@@ -226,7 +225,7 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 def _whole_numbers(data: Data, key: str) -> tuple[int, ...]:
     """The whole numbers under ``key``."""
-    values = list_field(data, key) or []
+    values = field(data, key, list)
     for value in values:
         if not _is_whole(value):
             raise BadRecord(f'"{key}" holds {shown(value)}; expected whole numbers')
@@ -234,7 +233,7 @@ def _whole_numbers(data: Data, key: str) -> tuple[int, ...]:
 
 
 def _question(data: Data, key: str) -> str:
-    text = text_field(data, key) or ""
+    text = field(data, key, str)
     if not text.strip():
         raise BadRecord(f'"{key}" is empty; expected text')
     return text
@@ -302,7 +301,7 @@ def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
     """
     name = optional_text(data, "idx")
     source = optional_text(data, "classification") or ""
-    original = optional_text(data, "question") or text_field(data, "original_question") or ""
+    original = optional_text(data, "question") or field(data, "original_question", str)
     errors = _whole_numbers(data, "error_steps")
     if any(number < 1 for number in errors):
         raise BadRecord(f'"error_steps" holds {list(errors)}; expected step numbers, the first step is 1')
@@ -323,9 +322,6 @@ def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
     return tuple(solutions)
 
 
-STEP = re.compile(r"(?=STEP\d+:)")
-
-
 def parse_vlrmbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     """VLRMBench's files of errors put into a solution, such as ``location_error.jsonl``; the source is the category.
 
@@ -333,8 +329,8 @@ def parse_vlrmbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     error. ``step_list``, the solution before errors were put in, is not labelled.
     """
     question = _question(data, "question")
-    text = text_field(data, "reasoning_error") or ""
-    steps = tuple(step.strip() for step in STEP.split(text) if step.strip())
+    text = field(data, "reasoning_error", str)
+    steps = tuple(step.strip() for step in re.split(r"(?=STEP\d+:)", text) if step.strip())
     if not steps:
         raise BadRecord('"reasoning_error" is empty; expected steps behind STEP1:, STEP2: and so on')
     meaning, expected = {0: CORRECT, 1: INCORRECT}, "1 for an error, else 0"

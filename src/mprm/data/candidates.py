@@ -16,11 +16,10 @@ from mprm.data.format import (
     Format,
     by_name,
     check_no_bad,
+    field,
     has,
-    list_field,
     optional_text,
     read_items,
-    text_field,
 )
 from mprm.data.questions import read_gold
 from mprm.data.rollout_formats import STEP_END
@@ -66,7 +65,7 @@ def _parser(
         answer = optional_text(data, "answer") or optional_text(data, "correct_answer")
         question = Question(
             id=optional_text(data, "id") or "",
-            question=text_field(data, question_key) or "",
+            question=field(data, question_key, str),
             answer=answer or "",
             images=_texts([images] if isinstance(images, str) else images, "the images"),
             source=optional_text(data, "source") or "",
@@ -91,7 +90,7 @@ def _parser(
 
 def _own_candidates(data: Data) -> list[Candidate]:
     candidates = []
-    for index, entry in enumerate(list_field(data, "candidates") or []):
+    for index, entry in enumerate(field(data, "candidates", list)):
         if not isinstance(entry, dict) or not isinstance(entry.get("text"), str):
             raise BadRecord(f'candidate {index} is {shown(entry)}; expected an object with "text"')
         text, steps = entry["text"], entry.get("steps")
@@ -106,7 +105,7 @@ def _own_candidates(data: Data) -> list[Candidate]:
 
 
 def _mm_prm_candidates(data: Data) -> list[Candidate]:
-    splits = list_field(data, "solutions_splits") or []
+    splits = field(data, "solutions_splits", list)
     labels = _labels(data, len(splits))
     scores = data.get("prm_scores") or [None] * len(splits)
     if not isinstance(scores, list) or len(scores) != len(splits):
@@ -122,7 +121,7 @@ def _mm_prm_candidates(data: Data) -> list[Candidate]:
 
 
 def _rlhflow_candidates(data: Data) -> list[Candidate]:
-    texts = _texts(list_field(data, "answers") or [], '"answers"')
+    texts = _texts(field(data, "answers", list), '"answers"')
     candidates = []
     for text, label in zip(texts, _labels(data, len(texts)), strict=True):
         marked = tuple(step for part in text.split(STEP_END) if (step := part.strip()))

@@ -108,7 +108,7 @@ def no_mc_scores(path: str, fmt: RolloutFormat, target: Target) -> ConfigError:
     binary = ", ".join(name for name in WRITABLE if ROLLOUT_FORMATS[name].labels != "mc")
     hint = f" (Every score in it is 0 or 1; if they are MC scores, say --format {fmt.name}-soft.)"
     return ConfigError(
-        f"{location(path)}: {fmt.title} has binary labels and no MC scores, which {target.format} needs; it can"
+        f"{location(path)}: {fmt.name} has binary labels and no MC scores, which {target.format} needs; it can"
         f" become {binary}.{hint if fmt.labels == 'either' else ''}"
     )
 

@@ -8,9 +8,10 @@ import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, islice
+from itertools import accumulate, groupby, islice
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -31,7 +32,7 @@ from mprm.data.records import (
     lines_of,
     mapped,
 )
-from mprm.data.rollout_formats import ROLLOUT_FORMATS, RolloutFormat, write_raw, write_trl
+from mprm.data.rollout_formats import ROLLOUT_FORMATS, ParsedLine, RolloutFormat, write_raw, write_trl
 from mprm.data.types import IN_MEMORY, BadRecord, Issues, Rollout, ValidationOptions, location, validate
 from mprm.errors import ConfigError, DataError, MissingDependencyError
 
@@ -39,17 +40,6 @@ LOOK_AT = 1000
 """How many broken lines at a file's start are passed over in the search for a record."""
 BATCH_ROWS = 4096
 """Rows of a frame that are converted at a time."""
-
-
-class ParsedLine(NamedTuple):
-    """What one line of a chunk gave."""
-
-    number: int
-    """Line within the chunk, from 0."""
-    raw: bytes
-    rollouts: tuple[Rollout, ...]
-    """Empty for a record that cannot be used."""
-    issues: Issues
 
 
 NO_ISSUES = Issues()
@@ -60,14 +50,14 @@ def parse_line(
 ) -> tuple[Rollout, ...]:
     """The line's rollouts, validated unless ``options`` is None; none where there is an error."""
     decoded = fmt.decode(line) if fmt.decode is not None and is_utf8(line) and not is_deep(line) else None
-    if decoded is not None:
-        rollouts: tuple[Rollout, ...] = (decoded,)
-    else:
-        data = decode_record(line, issues)
+    rollouts: tuple[Rollout, ...] = () if decoded is None else (decoded,)
+    if decoded is None:
+        data = decode_record(line)
         try:
-            rollouts = () if data is None else fmt.parse(data, issues)
+            if isinstance(data, BadRecord):
+                raise data
+            rollouts = fmt.parse(data, issues)
         except BadRecord as bad:
-            rollouts = ()
             issues.add_bad(bad)
     if options is not None:
         for rollout in rollouts:
@@ -78,9 +68,16 @@ def parse_line(
 def parse_lines(lines: Iterable[bytes], chunk: Chunk, options: ValidationOptions | None) -> Iterator[ParsedLine]:
     """What each line of a chunk gave, blank lines left out; lines that were validated before come without options."""
     fmt = ROLLOUT_FORMATS[chunk.format]
-    if fmt.regroup is not None:
-        yield from _regroup(lines, fmt, options)
+    if fmt.regroup is None:
+        yield from _parsed(lines, fmt, options)
         return
+    for parsed in fmt.regroup(_parsed(lines, fmt, None)):
+        for rollout in parsed.rollouts:
+            validate(rollout, parsed.issues, options or ValidationOptions(), has_images=fmt.has_images)
+        yield parsed._replace(rollouts=parsed.rollouts if parsed.issues.first_error() is None else ())
+
+
+def _parsed(lines: Iterable[bytes], fmt: RolloutFormat, options: ValidationOptions | None) -> Iterator[ParsedLine]:
     for index, line in enumerate(lines):
         if options is None and fmt.decode is not None and (decoded := fmt.decode(line)) is not None:
             yield ParsedLine(index, line, (decoded,), NO_ISSUES)
@@ -88,32 +85,6 @@ def parse_lines(lines: Iterable[bytes], chunk: Chunk, options: ValidationOptions
             issues = Issues()
             rollouts = parse_line(line, fmt, options, issues)
             yield ParsedLine(index, line, rollouts if issues.first_error() is None else (), issues)
-
-
-def _regroup(lines: Iterable[bytes], fmt: RolloutFormat, options: ValidationOptions | None) -> Iterator[ParsedLine]:
-    """The same for a format whose rollouts are spread over rows."""
-    assert fmt.regroup is not None
-    raw = b""
-    bad: list[ParsedLine] = []
-
-    def rows() -> Iterator[tuple[int, Any]]:
-        nonlocal raw
-        for index, line in enumerate(lines):
-            raw, issues = line, Issues()
-            data = None if is_blank(line) else decode_record(line, issues)
-            if data is not None:
-                yield index, data
-            elif issues.entries:
-                bad.append(ParsedLine(index, line, (), issues))
-
-    for index, rollout, issues in fmt.regroup(rows()):
-        yield from bad
-        bad.clear()
-        if rollout is not None and options is not None:
-            validate(rollout, issues, options, has_images=fmt.has_images)
-        rollouts = () if rollout is None or issues.first_error() is not None else (rollout,)
-        yield ParsedLine(index, raw, rollouts, issues)
-    yield from bad
 
 
 class CountedLines:
@@ -420,11 +391,13 @@ def _format_of_file(file: DataFile, name: str | None, chunks: list[Chunk]) -> tu
 
 def _format_of_line(line: bytes, location: str) -> RolloutFormat | None:
     """The format that a record shows; None where the line is no record."""
-    data = decode_record(line, Issues())
+    data = decode_record(line)
+    if isinstance(data, BadRecord):
+        return None
     try:
-        return None if data is None else format_of(data, ROLLOUT_FORMATS, "rollout")
+        return format_of(data, ROLLOUT_FORMATS, "rollout")
     except BadRecord as reason:
-        raise DataError(f"{location}: {_other_kind(data or {}) or reason}.") from None
+        raise DataError(f"{location}: {_other_kind(data) or reason}.") from None
 
 
 def _other_kind(data: dict[str, Any]) -> str | None:
@@ -451,14 +424,9 @@ def _other_kind(data: dict[str, Any]) -> str | None:
 
 def bytes_by_source(parts: Iterable[tuple[str, int]]) -> dict[str, int] | None:
     """Bytes of each source in a file, in order, from its parts; None where sources are interleaved."""
-    n_bytes_of: dict[str, int] = {}
-    last = None
-    for source, n_bytes in parts:
-        if source != last and source in n_bytes_of:
-            return None
-        last = source
-        n_bytes_of[source] = n_bytes_of.get(source, 0) + n_bytes
-    return n_bytes_of
+    sizes = [(source, sum(n for _, n in group)) for source, group in groupby(parts, key=itemgetter(0))]
+    n_bytes_of = dict(sizes)
+    return n_bytes_of if len(n_bytes_of) == len(sizes) else None
 
 
 class _Output(msgspec.Struct):
@@ -476,13 +444,14 @@ class _Manifest(msgspec.Struct):
 
 
 def _split_by_source(file: DataFile, chunk: Chunk) -> Iterator[Chunk]:
-    """The chunk, cut where a new source begins, each part with its source."""
-    ends = _source_ends(file) if chunk.is_range else []
-    if not ends:
+    """The chunk, cut where a new source begins as the manifest says, each part with its source."""
+    manifest = _manifest_of(file) if chunk.is_range else None
+    sizes = (manifest and manifest.output.source_bytes) or {}
+    if not sizes or sum(sizes.values()) != file.n_bytes:
         yield chunk
         return
     start = chunk.start
-    for source, end in ends:
+    for source, end in zip(sizes, accumulate(sizes.values()), strict=True):
         stop = min(end, chunk.stop)
         if start < stop:
             yield replace(chunk, source=source, start=start, stop=stop)
@@ -499,14 +468,6 @@ def _manifest_of(file: DataFile) -> _Manifest | None:
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
     return manifest if manifest.output.n_bytes == file.n_bytes else None
-
-
-def _source_ends(file: DataFile) -> list[tuple[str, int]]:
-    """(source, end of its bytes) in order; empty where no manifest fits the file."""
-    output = manifest.output if (manifest := _manifest_of(file)) is not None else None
-    if output is None or not output.source_bytes or sum(output.source_bytes.values()) != file.n_bytes:
-        return []
-    return list(zip(output.source_bytes, accumulate(output.source_bytes.values()), strict=True))
 
 
 def _imported(package: str) -> Any:

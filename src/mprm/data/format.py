@@ -138,9 +138,30 @@ STRICT: Issues = StrictIssues()
 """Where the fields of a record are looked up without issues, the first wrong one raises `BadRecord`."""
 
 
-def text_field(data: Data, key: str, issues: Issues = STRICT) -> str | None:
-    """The text under ``key``; None, and an issue, when it is missing or not text."""
-    return _field(data, key, str, "text", issues)
+def field(data: Data, key: str, kind: type[T]) -> T:
+    """The text or list under ``key``; raises `BadRecord` when it is missing or of another type."""
+    value = data.get(key)
+    if isinstance(value, kind):
+        return value
+    expected = "text" if kind is str else "a list"
+    if value is None:
+        raise BadRecord(f'the field "{key}" is missing; expected {expected}', "missing_field")
+    raise BadRecord(f'"{key}" holds {shown(value)}; expected {expected}')
+
+
+def fields(data: Data, issues: Issues, **kinds: type) -> list[Any]:
+    """The texts and lists under these keys; of several wrong ones the last raises, and the others are issues."""
+    bad: list[BadRecord] = []
+    for key, kind in kinds.items():
+        try:
+            field(data, key, kind)
+        except BadRecord as reason:
+            bad.append(reason)
+    for other in bad[:-1]:
+        issues.add_bad(other)
+    if bad:
+        raise bad[-1]
+    return [data[key] for key in kinds]
 
 
 def optional_text(data: Data, key: str, issues: Issues = STRICT) -> str | None:
@@ -151,22 +172,6 @@ def optional_text(data: Data, key: str, issues: Issues = STRICT) -> str | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     issues.add("odd_field", f'"{key}" holds {shown(value)}; expected text')
-    return None
-
-
-def list_field(data: Data, key: str, issues: Issues = STRICT) -> list[Any] | None:
-    """The list under ``key``; None, and an issue, when it is missing or not a list."""
-    return _field(data, key, list, "a list", issues)
-
-
-def _field(data: Data, key: str, kind: type[T], expected: str, issues: Issues) -> T | None:
-    value = data.get(key)
-    if isinstance(value, kind):
-        return value
-    if value is None:
-        issues.add("missing_field", f'the field "{key}" is missing; expected {expected}')
-    else:
-        issues.add("wrong_type", f'"{key}" holds {shown(value)}; expected {expected}')
     return None
 
 
@@ -184,10 +189,9 @@ def image_field(data: Data, issues: Issues = STRICT) -> tuple[str, ...]:
 
 def score_value(value: Any, where: str) -> float:
     """The score, in [0, 1]; a `BadRecord` that says ``where`` for anything else."""
-    if value is None:
-        raise BadRecord(f"{where} has no score; expected a number from 0 to 1", "score_not_a_number")
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise BadRecord(f"{where} has score {shown(value)}; expected a number from 0 to 1", "score_not_a_number")
+        score = "no score" if value is None else f"score {shown(value)}"
+        raise BadRecord(f"{where} has {score}; expected a number from 0 to 1", "score_not_a_number")
     if not 0 <= value <= 1:
         raise BadRecord(f"{where} has score {shown(value)}; expected 0 to 1", "score_out_of_range")
     return float(value)

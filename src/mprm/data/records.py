@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import gzip
 import io
 import json
 import mmap
@@ -25,7 +26,7 @@ from urllib.parse import unquote
 import msgspec
 
 from mprm.data import engine
-from mprm.data.types import BadRecord, Issues
+from mprm.data.types import BadRecord
 from mprm.errors import DataError, InputNotFoundError, MissingDependencyError, shown
 
 Container = Literal["plain", "gz", "zst", "parquet"]
@@ -37,6 +38,7 @@ IN_FOLDER = re.compile(r"\.(?:jsonl|ndjson)(?:\.gz|\.zst)?$|\.parquet$")
 """Files that are taken from a folder, and .json files that begin with a list of records."""
 SHARD = re.compile(r"-\d{3,}-of-\d{3,}$")
 CHUNK_BYTES = 16 << 20
+BLOCK_BYTES = 1 << 18
 MAX_LINE_BYTES = 64 << 20
 """Of a compressed file, where a few kilobytes can be a line of gigabytes."""
 MAX_UNPACKED_RATIO = 200
@@ -358,16 +360,18 @@ def _parquet(handle: IO[bytes]) -> Any:
 
 
 class _Unpacked(io.RawIOBase):
-    """What a packed file holds; an error once it is so much more than was read of the file that it must be a bomb."""
+    """Blocks of a packed file; an error once they are so much more than was read of it that it must be a bomb."""
 
-    def __init__(self, unpacked: Any, packed: IO[bytes]) -> None:
-        self._unpacked, self._packed, self._n_bytes = unpacked, packed, 0
+    def __init__(self, blocks: Iterator[bytes], packed: IO[bytes]) -> None:
+        self._blocks, self._packed, self._block, self._n_bytes = blocks, packed, b"", 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        n_bytes: int = self._unpacked.readinto(buffer)
+        self._block = self._block or next(self._blocks, b"")
+        n_bytes = min(len(buffer), len(self._block))
+        buffer[:n_bytes], self._block = self._block[:n_bytes], self._block[n_bytes:]
         self._n_bytes += n_bytes
         if self._n_bytes > max(2 * MAX_LINE_BYTES, MAX_UNPACKED_RATIO * self._packed.tell()):
             raise ValueError(
@@ -376,35 +380,24 @@ class _Unpacked(io.RawIOBase):
         return n_bytes
 
 
-class _ZstdReader(io.RawIOBase):
-    """Unpacks frame after frame; a file that breaks off in a frame is an error, not an end."""
+def _gz_blocks(handle: IO[bytes]) -> Iterator[bytes]:
+    with gzip.open(handle) as unpacked:
+        while block := unpacked.read(BLOCK_BYTES):
+            yield block
 
-    def __init__(self, handle: IO[bytes]) -> None:
-        import zstandard
 
-        self._handle, self._packed, self._unpacked = handle, b"", b""
-        self._new_frame = zstandard.ZstdDecompressor().decompressobj
-        self._frame: Any = None
+def _zst_blocks(handle: IO[bytes]) -> Iterator[bytes]:
+    """Frame after frame; a file that breaks off in a frame is an error, not an end."""
+    import zstandard
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._unpacked:
-            # a block of 4 bytes can hold 128 KiB
-            packed = self._packed or self._handle.read(4096)
-            if not packed:
-                if self._frame is None:
-                    return 0
-                raise EOFError("the file breaks off in the middle of a frame")
-            self._frame = self._frame or self._new_frame()
-            self._unpacked = self._frame.decompress(packed)
-            self._packed = self._frame.unused_data
-            if self._frame.eof:
-                self._frame = None
-        n_bytes = min(len(buffer), len(self._unpacked))
-        buffer[:n_bytes], self._unpacked = self._unpacked[:n_bytes], self._unpacked[n_bytes:]
-        return n_bytes
+    packed, frame = b"", None
+    while packed := packed or handle.read(4096):  # 4 bytes of it can hold a block of 128 KiB
+        frame = frame or zstandard.ZstdDecompressor().decompressobj()
+        if block := frame.decompress(packed):
+            yield block
+        packed, frame = frame.unused_data, None if frame.eof else frame
+    if frame is not None:
+        raise EOFError("the file breaks off in the middle of a frame")
 
 
 @contextmanager
@@ -417,13 +410,9 @@ def _opened(path: str, container: Container = "plain") -> Iterator[IO[bytes]]:
     else:
         handle = open(path, "rb")  # noqa: PTH123, SIM115 - closed below
     with handle:
-        if container == "gz":
-            import gzip
-
-            with gzip.open(handle) as gz, io.BufferedReader(_Unpacked(gz, handle), 1 << 18) as unpacked:
-                yield unpacked
-        elif container == "zst":
-            with io.BufferedReader(_Unpacked(_ZstdReader(handle), handle), 1 << 18) as unpacked:
+        if container in ("gz", "zst"):
+            blocks = _gz_blocks(handle) if container == "gz" else _zst_blocks(handle)
+            with io.BufferedReader(_Unpacked(blocks, handle), BLOCK_BYTES) as unpacked:
                 yield unpacked
         else:
             yield handle
@@ -434,17 +423,15 @@ def _reading(path: str) -> Iterator[None]:
     """Turn what a broken or vanished file raises into an error that names it."""
     try:
         yield
-    except DataError:
-        raise
-    except (OSError, EOFError, ValueError, RuntimeError) as error:
-        if isinstance(error, OSError) and error.filename not in (None, path):
-            raise  # of the output
-        raise DataError(f"{path}: cannot be read: {error}") from error
     except Exception as error:
+        if isinstance(error, DataError) or getattr(error, "filename", None) not in (None, path):
+            raise  # told already, or of the output
         # zstandard, pyarrow and fsspec back ends each raise their own base classes
-        if type(error).__module__.split(".")[0] in {"zstandard", "zlib", "pyarrow", "aiohttp", "botocore"}:
-            raise DataError(f"{path}: cannot be read: {error}") from error
-        raise
+        packages = {"zstandard", "zlib", "pyarrow", "aiohttp", "botocore"}
+        is_known = isinstance(error, OSError | EOFError | ValueError | RuntimeError)
+        if not is_known and type(error).__module__.split(".")[0] not in packages:
+            raise
+        raise DataError(f"{path}: cannot be read: {error}") from error
 
 
 def is_blank(line: bytes) -> bool:
@@ -481,16 +468,8 @@ def _depths(line: bytes, start: int) -> Iterator[tuple[int, int]]:
             yield depth, sign.end()
 
 
-def decode_record(line: bytes, issues: Issues) -> dict[str, Any] | None:
-    """The line's JSON object; None, and an issue, when it is not one."""
-    data = _decoded(line)
-    if isinstance(data, BadRecord):
-        issues.add_bad(data)
-        return None
-    return data
-
-
-def _decoded(line: bytes) -> dict[str, Any] | BadRecord:
+def decode_record(line: bytes) -> dict[str, Any] | BadRecord:
+    """The line's JSON object, or what is wrong with it."""
     if is_deep(line):
         return BadRecord(f"the value is nested more than {MAX_DEPTH} deep", "not_json")
     try:
@@ -555,7 +534,7 @@ def read_records(file: DataFile) -> Iterator[Record]:
     lines = (line for chunk in chunks_of(file) for line in lines_of(chunk))
     if file.container == "parquet":
         for number, raw in enumerate(lines, start=1):
-            yield Record(file, number, number, _decoded(raw))
+            yield Record(file, number, number, decode_record(raw))
         return
     data = b"".join(lines)
     if CSV_FILE.search(file.path):
@@ -563,11 +542,11 @@ def read_records(file: DataFile) -> Iterator[Record]:
             yield Record(file, line, number, row)
     elif _is_document(data):
         for number, (line, key, item) in enumerate(_items(_utf8(data, file.path)), start=1):
-            yield Record(file, line, number, _decoded(item.encode()) if isinstance(item, str) else item, key)
+            yield Record(file, line, number, decode_record(item.encode()) if isinstance(item, str) else item, key)
     else:
         for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
             if not is_blank(raw):
-                yield Record(file, number, number, _decoded(raw))
+                yield Record(file, number, number, decode_record(raw))
 
 
 def _utf8(data: bytes, path: str) -> str:
