@@ -164,12 +164,8 @@ class Corpus(Tabular):
     ) -> Iterator[LocatedRollout]:
         """Every rollout with its location.
 
-        Parameters
-        ----------
-        on_bad
-            Called with each bad record; None stops at the first with a `DataError`.
-        on_issues
-            Called with FILE:LINE and the issues of each usable record.
+        ``on_bad`` takes each bad record (None: the first is a `DataError`), ``on_issues`` FILE:LINE and the issues of
+        each usable one.
         """
         path, first_line = "", 1
         for chunk in self.chunks:
@@ -291,15 +287,16 @@ def open_corpus(
     >>> [rollout.scores for rollout in corpus]
     [(1.0,)]
     """
+    old = paths.options if isinstance(paths, Corpus) else ValidationOptions()
+    options = ValidationOptions(
+        text_only=text_only or old.text_only,
+        image_root=image_folder(image_root),
+        forbids=forbids or old.forbids,
+        needs_image=needs_image or old.needs_image,
+    )
     if isinstance(paths, Corpus):
         if format is not None and any(fmt.name != format for fmt in paths.formats.values()):
             raise ConfigError(f"the corpus was opened in another format than {format}; open its files again")
-        options = ValidationOptions(
-            text_only=text_only or paths.options.text_only,
-            image_root=None if image_root is None else image_folder(image_root) or paths.options.image_root,
-            forbids=forbids or paths.options.forbids,
-            needs_image=needs_image or paths.options.needs_image,
-        )
         return replace(paths, options=options)
     folder = None
     if is_frame(paths):
@@ -316,17 +313,9 @@ def open_corpus(
             pieces = [replace(pieces[0], stop=pieces[-1].stop, is_array=is_array)]
         for piece in pieces:
             chunks += _split_by_source(file, replace(piece, format=fmt.name))
-    options = ValidationOptions(
-        text_only=text_only or _is_text_only(files, formats, chunks, needs_image=needs_image),
-        needs_image=needs_image,
-        image_root=None if image_root is None else image_folder(image_root),
-        forbids=forbids,
-    )
+    if not text_only and _is_text_only(files, formats, chunks, needs_image=needs_image):
+        options = replace(options, text_only=True)
     return Corpus(files, formats, tuple(chunks), options, folder)
-
-
-OTHER_FIELDS = ("answer", "id", "image", "question_orig", "task")
-"""Fields of rollouts besides those that formats are recognised by."""
 
 
 def _key_map(entries: Mapping[str, str] | Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -334,7 +323,8 @@ def _key_map(entries: Mapping[str, str] | Sequence[str]) -> tuple[tuple[str, str
     if isinstance(entries, Mapping):
         entries = [f"{name}={key}" for name, key in entries.items()]
     pairs = [part.partition("=") for entry in entries for part in entry.split(",")]
-    known = {key for fmt in ROLLOUT_FORMATS.values() for key in fmt.matches.keys}.union(OTHER_FIELDS)
+    known = {"answer", "id", "image", "question_orig", "task"}  # and those that formats are recognised by
+    known.update(key for fmt in ROLLOUT_FORMATS.values() for key in fmt.matches.keys)
     for name, sign, key in pairs:
         if not name or not sign or not key:
             raise ConfigError(f"map takes FIELD=KEY, such as steps=solution_steps; got {name + sign + key!r}")
@@ -376,15 +366,13 @@ def _format_of_file(file: DataFile, name: str | None, chunks: list[Chunk]) -> tu
     for number, line in enumerate(islice(lines, LOOK_AT), start=1):
         if is_blank(line):
             continue
-        if line.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
-            if fmt is None:
-                array = replace(chunks[0], stop=chunks[-1].stop, is_array=True)
-                first = next((item for item in lines_of(array) if not is_blank(item)), None)
-                fmt = None if first is None else _format_of_line(first, location(file.path, number))
-            return fmt or ROLLOUT_FORMATS["visualprm-raw"], True
+        is_array = line.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
+        if is_array and fmt is None:
+            items = lines_of(replace(chunks[0], stop=chunks[-1].stop, is_array=True))
+            line = next((item for item in items if not is_blank(item)), b"")
         fmt = fmt or _format_of_line(line, location(file.path, number))
-        if fmt is not None:
-            return fmt, False
+        if fmt is not None or is_array:
+            return fmt or ROLLOUT_FORMATS["visualprm-raw"], is_array
     # nothing to go by: an empty file is no error, and a file without one good record is reported line by line
     return fmt or ROLLOUT_FORMATS["visualprm-raw"], False
 
@@ -517,9 +505,7 @@ def _plain(value: Any) -> Any:
     """Values that JSON does not know: numpy's arrays and numbers as lists and numbers."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise DataError(
-        f"a value of type {type(value).__name__} cannot be part of a record; expected text, numbers or lists"
-    )
+    raise DataError(f"a record cannot hold a {type(value).__name__}; expected text, numbers or lists")
 
 
 def write_frame(frame: Any, path: Path) -> Path:
@@ -531,10 +517,7 @@ def write_frame(frame: Any, path: Path) -> Path:
             image = row.get("image") if isinstance(row, dict) else None
             if isinstance(image, dict):
                 if not image.get("path"):
-                    raise DataError(
-                        f"row {number}: the image has bytes but no path; save the images to files"
-                        " and put their paths into the image column"
-                    )
+                    raise DataError(f"row {number}: the image has bytes but no path; save it and give its path")
                 row = {**row, "image": image["path"]}
             try:
                 out.write(encode(row) + b"\n")
@@ -552,15 +535,8 @@ def arrow_schema() -> Any:
     counts = [("num_mc_correct", pa.int64()), ("num_mc_total", pa.int64())]
     step = pa.struct([("step", pa.string()), ("score", pa.float64()), *counts])
     texts = [(name, pa.string()) for name in ("question", "question_orig", "answer", "response")]
-    return pa.schema(
-        [
-            ("image", pa.list_(pa.string())),
-            *texts,
-            ("steps_with_score", pa.list_(step)),
-            ("num_mc_sequences", pa.int64()),
-            ("source", pa.string()),
-        ]
-    )
+    columns = [("image", pa.list_(pa.string())), *texts, ("steps_with_score", pa.list_(step))]
+    return pa.schema([*columns, ("num_mc_sequences", pa.int64()), ("source", pa.string())])
 
 
 def arrow_batches(rollouts: Iterable[tuple[Rollout, str | None]]) -> Iterator[Any]:

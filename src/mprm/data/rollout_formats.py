@@ -155,25 +155,24 @@ def decode_raw(line: bytes) -> Rollout | None:
     )
 
 
+def _without_none(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if value is not None}
+
+
 def write_raw(rollout: Rollout, _tau: float) -> dict[str, Any]:
     """The rollout as a v1.1-Raw record; counts only where they are known."""
-    record = _image_entry(rollout)
-    record["question"] = rollout.prompt if rollout.prompt is not None else rollout.question
-    record["question_orig"] = rollout.question
-    if rollout.answer is not None:
-        record["answer"] = rollout.answer
-    record["response"] = STEP_SEPARATOR.join(step.text for step in rollout.steps)
-    record["steps_with_score"] = steps = []
-    for step in rollout.steps:
-        counts = {"num_mc_correct": step.n_correct, "num_mc_total": step.n_total}
-        known = {key: count for key, count in counts.items() if count is not None}
-        steps.append({"step": step.text, "score": step.score, **known})
     n_totals = {step.n_total for step in rollout.steps if step.n_total}
-    if len(n_totals) == 1:
-        record["num_mc_sequences"] = n_totals.pop()
-    if rollout.source is not None:
-        record["source"] = rollout.source
-    return record
+    record = {
+        **_image_entry(rollout),
+        "question": rollout.prompt if rollout.prompt is not None else rollout.question,
+        "question_orig": rollout.question,
+        "answer": rollout.answer,
+        "response": STEP_SEPARATOR.join(step.text for step in rollout.steps),
+        "steps_with_score": [_without_none(msgspec.to_builtins(step)) for step in rollout.steps],
+        "num_mc_sequences": n_totals.pop() if len(n_totals) == 1 else None,
+        "source": rollout.source,
+    }
+    return _without_none(record)
 
 
 # Conversations: MM-PRM with a list of numbers, VisualPRM400K with + or - after each step.
@@ -195,9 +194,8 @@ def _turns(data: Data) -> list[tuple[str, Any]]:
 
 def _turn_values(data: Data) -> list[Any]:
     """The value of each turn; None for what is none."""
-    turns = data.get("conversations")
-    values = turns if isinstance(turns, list) else [turns]
-    return [turn.get("value") if isinstance(turn, dict) else None for turn in values]
+    turns = data["conversations"] if isinstance(data["conversations"], list) else [None]
+    return [turn.get("value") if isinstance(turn, dict) else None for turn in turns]
 
 
 def parse_mm_prm(data: Data, issues: Issues) -> tuple[Rollout, ...]:
@@ -297,7 +295,6 @@ def write_trl(rollout: Rollout, tau: float) -> dict[str, Any]:
 
 STEP_END = "ки"
 """Math-Shepherd's mark after each step, which the label replaces."""
-FIRST_STEP = re.compile(r"\bStep 1\s*:")
 
 
 def _is_math_shepherd(data: Data) -> bool:
@@ -320,7 +317,7 @@ def parse_math_shepherd(data: Data, issues: Issues) -> tuple[Rollout, ...]:
             raise BadRecord(problem, "labels_and_steps_differ")
         scores.append(SIGNS[sign])
         start += len(piece) + 1
-    first = FIRST_STEP.search(pieces[0])
+    first = re.search(r"\bStep 1\s*:", pieces[0])
     if first is None:
         raise BadRecord('no "Step 1:" parts the question from the first step', "missing_field")
     question, pieces[0] = pieces[0][: first.start()].strip(), pieces[0][first.start() :]
@@ -342,13 +339,7 @@ def is_rating(value: object) -> TypeGuard[int]:
 
 
 def leaf_paths(scores: dict[StepPath, float]) -> dict[StepPath, tuple[Step, ...]]:
-    """The rollouts of a tree, from the score of each path's last step; every prefix of a path is itself a path.
-
-    Examples
-    --------
-    >>> sorted(leaf_paths({("a",): 1.0, ("a", "b"): 0.0, ("a", "c"): 1.0}))
-    [('a', 'b'), ('a', 'c')]
-    """
+    """The rollouts of a tree, from the score of each path's last step; every prefix of a path is itself a path."""
     inner = {path[:-1] for path in scores}
     return {
         path: tuple(Step(path[j], scores[path[: j + 1]]) for j in range(len(path)))
