@@ -51,28 +51,18 @@ class BenchmarkFormat(Format[Solution]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkFile:
-    """One file of a benchmark, as a manifest describes it."""
-
-    path: str
-    format: str
-    n_bytes: int
-    xxh3_128: str | None
-    n_solutions: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
     """Solutions with labelled steps."""
 
     solutions: tuple[Solution, ...]
-    files: tuple[BenchmarkFile, ...] = ()
+    files: tuple[dict[str, Any], ...] = ()
+    """What a manifest says of each file."""
     notes: tuple[str, ...] = ()
     """What is odd about some records, how many, and where the first is."""
 
     @property
     def chains(self) -> list[Chain]:
-        """What is to be scored; equal solutions are scored once."""
+        """What is to be scored, equal solutions once."""
         return list(dict.fromkeys(solution.chain for solution in self.solutions))
 
     @property
@@ -103,7 +93,7 @@ def read_benchmark(
     """
     notes: Notes = {}
     solutions: list[Solution] = []
-    files: list[BenchmarkFile] = []
+    files: list[dict[str, Any]] = []
     bad: list[str] = []
     every: Mapping[str, Format[Any]] = {**BENCHMARK_FORMATS, **ROLLOUT_FORMATS}
     for file in find_files(paths):
@@ -113,25 +103,21 @@ def read_benchmark(
             solutions += _read_file(file, fmt, text_only, notes, bad)
         else:
             solutions += _solutions_of_rollouts(file, fmt.name, tau, text_only, notes, bad)
-        files.append(
-            BenchmarkFile(
-                path=file.path,
-                format=fmt.name,
-                n_bytes=file.n_bytes,
-                xxh3_128=None if file.is_remote else hash_file(file.path),
-                n_solutions=len(solutions) - n_before,
-            )
-        )
+        entry = {
+            "path": file.path,
+            "format": fmt.name,
+            "n_bytes": file.n_bytes,
+            "xxh3_128": None if file.is_remote else hash_file(file.path),
+        }
+        files.append({**entry, "n_solutions": len(solutions) - n_before})
     check_no_bad(bad, REMEDY)
     if not solutions:
-        names = ", ".join(file.path for file in files)
+        names = ", ".join(file["path"] for file in files)
         raise DataError(f"{names}: no solution to evaluate; expected at least one record")
-    seen = set()
+    first: dict[Any, Solution] = {}
     for solution in solutions:
-        content = (solution.source, solution.chain, solution.labels)
-        if content in seen:
+        if first.setdefault((solution.source, solution.chain, solution.labels), solution) is not solution:
             notes.setdefault(OCCURS_TWICE, []).append(solution.location)
-        seen.add(content)
     lines = [f"{counted(len(where), 'record')}: {text} (the first {where[0]})" for text, where in notes.items()]
     return Benchmark(solutions=tuple(solutions), files=tuple(files), notes=tuple(lines))
 
@@ -160,14 +146,10 @@ def _read_file(
             source, benchmark = item.source or file.source, item.benchmark or fmt.name
             solution = replace(item, id=own_id, source=source, benchmark=benchmark, location=record.location)
             if fmt.needs_image and not solution.images and not text_only:
-                bad.append(
-                    f"{record.location}: the record names no image; expected a path (text-only data: --text-only)"
-                )
+                bad.append(f"{record.location}: the record names no image; expected a path, or --text-only")
             elif fmt.has_unique_ids and solution.id in locations:
-                bad.append(
-                    f"{record.location}: the id {solution.id!r} is that of {locations[solution.id]} too, and each"
-                    " record counts; take one of them out of the file, or give it an id of its own"
-                )
+                other = f"the id {solution.id!r} is that of {locations[solution.id]} too"
+                bad.append(f"{record.location}: {other}; take one of them out, or give it an id of its own")
             else:
                 locations[solution.id] = record.location
                 yield solution
@@ -194,7 +176,7 @@ def _solutions_of_rollouts(
         rollout = located.rollout
         yield _solution(
             rollout.question,
-            tuple(step.text for step in rollout.steps),
+            rollout.chain.steps,
             rollout.images,
             labels=tuple(CORRECT if score > tau else INCORRECT for score in rollout.scores),
             id=_default_id(file, located.line, n_on_line),
@@ -224,11 +206,9 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 
 def _whole_numbers(data: Data, key: str) -> tuple[int, ...]:
-    """The whole numbers under ``key``."""
     values = field(data, key, list)
-    for value in values:
-        if not _is_whole(value):
-            raise BadRecord(f'"{key}" holds {shown(value)}; expected whole numbers')
+    if not all(map(_is_whole, values)):
+        raise BadRecord(f'"{key}" holds {shown(values)}; expected whole numbers')
     return tuple(values)
 
 
@@ -258,18 +238,11 @@ def _solution(question: str, steps: tuple[str, ...], images: tuple[str, ...] = (
     return Solution(question=question, steps=steps, images=images, **own)
 
 
-def _response(data: Data) -> dict[str, Any]:
-    response = data.get("response")
-    return response if isinstance(response, dict) else {}
-
-
-def _is_visualprocessbench(data: Data) -> bool:
-    return "process_correctness" in _response(data)
-
-
 def parse_visualprocessbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     """VisualProcessBench: 1 correct, 0 neutral, -1 incorrect; the source is the record's data source."""
-    question, response = _question(data, "question"), _response(data)
+    question, response = _question(data, "question"), data.get("response")
+    if not isinstance(response, dict):
+        raise BadRecord(f'"response" holds {shown(response)}; expected an object')
     steps = _steps(response, "steps")
     meaning, expected = {1: CORRECT, 0: IGNORED, -1: INCORRECT}, "1, 0 or -1"
     labels = _labels(response, "process_correctness", len(steps), meaning, name="label", expected=expected)
@@ -316,9 +289,8 @@ def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
         if wrong and max(wrong) > len(steps):
             issues.add("error_past_the_end", PAST_THE_END)
         labels = tuple(INCORRECT if number in wrong else CORRECT for number in range(1, len(steps) + 1))
-        own_id = f"{name}/{source}/{kind}" if name else ""
-        fields = {"labels": labels, "id": own_id, "source": source, "benchmark": f"prmbench/{kind}"}
-        solutions.append(_solution(question, steps, (), problem=problem_key(original), **fields))
+        fields = {"id": f"{name}/{source}/{kind}" if name else "", "source": source, "benchmark": f"prmbench/{kind}"}
+        solutions.append(_solution(question, steps, labels=labels, problem=problem_key(original), **fields))
     return tuple(solutions)
 
 
@@ -342,7 +314,10 @@ def parse_vlrmbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
 
 BENCHMARK_FORMATS: dict[str, BenchmarkFormat] = by_name(
     BenchmarkFormat(
-        "visualprocessbench", has("response", when=_is_visualprocessbench), parse_visualprocessbench, needs_image=True
+        "visualprocessbench",
+        has("response", when=lambda data: "process_correctness" in (data["response"] or ())),
+        parse_visualprocessbench,
+        needs_image=True,
     ),
     BenchmarkFormat("processbench", has("problem", "steps", "label"), parse_processbench),
     BenchmarkFormat(

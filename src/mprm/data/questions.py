@@ -7,6 +7,7 @@ each.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,11 +44,6 @@ def read_questions(
         Folder that must hold every image; the questions then name their images by the paths under it.
     on_renamed
         Called with images that have another name there than the questions give: that name, by the question's own.
-
-    Raises
-    ------
-    DataError
-        Names the location of every bad record, and of both records that share an id.
     """
     questions: list[Question] = []
     bad: list[str] = []
@@ -96,14 +92,9 @@ def given_questions(
         inputs = input_entries(questions)
     if not entries:
         raise DataError(f"{questions}: no questions; expected at least one")
-    seen: set[tuple[str, str]] = set()
-    for question in entries:
-        if (question.source, question.id) in seen:
-            raise DataError(
-                f"two questions of source {question.source!r} have the id {question.id!r};"
-                " expected each once. Give them different ids or sources"
-            )
-        seen.add((question.source, question.id))
+    for (source, own_id), n in Counter((question.source, question.id) for question in entries).items():
+        if n > 1:
+            raise DataError(f"{n} questions of source {source!r} have the id {own_id!r}; give them different ids")
     return entries, inputs
 
 
@@ -126,21 +117,18 @@ def prompt_of(question: Question) -> str:
 
 def _text(data: Data, *keys: str, default: str | None = None) -> str:
     """The text under the first of the keys that is there; a number is taken as its text."""
-    key = next((key for key in keys if data.get(key) is not None), None)
-    if key is None:
-        if default is not None:
-            return default
-        raise BadRecord(f"the field {_named(keys)} is missing; expected text")
-    value = data[key]
+    key = next((key for key in keys if data.get(key) is not None), keys[0])
+    value = data.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
         value = str(value)
-    if not isinstance(value, str):
+    if isinstance(value, str) and value.strip(" \t\r\n"):
+        return value
+    if value is not None and not isinstance(value, str):
         raise BadRecord(f'"{key}" holds {shown(value)}; expected text')
-    if not value.strip(" \t\r\n"):
-        if default is not None:
-            return default
-        raise BadRecord(f'"{key}" is empty; expected text')
-    return value
+    if default is None:
+        problem = f"the field {_named(keys)} is missing" if value is None else f'"{key}" is empty'
+        raise BadRecord(f"{problem}; expected text")
+    return default
 
 
 def _named(keys: Sequence[str]) -> str:
@@ -200,39 +188,33 @@ def extracted_golds(n: int, n_questions: int) -> list[str]:
     return [f'The gold answers of {share} were read out of longer text, such as "#### 18".'] if n else []
 
 
-def _gold_letter(answer: str | int, options: Sequence[str], *, text_first: bool = False) -> str:
-    """The letter of the right option."""
-    letter = letter_of(answer, options, text_first=text_first)
-    if letter is None:
-        letters = f"{LETTERS[0]} to {LETTERS[len(options) - 1]}"
-        raise BadRecord(f"the answer {shown(answer)} is no one option; expected {letters}, or the text of one option")
-    return letter
-
-
-def _question_text(text: str, options: Sequence[str] = ()) -> str:
-    """The question as a person reads it: options listed, a lone image mark on a line of its own left out."""
-    marks = IMAGE_MARK.findall(text)
-    if len(marks) == 1:  # several tell the parts of a picture apart
-        text = re.sub(rf"(?:\A|\n)[ \t]*{re.escape(marks[0])}[ \t]*(?=\n|\Z)", "", text)
-    return with_options(text.strip(), options)
-
-
 def _question(
     data: Data,
     source: str,
     text: str,
-    answer: str,
+    answer: str | int,
     options: Sequence[str] = (),
     *,
     id_key: str = "id",
     images: tuple[str, ...] | None = None,
+    text_first: bool = False,
 ) -> tuple[Question, ...]:
-    """The record's one question; a missing id is filled in by the reader."""
+    """The record's one question, its answer the letter of an option where there are options.
+
+    A missing id is filled in by the reader.
+    """
+    gold = letter_of(answer, options, text_first=text_first) if options else read_gold(str(answer))
+    if gold is None:
+        letters = f"{LETTERS[0]} to {LETTERS[len(options) - 1]}"
+        raise BadRecord(f"the answer {shown(answer)} is no one option; expected {letters}, or the text of one option")
+    marks = IMAGE_MARK.findall(text)
+    if len(marks) == 1:  # one on a line of its own tells nothing; several tell the parts of a picture apart
+        text = re.sub(rf"(?:\A|\n)[ \t]*{re.escape(marks[0])}[ \t]*(?=\n|\Z)", "", text)
     raw = data.get("answer") if options else answer
     question = Question(
         id=_text(data, id_key, default=""),
-        question=_question_text(text, options),
-        answer=answer if options else read_gold(answer),
+        question=with_options(text.strip(), options),
+        answer=gold,
         images=_images(data, "image") if images is None else images,
         source=source,
         options=tuple(options),
@@ -263,12 +245,10 @@ def parse_math500(data: Data, _issues: Issues) -> tuple[Question, ...]:
 def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """The format that everyone can make; images may be absent, for questions of text alone."""
     text, options, answer = _text(data, "question"), _options(data, "options"), _text(data, "answer")
-    if options:
-        # a number in JSON may be the index of an option; the text "2" is always text
-        value = data["answer"]
-        answer = _gold_letter(value if isinstance(value, int) else answer, options)
-    images = _images(data, "image", needed=False)
-    return _question(data, _text(data, "source", default=""), text, answer, options, images=images)
+    # a number in JSON may be the index of an option; the text "2" is always text
+    index = data["answer"] if options and isinstance(data["answer"], int) else None
+    images, source = _images(data, "image", needed=False), _text(data, "source", default="")
+    return _question(data, source, text, answer if index is None else index, options, images=images)
 
 
 def parse_dynamath(data: Data, _issues: Issues) -> tuple[Question, ...]:
@@ -278,10 +258,7 @@ def parse_dynamath(data: Data, _issues: Issues) -> tuple[Question, ...]:
     if _text(data, "answer_type") == "multiple choice":
         options = options_in(text)
         if not options:
-            raise BadRecord(
-                'the question is "multiple choice" but lists no options; expected (A) … (B) … or A. … B. …'
-            )
-        answer = _gold_letter(answer, options)
+            raise BadRecord('the "multiple choice" question lists no options; expected (A) … (B) … or A. … B. …')
     return _question(data, "dynamath", text, answer, options)
 
 
@@ -298,16 +275,15 @@ def parse_mathverse(data: Data, _issues: Issues) -> tuple[Question, ...]:
         options = options_in(text) or options_in(_text(data, "question_for_eval", default=""))
         if not options:
             raise BadRecord('the question is "multi-choice" but neither it nor "question_for_eval" lists options')
-        answer = _gold_letter(answer, options)
         if is_vision_only:
+            answer = letter_of(answer, options) or answer
             options = tuple(LETTERS[: len(options)])  # what they say stays in the picture
     return _question(data, "mathverse", text, answer, options, id_key="sample_index")
 
 
 def parse_mathvision(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MathVision (MATH-V): competition questions with one picture; no options mean an open answer."""
-    text, options, answer = _text(data, "question"), _options(data, "options"), _text(data, "answer")
-    return _question(data, "mathvision", text, _gold_letter(answer, options) if options else answer, options)
+    return _question(data, "mathvision", _text(data, "question"), _text(data, "answer"), _options(data, "options"))
 
 
 def parse_mathvista(data: Data, _issues: Issues) -> tuple[Question, ...]:
@@ -316,18 +292,13 @@ def parse_mathvista(data: Data, _issues: Issues) -> tuple[Question, ...]:
     options: tuple[str, ...] = ()
     if _text(data, "question_type") == "multi_choice":
         options = _options(data, "choices")
-        answer = _gold_letter(answer, options, text_first=True)
     else:
         if unit := _text(data, "unit", default=""):
             text += f" (Unit: {unit})"
-        precision = data.get("precision")
-        if (
-            _text(data, "answer_type", default="") == "float"
-            and isinstance(precision, int | float)
-            and abs(precision) < 100
-        ):
+        precision, is_float = data.get("precision"), _text(data, "answer_type", default="") == "float"
+        if is_float and isinstance(precision, int | float) and abs(precision) < 100:
             text += f"\nGive the answer with {precision:.0f} digit(s) after the point."
-    return _question(data, "mathvista", text, answer, options, id_key="pid")
+    return _question(data, "mathvista", text, answer, options, id_key="pid", text_first=True)
 
 
 def _is_mm_k12(data: Data) -> bool:
