@@ -103,12 +103,8 @@ def read_benchmark(
             solutions += _read_file(file, fmt, text_only, notes, bad)
         else:
             solutions += _solutions_of_rollouts(file, fmt.name, tau, text_only, notes, bad)
-        entry = {
-            "path": file.path,
-            "format": fmt.name,
-            "n_bytes": file.n_bytes,
-            "xxh3_128": None if file.is_remote else hash_file(file.path),
-        }
+        digest = None if file.is_remote else hash_file(file.path)
+        entry = {"path": file.path, "format": fmt.name, "n_bytes": file.n_bytes, "xxh3_128": digest}
         files.append({**entry, "n_solutions": len(solutions) - n_before})
     check_no_bad(bad, REMEDY)
     if not solutions:
@@ -238,11 +234,14 @@ def _solution(question: str, steps: tuple[str, ...], images: tuple[str, ...] = (
     return Solution(question=question, steps=steps, images=images, **own)
 
 
+def _response(data: Data) -> dict[str, Any]:
+    response = data.get("response")
+    return response if isinstance(response, dict) else {}
+
+
 def parse_visualprocessbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     """VisualProcessBench: 1 correct, 0 neutral, -1 incorrect; the source is the record's data source."""
-    question, response = _question(data, "question"), data.get("response")
-    if not isinstance(response, dict):
-        raise BadRecord(f'"response" holds {shown(response)}; expected an object')
+    question, response = _question(data, "question"), _response(data)
     steps = _steps(response, "steps")
     meaning, expected = {1: CORRECT, 0: IGNORED, -1: INCORRECT}, "1, 0 or -1"
     labels = _labels(response, "process_correctness", len(steps), meaning, name="label", expected=expected)
@@ -289,8 +288,9 @@ def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
         if wrong and max(wrong) > len(steps):
             issues.add("error_past_the_end", PAST_THE_END)
         labels = tuple(INCORRECT if number in wrong else CORRECT for number in range(1, len(steps) + 1))
-        fields = {"id": f"{name}/{source}/{kind}" if name else "", "source": source, "benchmark": f"prmbench/{kind}"}
-        solutions.append(_solution(question, steps, labels=labels, problem=problem_key(original), **fields))
+        own_id, benchmark = f"{name}/{source}/{kind}" if name else "", f"prmbench/{kind}"
+        fields = {"labels": labels, "id": own_id, "source": source, "benchmark": benchmark}
+        solutions.append(_solution(question, steps, (), problem=problem_key(original), **fields))
     return tuple(solutions)
 
 
@@ -315,7 +315,7 @@ def parse_vlrmbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
 BENCHMARK_FORMATS: dict[str, BenchmarkFormat] = by_name(
     BenchmarkFormat(
         "visualprocessbench",
-        has("response", when=lambda data: "process_correctness" in (data["response"] or ())),
+        has("response", when=lambda data: "process_correctness" in _response(data)),
         parse_visualprocessbench,
         needs_image=True,
     ),

@@ -51,12 +51,11 @@ def read_questions(
     for record, (item,), _ in read_items(paths, QUESTION_FORMATS, "question", format, bad):
         made_id = f"{Path(record.file.path).name}:{record.line}"
         question = replace(item, id=item.id or record.key or made_id, source=item.source or record.file.source)
-        if question.id in locations:
-            other = locations[question.id]
-            bad.append(f'{record.location}: the id "{question.id}" is taken by {other}; expected another one')
-        else:
-            locations[question.id] = record.location
-            questions.append(question)
+        location = record.location
+        first = locations.setdefault(question.id, location)
+        if first is not location:
+            bad.append(f'{location}: the id "{question.id}" is taken by {first}; expected another one')
+        questions.append(question)
     check_no_bad(bad, REMEDY)
     if image_root is None:
         return questions
@@ -104,13 +103,7 @@ CHOICE = r"Put the letter of the right option in \boxed{}."
 
 
 def prompt_of(question: Question) -> str:
-    """The question, its options where the text lacks them, and how to answer.
-
-    Examples
-    --------
-    >>> prompt_of(Question(id="1", question="Which is even?", answer="B", options=("3", "4"))).splitlines()[:3]
-    ['Which is even?', 'A. 3', 'B. 4']
-    """
+    """The question, its options where the text lacks them, and how to answer."""
     text = with_options(question.question, question.options)
     return f"{text.rstrip()}\n\n{STEPS} {CHOICE if question.options else OPEN}"
 
@@ -193,19 +186,18 @@ def _question(
     source: str,
     text: str,
     answer: str | int,
-    options: Sequence[str] = (),
+    options: Sequence[str] | None = None,
     *,
     id_key: str = "id",
     images: tuple[str, ...] | None = None,
     text_first: bool = False,
 ) -> tuple[Question, ...]:
-    """The record's one question, its answer the letter of an option where there are options.
-
-    A missing id is filled in by the reader.
-    """
+    """The record's one question; ``options`` None is an open answer. A missing id is filled in by the reader."""
+    if options is not None and not options:
+        raise BadRecord("the multiple choice lists no options; expected (A) … (B) … or A. … B. …")
     gold = letter_of(answer, options, text_first=text_first) if options else read_gold(str(answer))
     if gold is None:
-        letters = f"{LETTERS[0]} to {LETTERS[len(options) - 1]}"
+        letters = f"{LETTERS[0]} to {LETTERS[len(options or ()) - 1]}"
         raise BadRecord(f"the answer {shown(answer)} is no one option; expected {letters}, or the text of one option")
     marks = IMAGE_MARK.findall(text)
     if len(marks) == 1:  # one on a line of its own tells nothing; several tell the parts of a picture apart
@@ -213,11 +205,11 @@ def _question(
     raw = data.get("answer") if options else answer
     question = Question(
         id=_text(data, id_key, default=""),
-        question=with_options(text.strip(), options),
+        question=with_options(text.strip(), options or ()),
         answer=gold,
         images=_images(data, "image") if images is None else images,
         source=source,
-        options=tuple(options),
+        options=tuple(options or ()),
         is_extracted=isinstance(raw, str) and stated_gold(raw) is not None,
     )
     return (question,)
@@ -244,7 +236,7 @@ def parse_math500(data: Data, _issues: Issues) -> tuple[Question, ...]:
 
 def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """The format that everyone can make; images may be absent, for questions of text alone."""
-    text, options, answer = _text(data, "question"), _options(data, "options"), _text(data, "answer")
+    text, options, answer = _text(data, "question"), _options(data, "options") or None, _text(data, "answer")
     # a number in JSON may be the index of an option; the text "2" is always text
     index = data["answer"] if options and isinstance(data["answer"], int) else None
     images, source = _images(data, "image", needed=False), _text(data, "source", default="")
@@ -253,28 +245,17 @@ def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
 
 def parse_dynamath(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """DynaMath: one JSON object with a question under each number; options stand in the question's text."""
-    text, answer = _text(data, "question"), _text(data, "answer")
-    options: tuple[str, ...] = ()
-    if _text(data, "answer_type") == "multiple choice":
-        options = options_in(text)
-        if not options:
-            raise BadRecord('the "multiple choice" question lists no options; expected (A) … (B) … or A. … B. …')
-    return _question(data, "dynamath", text, answer, options)
-
-
-VISION_ONLY = "Answer the question that the image shows."
+    text, is_choice = _text(data, "question"), _text(data, "answer_type") == "multiple choice"
+    return _question(data, "dynamath", text, _text(data, "answer"), options_in(text) if is_choice else None)
 
 
 def parse_mathverse(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MathVerse: the question of a vision-only version stands in the picture, its options too."""
     is_vision_only = _text(data, "problem_version") == "Vision Only"
-    text = _text(data, "question", default=VISION_ONLY if is_vision_only else None)
-    answer = _text(data, "answer")
-    options: tuple[str, ...] = ()
+    text = _text(data, "question", default="Answer the question that the image shows." if is_vision_only else None)
+    answer, options = _text(data, "answer"), None
     if _text(data, "question_type") == "multi-choice":
         options = options_in(text) or options_in(_text(data, "question_for_eval", default=""))
-        if not options:
-            raise BadRecord('the question is "multi-choice" but neither it nor "question_for_eval" lists options')
         if is_vision_only:
             answer = letter_of(answer, options) or answer
             options = tuple(LETTERS[: len(options)])  # what they say stays in the picture
@@ -283,13 +264,13 @@ def parse_mathverse(data: Data, _issues: Issues) -> tuple[Question, ...]:
 
 def parse_mathvision(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MathVision (MATH-V): competition questions with one picture; no options mean an open answer."""
-    return _question(data, "mathvision", _text(data, "question"), _text(data, "answer"), _options(data, "options"))
+    options = _options(data, "options") or None
+    return _question(data, "mathvision", _text(data, "question"), _text(data, "answer"), options)
 
 
 def parse_mathvista(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MathVista: free answers with unit and precision, and choices whose gold answer is the text of the right one."""
-    text, answer = _text(data, "question"), _text(data, "answer")
-    options: tuple[str, ...] = ()
+    text, answer, options = _text(data, "question"), _text(data, "answer"), None
     if _text(data, "question_type") == "multi_choice":
         options = _options(data, "choices")
     else:
@@ -309,15 +290,10 @@ def _is_mm_k12(data: Data) -> bool:
 
 def parse_mm_k12(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MM-K12: a multiple choice where the text lists options and the answer is the letter of one."""
-    text = _text(data, "question")
-    answer = _text(data, "answer", "correct_answer")
-    options = options_in(text)
+    text, answer = _text(data, "question"), _text(data, "answer", "correct_answer")
+    options, images = options_in(text), _images(data, "image", "image_path")
     letter = letter_of(answer, options) if options else None
-    images = _images(data, "image", "image_path")
-    return _question(data, "mm-k12", text, letter or answer, options if letter else (), images=images)
-
-
-OLYMPIAD_IMAGES = tuple(f"image_{number}" for number in range(1, 10))
+    return _question(data, "mm-k12", text, letter or answer, options if letter else None, images=images)
 
 
 def parse_olympiadbench(data: Data, _issues: Issues) -> tuple[Question, ...]:
@@ -329,7 +305,7 @@ def parse_olympiadbench(data: Data, _issues: Issues) -> tuple[Question, ...]:
     if unit := _text(data, "unit", default=""):
         text += f"\n\nGive the answer in {unit}."
     is_text = _text(data, "modality", default="") == "Text-only"
-    images = _images(data, *OLYMPIAD_IMAGES, "images", needed=not is_text)
+    images = _images(data, *(f"image_{number}" for number in range(1, 10)), "images", needed=not is_text)
     return _question(data, "olympiadbench", text, ", ".join(answers), images=images)
 
 
