@@ -215,16 +215,14 @@ def _question(data: Data, key: str) -> str:
     return text
 
 
-def _labels(
-    data: Data, key: str, n_steps: int, meaning: Mapping[int, int], *, name: str, expected: str
-) -> tuple[int, ...]:
+def _labels(data: Data, key: str, n_steps: int, meaning: Mapping[int, int], expected: str) -> tuple[int, ...]:
     """The label of each step: what the numbers under ``key`` mean."""
     numbers = _whole_numbers(data, key)
     if len(numbers) != n_steps:
         raise BadRecord(f"there are {n_steps} steps and {len(numbers)} labels; expected as many")
     for index, number in enumerate(numbers):
         if number not in meaning:
-            raise BadRecord(f"step {index} has {name} {shown(number)}; expected {expected}")
+            raise BadRecord(f"step {index} has label {shown(number)}; expected {expected}")
     return tuple(meaning[number] for number in numbers)
 
 
@@ -243,8 +241,9 @@ def parse_visualprocessbench(data: Data, _issues: Issues) -> tuple[Solution, ...
     """VisualProcessBench: 1 correct, 0 neutral, -1 incorrect; the source is the record's data source."""
     question, response = _question(data, "question"), _response(data)
     steps = _steps(response, "steps")
-    meaning, expected = {1: CORRECT, 0: IGNORED, -1: INCORRECT}, "1, 0 or -1"
-    labels = _labels(response, "process_correctness", len(steps), meaning, name="label", expected=expected)
+    labels = _labels(
+        response, "process_correctness", len(steps), {1: CORRECT, 0: IGNORED, -1: INCORRECT}, "1, 0 or -1"
+    )
     images, own_id = image_field(data), optional_text(data, "id") or ""
     source = optional_text(data, "data_source") or ""
     return (_solution(question, steps, images, labels=labels, id=own_id, source=source),)
@@ -305,8 +304,7 @@ def parse_vlrmbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     steps = tuple(step.strip() for step in re.split(r"(?=STEP\d+:)", text) if step.strip())
     if not steps:
         raise BadRecord('"reasoning_error" is empty; expected steps behind STEP1:, STEP2: and so on')
-    meaning, expected = {0: CORRECT, 1: INCORRECT}, "1 for an error, else 0"
-    labels = _labels(data, "task_gt", len(steps), meaning, name="task_gt", expected=expected)
+    labels = _labels(data, "task_gt", len(steps), {0: CORRECT, 1: INCORRECT}, "1 for an error, else 0")
     images, own_id = image_field(data), optional_text(data, "id") or ""
     source = optional_text(data, "category") or ""
     return (_solution(question, steps, images, labels=labels, id=own_id, source=source),)

@@ -11,16 +11,7 @@ from typing import Any
 
 from mprm.answers.extract import stated_gold
 from mprm.answers.options import letter_of
-from mprm.data.format import (
-    Data,
-    Format,
-    by_name,
-    check_no_bad,
-    field,
-    has,
-    optional_text,
-    read_items,
-)
+from mprm.data.format import Data, Format, by_name, check_no_bad, field, has, optional_text, read_items
 from mprm.data.questions import read_gold
 from mprm.data.rollout_formats import STEP_END
 from mprm.data.types import STEP_SEPARATOR, BadRecord, Candidate, CandidateSet, Issues, Question, split_steps

@@ -158,9 +158,7 @@ class Corpus(Tabular):
             yield located.rollout
 
     def located(
-        self,
-        on_bad: Callable[[Dropped], None] | None = None,
-        on_issues: Callable[[str, Issues], None] | None = None,
+        self, on_bad: Callable[[Dropped], None] | None = None, on_issues: Callable[[str, Issues], None] | None = None
     ) -> Iterator[LocatedRollout]:
         """Every rollout with its location.
 

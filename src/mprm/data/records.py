@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, cast
 from urllib.parse import unquote
@@ -66,7 +67,6 @@ class DataFile:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the path is a URL, read through fsspec."""
         return is_url(self.path)
 
 
@@ -126,9 +126,7 @@ def find_files(paths: Paths) -> list[DataFile]:
     for path in map(str, typed):
         matches = list(_remote_matches(path) if is_url(path) else _local_matches(path))
         if not matches:
-            raise InputNotFoundError(
-                f"{path}: no such file; expected .jsonl, .jsonl.gz, .jsonl.zst or .parquet files"
-            )
+            raise InputNotFoundError(f"{path}: no such file; expected .jsonl (also .gz, .zst) or .parquet files")
         for match, n_bytes in matches:
             if any("\ud800" <= letter <= "\udfff" for letter in match):
                 raise InputNotFoundError(f"{match!a}: the file's name is not UTF-8; rename it")
@@ -147,9 +145,7 @@ def _local_matches(path: str) -> Iterable[tuple[str, int]]:
         below = (p for p in sorted(here.rglob("*")) if p.is_file() and (_is_data(p.name) or _is_json_list(p)))
         inside = [str(p) for p in below if not any(part.startswith(".") for part in p.relative_to(here).parts)]
         if not inside:
-            raise InputNotFoundError(
-                f"{path}: the folder holds no .jsonl, .jsonl.gz, .jsonl.zst or .parquet files, and no .json list"
-            )
+            raise InputNotFoundError(f"{path}: the folder holds no .jsonl (also .gz, .zst), .parquet or .json list")
     else:
         # a name that exists is meant as it stands, even if it holds * or [
         inside = [str(here)] if here.exists() else sorted(glob.glob(str(here), recursive=True))  # noqa: PTH207 - any pattern
@@ -157,9 +153,7 @@ def _local_matches(path: str) -> Iterable[tuple[str, int]]:
         if Path(match).is_dir():
             yield from _local_matches(match)
         elif not Path(match).is_file():
-            raise InputNotFoundError(
-                f"{match}: is no regular file; mprm reads its input twice, so save it to a file first"
-            )
+            raise InputNotFoundError(f"{match}: is no regular file; it is read twice, so save it to a file first")
         else:
             yield match, Path(match).stat().st_size
 
@@ -209,7 +203,7 @@ class Chunk:
 
     @property
     def is_range(self) -> bool:
-        """Whether bytes of the file can be copied without reading lines."""
+        """Whether its bytes can be copied without reading lines."""
         return self.container == "plain" and not self.is_array and not self.key_map and not is_url(self.path)
 
     @property
@@ -227,10 +221,7 @@ def chunks_of(file: DataFile) -> list[Chunk]:
             stops = list(range(1, _parquet(handle).num_row_groups + 1))
     else:
         stops = [file.n_bytes]
-    starts = [0, *stops]
-    return [
-        Chunk(file.path, file.container, file.source, start, stop) for start, stop in zip(starts, stops, strict=False)
-    ]
+    return [Chunk(file.path, file.container, file.source, *ends) for ends in pairwise([0, *stops])]
 
 
 def lines_of(chunk: Chunk) -> Iterator[bytes]:
@@ -308,15 +299,11 @@ def range_start(data: bytes | mmap.mmap, start: int) -> int:
 def _streamed_lines(chunk: Chunk) -> Iterator[bytes]:
     with _opened(chunk.path, chunk.container) as handle:
         if chunk.container != "plain":
-            number = 0
-            while line := handle.readline(MAX_LINE_BYTES):
-                number += 1
+            for number, line in enumerate(iter(lambda: handle.readline(MAX_LINE_BYTES), b""), start=1):
                 is_cut = len(line) == MAX_LINE_BYTES
                 if is_cut and line.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"[":  # no array
-                    raise DataError(
-                        f"{chunk.path}:{number}: the line is over {MAX_LINE_BYTES >> 20} MiB; expected one record a"
-                        " line. If that is right, unpack the file first"
-                    )
+                    problem = f"the line is over {MAX_LINE_BYTES >> 20} MiB; expected one record a line"
+                    raise DataError(f"{chunk.path}:{number}: {problem}. If that is right, unpack the file first")
                 yield line + handle.readline() if is_cut else line
             return
         position = chunk.start
@@ -374,9 +361,7 @@ class _Unpacked(io.RawIOBase):
         buffer[:n_bytes], self._block = self._block[:n_bytes], self._block[n_bytes:]
         self._n_bytes += n_bytes
         if self._n_bytes > max(2 * MAX_LINE_BYTES, MAX_UNPACKED_RATIO * self._packed.tell()):
-            raise ValueError(
-                f"it unpacks to over {MAX_UNPACKED_RATIO} times its size; if that is right, unpack it first"
-            )
+            raise ValueError(f"it unpacks to over {MAX_UNPACKED_RATIO} times its size; if it should, unpack it first")
         return n_bytes
 
 
@@ -448,21 +433,21 @@ def is_utf8(line: bytes) -> bool:
     return True
 
 
-_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
-_SIGNS = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
+_SIGNS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+"""Strings and brackets."""
 
 
 def is_deep(line: bytes) -> bool:
     """Whether lists and objects lie more than `MAX_DEPTH` deep within each other."""
     if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
         return False
-    return any(depth > MAX_DEPTH for depth, _ in _depths(line, 0))
+    return any(depth > MAX_DEPTH for depth, _ in _depths(line))
 
 
-def _depths(line: bytes, start: int) -> Iterator[tuple[int, int]]:
-    """(depth after it, end) of each bracket from ``start`` on that is in no string."""
+def _depths(line: bytes) -> Iterator[tuple[int, int]]:
+    """(depth after it, end) of each bracket that is in no string."""
     depth = 0
-    for sign in _SIGNS.finditer(line, start):
+    for sign in _SIGNS.finditer(line):
         if sign[0] in b"[]{}":
             depth += 1 if sign[0] in b"[{" else -1
             yield depth, sign.end()
@@ -525,7 +510,6 @@ class Record(NamedTuple):
 
     @property
     def location(self) -> str:
-        """FILE:LINE."""
         return f"{self.file.path}:{self.line}"
 
 
@@ -605,7 +589,7 @@ def _items(text: str) -> Iterator[tuple[int, str | None, str | BadRecord]]:
                 end = decode(text, position)[1]
             except RecursionError:  # a bad record, whose end is found nevertheless
                 rest = text[position:].encode("utf-8", "surrogatepass")
-                closed = next((end for depth, end in _depths(rest, 0) if depth == 0), len(rest))
+                closed = next((end for depth, end in _depths(rest) if depth == 0), len(rest))
                 end = position + len(rest[:closed].decode("utf-8", "surrogatepass"))
             item, position = text[position:end], skip_space(end)
             if not text.startswith(closing, position):
@@ -630,21 +614,19 @@ def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
     """(line, row) of each row: empty cells are absent, cells that begin with ``[`` are JSON lists."""
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     line = 2
-    while True:
-        try:
-            row = next(reader)
-            data: dict[str, Any] | BadRecord = {
-                name: _csv_list(value) if value.startswith("[") and value.endswith("]") else value
-                for name, value in row.items()
-                if name is not None and value
-            }
+    try:
+        for row in reader:
+            data: dict[str, Any] | BadRecord
+            try:
+                data = {
+                    name: _csv_list(value) if value.startswith("[") and value.endswith("]") else value
+                    for name, value in row.items()
+                    if name is not None and value
+                }
+            except ValueError as error:
+                data = BadRecord(f"not CSV: {error}")
             extra = row.get(None)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield line, BadRecord(f"not CSV: {error}")
-            return
-        except ValueError as error:
-            data, extra = BadRecord(f"not CSV: {error}"), None
-        yield line, BadRecord(f"the row has {len(extra)} cell(s) too many") if extra else data
-        line = reader.line_num + 1
+            yield line, BadRecord(f"the row has {len(extra)} cell(s) too many") if extra else data
+            line = reader.line_num + 1
+    except csv.Error as error:
+        yield line, BadRecord(f"not CSV: {error}")
