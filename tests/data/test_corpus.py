@@ -75,7 +75,7 @@ def test_a_dataset_dict_is_its_one_split_or_the_error_names_the_splits() -> None
 )
 def test_errors_about_a_frame_name_the_row_and_no_file(call) -> None:
     with pytest.raises(
-        DataError, match=r"^row 3: step 0 has score 7; expected 0 to 1\. List all bad .* mprm\.check,"
+        DataError, match=r"^row 3: step 0 has score 7; expected 0 to 1\. List all bad .* mprm\.check\."
     ):
         call([*TRL, {"prompt": "?", "completions": ["a"], "labels": [7]}])
     with pytest.raises(DataError, match=r"^row 0: the record has the fields a"):

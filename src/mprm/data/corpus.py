@@ -40,8 +40,6 @@ LOOK_AT = 1000
 """How many broken lines at a file's start are passed over in the search for a record."""
 BATCH_ROWS = 4096
 """Rows of a frame that are converted at a time."""
-
-
 NO_ISSUES = Issues()
 
 
@@ -142,10 +140,8 @@ class Corpus(Tabular):
     chunks: tuple[Chunk, ...]
     """Every file's chunks, in canonical order."""
     options: ValidationOptions = field(default_factory=ValidationOptions)
-    _frame: TemporaryFolder | None = None
-    """Holds the file behind a corpus that was made from a frame."""
-    _flat: TemporaryFolder | None = None
-    """Holds the files that `flattened` made."""
+    _folders: tuple[TemporaryFolder, ...] = ()
+    """Hold the file of a frame, and those that `flattened` made."""
     origins: Mapping[str, tuple[str, Sequence[int] | None]] = field(default_factory=dict)
     """Of each file that `flattened` made: the file of the corpus, and the line of each rollout in it."""
 
@@ -154,8 +150,7 @@ class Corpus(Tabular):
         return sum(file.n_bytes for file in self.files)
 
     def __iter__(self) -> Iterator[Rollout]:
-        for located in self.located():
-            yield located.rollout
+        return (located.rollout for located in self.located())
 
     def located(
         self, on_bad: Callable[[Dropped], None] | None = None, on_issues: Callable[[str, Issues], None] | None = None
@@ -232,7 +227,7 @@ def flattened(corpus: Corpus, on_bad: Callable[[Dropped], Any] | None) -> Corpus
         origins[str(path)] = file.path, lines
         flat = replace(file, path=str(path), container="plain", n_bytes=path.stat().st_size)
         chunks += [replace(chunk, format=name) for chunk in chunks_of(flat)]
-    return replace(corpus, chunks=tuple(chunks), _flat=folder, origins=origins)
+    return replace(corpus, chunks=tuple(chunks), _folders=(*corpus._folders, folder), origins=origins)
 
 
 def drop_or_raise(dropped: Dropped, on_bad: Callable[[Dropped], Any] | None) -> None:
@@ -240,12 +235,11 @@ def drop_or_raise(dropped: Dropped, on_bad: Callable[[Dropped], Any] | None) -> 
     if on_bad is not None:
         on_bad(dropped)
         return
-    # a check knows nothing of the output, and so nothing of what the output cannot hold
-    is_of_output = dropped.kind == "separator_in_text"
     command = "mprm.check" if location(dropped.file) == IN_MEMORY else f'"mprm check {dropped.file}"'
-    look = "" if is_of_output else f"List all bad records with {command}, or "
-    remedy = f"{look}leave bad records out with --skip-bad (in Python: skip_bad=True)."
-    raise DataError(f"{location(dropped.file, dropped.line)}: {dropped.reason}. {remedy[0].upper()}{remedy[1:]}")
+    # a check knows nothing of the output, and so nothing of what the output cannot hold
+    look = "" if dropped.kind == "separator_in_text" else f" List all bad records with {command}."
+    remedy = "Leave bad records out with --skip-bad (in Python: skip_bad=True)."
+    raise DataError(f"{location(dropped.file, dropped.line)}: {dropped.reason}.{look} {remedy}")
 
 
 def open_corpus(
@@ -272,12 +266,8 @@ def open_corpus(
     text_only
         Accept records without an image. It is so without a word where no record has one, and where the manifest of a
         file says that it was so when mprm wrote it.
-    image_root
-        Folder that must hold every image.
-    forbids
-        Text that no step or question may hold.
-    needs_image
-        Whether records of formats without images need one, too, as they are written to a format with images.
+    image_root, forbids, needs_image
+        See `ValidationOptions`.
 
     Examples
     --------
@@ -296,10 +286,10 @@ def open_corpus(
         if format is not None and any(fmt.name != format for fmt in paths.formats.values()):
             raise ConfigError(f"the corpus was opened in another format than {format}; open its files again")
         return replace(paths, options=options)
-    folder = None
+    folders: tuple[TemporaryFolder, ...] = ()
     if is_frame(paths):
-        folder = TemporaryFolder()
-        paths = write_frame(paths, folder.path / IN_MEMORY / "frame.jsonl")
+        folders = (TemporaryFolder(),)
+        paths = write_frame(paths, folders[0].path / IN_MEMORY / "frame.jsonl")
     files, key_map = tuple(find_files(paths)), _key_map(map)
     formats: dict[str, RolloutFormat] = {}
     chunks: list[Chunk] = []
@@ -313,7 +303,7 @@ def open_corpus(
             chunks += _split_by_source(file, replace(piece, format=fmt.name))
     if not text_only and _is_text_only(files, formats, chunks, needs_image=needs_image):
         options = replace(options, text_only=True)
-    return Corpus(files, formats, tuple(chunks), options, folder)
+    return Corpus(files, formats, tuple(chunks), options, folders)
 
 
 def _key_map(entries: Mapping[str, str] | Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -344,7 +334,7 @@ def _is_text_only(
         if needs_image or (fmt := formats[file.path]).has_images or (fmt.many and fmt.labels == "mc")
     ]
     return bool(some) and all(
-        ((manifest := _manifest_of(file)) is not None and manifest.config.text_only)
+        ((manifest := _manifest_of(file)) is not None and manifest.config.get("text_only") is True)
         or not any(_names_image(chunk) for chunk in chunks if chunk.path == file.path)
         for file in some
     )
@@ -420,13 +410,9 @@ class _Output(msgspec.Struct):
     source_bytes: dict[str, int] | None = None
 
 
-class _ManifestConfig(msgspec.Struct):
-    text_only: bool = False
-
-
 class _Manifest(msgspec.Struct):
     output: _Output
-    config: _ManifestConfig = msgspec.field(default_factory=_ManifestConfig)
+    config: dict[str, Any] = {}
 
 
 def _split_by_source(file: DataFile, chunk: Chunk) -> Iterator[Chunk]:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from mprm.config import nearest
 from mprm.data.records import DataFile, Paths, Record, find_files, read_records
-from mprm.data.types import BadRecord, Issues, Step, StrictIssues
+from mprm.data.types import BadRecord, Issues, Step
 from mprm.errors import ConfigError, DataError, shown
 
 Data = Mapping[str, Any]
@@ -110,13 +110,15 @@ def read_items(
     for file in [paths] if isinstance(paths, DataFile) else find_files(paths):
         fmt, record = named, None
         for record in read_records(file):
-            issues = StrictIssues()
+            issues = Issues()
             try:
                 if isinstance(record.data, BadRecord):
                     raise record.data
                 if fmt is None or (by_record and named is None):
                     fmt = format_of(record.data, formats, kind)
                 items = fmt.parse(record.data, issues)
+                if (error := issues.first_error()) is not None:
+                    raise BadRecord(error[1])
             except BadRecord as reason:
                 bad.append(f"{record.location}: {reason}")
                 if fmt is None and not isinstance(record.data, BadRecord):
@@ -132,10 +134,6 @@ def check_no_bad(bad: list[str], remedy: str) -> None:
     if bad:
         more = f"\n… and {len(bad) - SHOWN:,} more" if len(bad) > SHOWN else ""
         raise DataError("\n".join(bad[:SHOWN]) + f"{more}\n{remedy}")
-
-
-STRICT: Issues = StrictIssues()
-"""Where the fields of a record are looked up without issues, the first wrong one raises `BadRecord`."""
 
 
 def field(data: Data, key: str, kind: type[T]) -> T:
@@ -164,25 +162,34 @@ def fields(data: Data, issues: Issues, **kinds: type) -> list[Any]:
     return [data[key] for key in kinds]
 
 
-def optional_text(data: Data, key: str, issues: Issues = STRICT) -> str | None:
-    """The text under ``key``, or None when there is none; a number is taken as its text."""
+def _add(issues: Issues | None, kind: str, text: str) -> None:
+    if issues is None:
+        raise BadRecord(text, kind)
+    issues.add(kind, text)
+
+
+def optional_text(data: Data, key: str, issues: Issues | None = None) -> str | None:
+    """The text under ``key``, or None when there is none; a number is taken as its text.
+
+    What is neither is an issue, or without ``issues`` a `BadRecord`.
+    """
     value = data.get(key)
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
-    issues.add("odd_field", f'"{key}" holds {shown(value)}; expected text')
+    _add(issues, "odd_field", f'"{key}" holds {shown(value)}; expected text')
     return None
 
 
-def image_field(data: Data, issues: Issues = STRICT) -> tuple[str, ...]:
+def image_field(data: Data, issues: Issues | None = None) -> tuple[str, ...]:
     """The paths under ``image``: a text, or a list of texts for several images."""
     value = data.get("image")
     if value is None or value in ("", []):
         return ()
     paths = value if isinstance(value, list) else [value]
     if not all(isinstance(path, str) and path for path in paths):
-        issues.add("wrong_type", f'"image" holds {shown(value)}; expected a path or a list of paths')
+        _add(issues, "wrong_type", f'"image" holds {shown(value)}; expected a path or a list of paths')
         return ()
     return tuple(paths)
 

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, cast
@@ -76,13 +77,7 @@ def is_url(path: str) -> bool:
 
 
 def source_name(path: str) -> str:
-    """The file's name without folders, endings and shard number.
-
-    Examples
-    --------
-    >>> source_name("annotations/ai2d.jsonl.gz"), source_name("ai2d-00003-of-00010.parquet")
-    ('ai2d', 'ai2d')
-    """
+    """The file's name without folders, endings and shard number: ``ai2d`` of ``x/ai2d-00003-of-00010.parquet``."""
     name = re.split(r"[/\\]", path.rstrip("/"))[-1]
     name = DATA_FILE.sub("", CSV_FILE.sub("", name)) or name
     name = SHARD.sub("", name) or name
@@ -365,12 +360,6 @@ class _Unpacked(io.RawIOBase):
         return n_bytes
 
 
-def _gz_blocks(handle: IO[bytes]) -> Iterator[bytes]:
-    with gzip.open(handle) as unpacked:
-        while block := unpacked.read(BLOCK_BYTES):
-            yield block
-
-
 def _zst_blocks(handle: IO[bytes]) -> Iterator[bytes]:
     """Frame after frame; a file that breaks off in a frame is an error, not an end."""
     import zstandard
@@ -395,12 +384,14 @@ def _opened(path: str, container: Container = "plain") -> Iterator[IO[bytes]]:
     else:
         handle = open(path, "rb")  # noqa: PTH123, SIM115 - closed below
     with handle:
-        if container in ("gz", "zst"):
-            blocks = _gz_blocks(handle) if container == "gz" else _zst_blocks(handle)
-            with io.BufferedReader(_Unpacked(blocks, handle), BLOCK_BYTES) as unpacked:
-                yield unpacked
-        else:
+        if container == "plain":
             yield handle
+            return
+        blocks = _zst_blocks(handle)
+        if container == "gz":
+            blocks = iter(partial(gzip.GzipFile(fileobj=handle).read, BLOCK_BYTES), b"")
+        with io.BufferedReader(_Unpacked(blocks, handle), BLOCK_BYTES) as unpacked:
+            yield unpacked
 
 
 @contextmanager

@@ -200,9 +200,8 @@ def _turn_values(data: Data) -> list[Any]:
 
 def parse_mm_prm(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     """The record's one rollout; its question and steps are cut out of the human turn."""
-    turns = _turns(data)
-    human = next((value for speaker, value in turns if speaker == "human"), None)
-    labels = next((value for speaker, value in turns if speaker == "gpt"), None)
+    first_turns = dict(reversed(_turns(data)))
+    human, labels = first_turns.get("human"), first_turns.get("gpt")
     if not isinstance(human, str) or not isinstance(labels, list):
         raise BadRecord("expected a human turn of text and a gpt turn with a list of scores")
     *texts, rest = human.split(PRM_TOKEN)

@@ -200,14 +200,9 @@ _BLANK_LINES = re.compile(r"\n\s*\n")
 
 
 def split_steps(text: str, max_steps: int | None = None) -> tuple[str, ...]:
-    r"""The steps of a response: it is split at blank lines, and white space around steps is dropped.
+    """The steps of a response: it is split at blank lines, and white space around steps is dropped.
 
     Where there are more than ``max_steps``, neighbours are joined again, each step of nearly as many pieces.
-
-    Examples
-    --------
-    >>> split_steps("a\n\nb\n\nc\n\nd\n\ne", max_steps=2)
-    ('a\n\nb', 'c\n\nd\n\ne')
     """
     if max_steps is not None and max_steps < 1:
         raise ConfigError(f"max_steps must be at least 1, got {max_steps}")
@@ -313,23 +308,13 @@ class BadRecord(ValueError):  # noqa: N818 - never leaves mprm.data: the reader 
         self.kind = kind
 
 
-class StrictIssues(Issues):
-    """Stops at the first error or odd field, so that a parser can go on as if every field were right."""
-
-    def add(self, kind: str, text: str) -> None:
-        if kind in ERRORS or kind == "odd_field":
-            raise BadRecord(text, kind)
-        super().add(kind, text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationOptions:
     """What a rollout must satisfy, beyond what every rollout must."""
 
     text_only: bool = False
-    """Records need no image."""
     needs_image: bool = False
-    """Else they need one, in formats without images too: the output format names them."""
+    """Records of formats without images need one too, unless ``text_only``: the output format names them."""
     image_root: Path | None = None
     """Folder that must hold every image."""
     forbids: str | None = None
