@@ -24,6 +24,7 @@ from mprm.data.format import (
     image_field,
     optional_text,
     read_items,
+    text_of,
 )
 from mprm.data.images import check_images_exist as check_images_exist, check_images_readable as check_images_readable
 from mprm.data.output import Dropped, hash_file
@@ -208,13 +209,6 @@ def _whole_numbers(data: Data, key: str) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _question(data: Data, key: str) -> str:
-    text = field(data, key, str)
-    if not text.strip():
-        raise BadRecord(f'"{key}" is empty; expected text')
-    return text
-
-
 def _labels(data: Data, key: str, n_steps: int, meaning: Mapping[int, int], expected: str) -> tuple[int, ...]:
     """The label of each step: what the numbers under ``key`` mean."""
     numbers = _whole_numbers(data, key)
@@ -239,7 +233,7 @@ def _response(data: Data) -> dict[str, Any]:
 
 def parse_visualprocessbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     """VisualProcessBench: 1 correct, 0 neutral, -1 incorrect; the source is the record's data source."""
-    question, response = _question(data, "question"), _response(data)
+    question, response = text_of(data, "question"), _response(data)
     steps = _steps(response, "steps")
     labels = _labels(
         response, "process_correctness", len(steps), {1: CORRECT, 0: IGNORED, -1: INCORRECT}, "1, 0 or -1"
@@ -251,7 +245,7 @@ def parse_visualprocessbench(data: Data, _issues: Issues) -> tuple[Solution, ...
 
 def parse_processbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     """ProcessBench: the index of the first error; the source is the file, as it has one file a data set."""
-    question, steps = _question(data, "problem"), _steps(data, "steps")
+    question, steps = text_of(data, "problem"), _steps(data, "steps")
     n, label = len(steps), data.get("label")
     if not _is_whole(label) or not -1 <= label < n:
         raise BadRecord(f'"label" is {shown(label)}; expected a step from 0 to {n - 1}, or -1 for none')
@@ -278,7 +272,7 @@ def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
         raise BadRecord(f'"error_steps" holds {list(errors)}; expected step numbers, the first step is 1')
     solutions = []
     for kind in ("original", "modified"):
-        question = _question(data, f"{kind}_question")
+        question = text_of(data, f"{kind}_question")
         steps = _steps(data, f"{kind}_process")
         wrong = set(errors) if kind == "modified" else set()
         if wrong and min(wrong) > len(steps):
@@ -299,7 +293,7 @@ def parse_vlrmbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     Its steps stand in one text, each behind ``STEP1:``, ``STEP2:`` and so on; ``task_gt`` is 1 for the steps with an
     error. ``step_list``, the solution before errors were put in, is not labelled.
     """
-    question = _question(data, "question")
+    question = text_of(data, "question")
     text = field(data, "reasoning_error", str)
     steps = tuple(step.strip() for step in re.split(r"(?=STEP\d+:)", text) if step.strip())
     if not steps:

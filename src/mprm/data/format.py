@@ -6,7 +6,7 @@ A format is added by writing a parse function, and a `Format` entry in the regis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -160,6 +160,27 @@ def fields(data: Data, issues: Issues, **kinds: type) -> list[Any]:
     if bad:
         raise bad[-1]
     return [data[key] for key in kinds]
+
+
+def text_of(data: Data, *keys: str, default: str | None = None) -> str:
+    """The text under the first of the keys that is there; a number is taken as its text."""
+    key = next((key for key in keys if data.get(key) is not None), keys[0])
+    value = data.get(key)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
+        value = str(value)
+    if isinstance(value, str) and value.strip(" \t\r\n"):
+        return value
+    if value is not None and not isinstance(value, str):
+        raise BadRecord(f'"{key}" holds {shown(value)}; expected text')
+    if default is None:
+        problem = f"the field {names_of(keys)} is missing" if value is None else f'"{key}" is empty'
+        raise BadRecord(f"{problem}; expected text")
+    return default
+
+
+def names_of(keys: Sequence[str]) -> str:
+    """The keys as a message names them: ``"a" or "b"``."""
+    return " or ".join(f'"{key}"' for key in keys)
 
 
 def _add(issues: Issues | None, kind: str, text: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from mprm.answers.extract import gold_answer, stated_gold
 from mprm.answers.options import LETTERS, letter_of, options_in, with_options
-from mprm.data.format import Data, Format, by_name, check_no_bad, has, read_items
+from mprm.data.format import Data, Format, by_name, check_no_bad, has, names_of, read_items, text_of
 from mprm.data.images import IMAGE_MARK, find_images
 from mprm.data.output import hash_file
 from mprm.data.records import find_files
@@ -108,26 +108,6 @@ def prompt_of(question: Question) -> str:
     return f"{text.rstrip()}\n\n{STEPS} {CHOICE if question.options else OPEN}"
 
 
-def _text(data: Data, *keys: str, default: str | None = None) -> str:
-    """The text under the first of the keys that is there; a number is taken as its text."""
-    key = next((key for key in keys if data.get(key) is not None), keys[0])
-    value = data.get(key)
-    if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
-        value = str(value)
-    if isinstance(value, str) and value.strip(" \t\r\n"):
-        return value
-    if value is not None and not isinstance(value, str):
-        raise BadRecord(f'"{key}" holds {shown(value)}; expected text')
-    if default is None:
-        problem = f"the field {_named(keys)} is missing" if value is None else f'"{key}" is empty'
-        raise BadRecord(f"{problem}; expected text")
-    return default
-
-
-def _named(keys: Sequence[str]) -> str:
-    return " or ".join(f'"{key}"' for key in keys)
-
-
 def _texts(data: Data, key: str) -> tuple[str, ...]:
     """The list of texts under the key; none when there is no such field."""
     values = data.get(key)
@@ -152,7 +132,7 @@ def _images(data: Data, *keys: str, needed: bool = True) -> tuple[str, ...]:
             if path:
                 paths.append(path)
     if needed and not paths:
-        raise BadRecord(f"the field {_named(keys)} names no image; expected a path")
+        raise BadRecord(f"the field {names_of(keys)} names no image; expected a path")
     return tuple(paths)
 
 
@@ -194,7 +174,7 @@ def _question(
 ) -> tuple[Question, ...]:
     """The record's one question; ``options`` None is an open answer. A missing id is filled in by the reader."""
     if options is not None and not options:
-        raise BadRecord("the multiple choice lists no options; expected (A) … (B) … or A. … B. …")
+        raise BadRecord("the multiple choice lists no options; expected two or more")
     gold = letter_of(answer, options, text_first=text_first) if options else read_gold(str(answer))
     if gold is None:
         letters = f"{LETTERS[0]} to {LETTERS[len(options or ()) - 1]}"
@@ -204,7 +184,7 @@ def _question(
         text = re.sub(rf"(?:\A|\n)[ \t]*{re.escape(marks[0])}[ \t]*(?=\n|\Z)", "", text)
     raw = data.get("answer") if options else answer
     question = Question(
-        id=_text(data, id_key, default=""),
+        id=text_of(data, id_key, default=""),
         question=with_options(text.strip(), options or ()),
         answer=gold,
         images=_images(data, "image") if images is None else images,
@@ -222,7 +202,7 @@ def _is_gsm8k(data: Data) -> bool:
 
 def parse_gsm8k(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """GSM8K: the gold answer is a rationale whose last line is ``#### 18``."""
-    return _question(data, "gsm8k", _text(data, "question"), _text(data, "answer"), images=())
+    return _question(data, "gsm8k", text_of(data, "question"), text_of(data, "answer"), images=())
 
 
 MATH_GOLDS = ("answer", "final_answer", "solution")
@@ -231,31 +211,31 @@ MATH_GOLDS = ("answer", "final_answer", "solution")
 def parse_math500(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MATH and MATH-500: the gold answer, else the solution, whose last box holds it."""
     source, id_key = ("math500", "unique_id") if "unique_id" in data else ("math", "id")
-    return _question(data, source, _text(data, "problem"), _text(data, *MATH_GOLDS), id_key=id_key, images=())
+    return _question(data, source, text_of(data, "problem"), text_of(data, *MATH_GOLDS), id_key=id_key, images=())
 
 
 def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """The format that everyone can make; images may be absent, for questions of text alone."""
-    text, options, answer = _text(data, "question"), _options(data, "options") or None, _text(data, "answer")
+    text, options, answer = text_of(data, "question"), _options(data, "options") or None, text_of(data, "answer")
     # a number in JSON may be the index of an option; the text "2" is always text
     index = data["answer"] if options and isinstance(data["answer"], int) else None
-    images, source = _images(data, "image", needed=False), _text(data, "source", default="")
+    images, source = _images(data, "image", needed=False), text_of(data, "source", default="")
     return _question(data, source, text, answer if index is None else index, options, images=images)
 
 
 def parse_dynamath(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """DynaMath: one JSON object with a question under each number; options stand in the question's text."""
-    text, is_choice = _text(data, "question"), _text(data, "answer_type") == "multiple choice"
-    return _question(data, "dynamath", text, _text(data, "answer"), options_in(text) if is_choice else None)
+    text, is_choice = text_of(data, "question"), text_of(data, "answer_type") == "multiple choice"
+    return _question(data, "dynamath", text, text_of(data, "answer"), options_in(text) if is_choice else None)
 
 
 def parse_mathverse(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MathVerse: the question of a vision-only version stands in the picture, its options too."""
-    is_vision_only = _text(data, "problem_version") == "Vision Only"
-    text = _text(data, "question", default="Answer the question that the image shows." if is_vision_only else None)
-    answer, options = _text(data, "answer"), None
-    if _text(data, "question_type") == "multi-choice":
-        options = options_in(text) or options_in(_text(data, "question_for_eval", default=""))
+    is_vision_only = text_of(data, "problem_version") == "Vision Only"
+    text = text_of(data, "question", default="Answer the question that the image shows." if is_vision_only else None)
+    answer, options = text_of(data, "answer"), None
+    if text_of(data, "question_type") == "multi-choice":
+        options = options_in(text) or options_in(text_of(data, "question_for_eval", default=""))
         if is_vision_only:
             answer = letter_of(answer, options) or answer
             options = tuple(LETTERS[: len(options)])  # what they say stays in the picture
@@ -265,18 +245,18 @@ def parse_mathverse(data: Data, _issues: Issues) -> tuple[Question, ...]:
 def parse_mathvision(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MathVision (MATH-V): competition questions with one picture; no options mean an open answer."""
     options = _options(data, "options") or None
-    return _question(data, "mathvision", _text(data, "question"), _text(data, "answer"), options)
+    return _question(data, "mathvision", text_of(data, "question"), text_of(data, "answer"), options)
 
 
 def parse_mathvista(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MathVista: free answers with unit and precision, and choices whose gold answer is the text of the right one."""
-    text, answer, options = _text(data, "question"), _text(data, "answer"), None
-    if _text(data, "question_type") == "multi_choice":
+    text, answer, options = text_of(data, "question"), text_of(data, "answer"), None
+    if text_of(data, "question_type") == "multi_choice":
         options = _options(data, "choices")
     else:
-        if unit := _text(data, "unit", default=""):
+        if unit := text_of(data, "unit", default=""):
             text += f" (Unit: {unit})"
-        precision, is_float = data.get("precision"), _text(data, "answer_type", default="") == "float"
+        precision, is_float = data.get("precision"), text_of(data, "answer_type", default="") == "float"
         if is_float and isinstance(precision, int | float) and abs(precision) < 100:
             text += f"\nGive the answer with {precision:.0f} digit(s) after the point."
     return _question(data, "mathvista", text, answer, options, id_key="pid", text_first=True)
@@ -290,7 +270,7 @@ def _is_mm_k12(data: Data) -> bool:
 
 def parse_mm_k12(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MM-K12: a multiple choice where the text lists options and the answer is the letter of one."""
-    text, answer = _text(data, "question"), _text(data, "answer", "correct_answer")
+    text, answer = text_of(data, "question"), text_of(data, "answer", "correct_answer")
     options, images = options_in(text), _images(data, "image", "image_path")
     letter = letter_of(answer, options) if options else None
     return _question(data, "mm-k12", text, letter or answer, options if letter else None, images=images)
@@ -301,10 +281,10 @@ def parse_olympiadbench(data: Data, _issues: Issues) -> tuple[Question, ...]:
     answers = [answer for answer in _texts(data, "final_answer") if answer.strip()]
     if not answers:
         raise BadRecord('"final_answer" is empty, as for a theorem to prove; leave such records out')
-    text = "\n\n".join(part for part in (_text(data, "context", default=""), _text(data, "question")) if part)
-    if unit := _text(data, "unit", default=""):
+    text = "\n\n".join(part for part in (text_of(data, "context", default=""), text_of(data, "question")) if part)
+    if unit := text_of(data, "unit", default=""):
         text += f"\n\nGive the answer in {unit}."
-    is_text = _text(data, "modality", default="") == "Text-only"
+    is_text = text_of(data, "modality", default="") == "Text-only"
     images = _images(data, *(f"image_{number}" for number in range(1, 10)), "images", needed=not is_text)
     return _question(data, "olympiadbench", text, ", ".join(answers), images=images)
 

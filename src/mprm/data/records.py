@@ -48,8 +48,7 @@ MAX_UNPACKED_RATIO = 200
 READ_AHEAD = 1 << 16
 """Bytes read at a time in search of the end of a chunk's last line."""
 MAX_DEPTH = 500
-"""Lists and objects within each other that a record may have; decoders and encoders give up near 1,000, each of them
-elsewhere."""
+"""Lists and objects within each other that a record may have; decoders and encoders give up near 1,000."""
 
 Paths = str | Path | Sequence[str | Path]
 """Files, globs, folders or URLs."""
@@ -190,7 +189,6 @@ class Chunk:
     stop: int
     """End of the range, exclusive."""
     format: str = ""
-    """Name of the file's format."""
     is_array: bool = False
     """Whether the file is one JSON array instead of JSON lines."""
     key_map: tuple[tuple[str, str], ...] = ()

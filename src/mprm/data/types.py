@@ -363,8 +363,5 @@ def validate(rollout: Rollout, issues: Issues, options: ValidationOptions, *, ha
 def _validate_text(where: str, text: str, issues: Issues, forbids: str | None, *, has_marks: bool) -> None:
     if forbids is not None and forbids in text:
         issues.add("separator_in_text", f"{where} holds {forbids!r}, which ends a step in the output format")
-    if "<" not in text:
-        return
-    token = MODEL_TOKEN.search(text) or (None if has_marks else IMAGE_MARK.search(text))
-    if token:
+    if "<" in text and (token := MODEL_TOKEN.search(text) or (None if has_marks else IMAGE_MARK.search(text))):
         issues.add("special_token", f"{where} holds the literal token {token.group()!r}")
