@@ -27,7 +27,7 @@ from mprm.data.format import (
     text_of,
 )
 from mprm.data.images import check_images_exist as check_images_exist, check_images_readable as check_images_readable
-from mprm.data.output import Dropped, hash_file
+from mprm.data.output import hash_file
 from mprm.data.records import DataFile, Paths, find_files, read_records
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.types import CORRECT, IGNORED, INCORRECT, WARNINGS, BadRecord, Chain, Issues, Solution, problem_key
@@ -162,12 +162,10 @@ def _solutions_of_rollouts(
             if kind in WARNINGS:
                 notes.setdefault(WARNINGS[kind], []).append(location)
 
-    def collect(dropped: Dropped) -> None:
-        bad.append(f"{dropped.file}:{dropped.line}: {dropped.reason}")
-
     last_line, n_on_line = 0, 0
     corpus = open_corpus([file.path], format=format_name, text_only=text_only)
-    for located in corpus.located(on_bad=collect, on_issues=note):
+    rollouts = corpus.located(lambda dropped: bad.append(f"{dropped.file}:{dropped.line}: {dropped.reason}"), note)
+    for located in rollouts:
         n_on_line = n_on_line + 1 if located.line == last_line else 1
         last_line = located.line
         rollout = located.rollout

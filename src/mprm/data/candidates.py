@@ -17,8 +17,6 @@ from mprm.data.rollout_formats import STEP_END
 from mprm.data.types import STEP_SEPARATOR, BadRecord, Candidate, CandidateSet, Issues, Question, split_steps
 from mprm.errors import shown
 
-REMEDY = "Fix or remove these records; docs/reranking.md shows the formats."
-
 
 def read_candidates(paths: Any, *, format: str | None = None) -> list[CandidateSet]:
     """All questions of the files with their candidates, in the files' order; each record shows its format."""
@@ -32,7 +30,7 @@ def read_candidates(paths: Any, *, format: str | None = None) -> list[CandidateS
         if first is not entry:
             other = f"question {question.id!r} of {source!r} is in {first.location} already"
             bad.append(f"{entry.location}: {other}; give them different ids or sources")
-    check_no_bad(bad, REMEDY)
+    check_no_bad(bad, "Fix or remove these records; docs/reranking.md shows the formats.")
     return list(sets.values())
 
 
@@ -43,11 +41,10 @@ def _parser(
 
     def parse(data: Data, _issues: Issues) -> tuple[CandidateSet, ...]:
         images = data.get("images") or data.get("image_path") or data.get("image") or []
-        answer = optional_text(data, "answer") or optional_text(data, "correct_answer")
         question = Question(
             id=optional_text(data, "id") or "",
             question=field(data, question_key, str),
-            answer=answer or "",
+            answer=optional_text(data, "answer") or optional_text(data, "correct_answer") or "",
             images=_texts([images] if isinstance(images, str) else images, "the images"),
             source=optional_text(data, "source") or "",
             options=_texts(data.get("options") or [], '"options"'),

@@ -22,8 +22,6 @@ from mprm.data.records import find_files
 from mprm.data.types import BadRecord, Issues, Question
 from mprm.errors import DataError, counted, shown
 
-REMEDY = "Fix or remove these records; docs/questions.md shows what each format needs."
-
 
 def read_questions(
     paths: Any,
@@ -56,7 +54,7 @@ def read_questions(
         if first is not location:
             bad.append(f'{location}: the id "{question.id}" is taken by {first}; expected another one')
         questions.append(question)
-    check_no_bad(bad, REMEDY)
+    check_no_bad(bad, "Fix or remove these records; docs/questions.md shows what each format needs.")
     if image_root is None:
         return questions
     paths_of = find_images(dict.fromkeys(image for question in questions for image in question.images), image_root)

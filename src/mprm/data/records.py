@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, cast
 from urllib.parse import unquote
@@ -327,8 +327,7 @@ def _array_lines(chunk: Chunk) -> Iterator[bytes]:
     for line, _, item in _items(text):
         if isinstance(item, BadRecord):
             raise DataError(f"{chunk.path}:{line}: {item}. Expected an array of objects")
-        for _ in range(next_line, line):
-            yield b"\n"
+        yield from repeat(b"\n", line - next_line)
         next_line = max(next_line, line) + 1
         yield re.sub(r"[\r\n]+", " ", item).encode() + b"\n"  # JSON allows no line end inside a string
 

@@ -70,7 +70,6 @@ class RolloutFormat(Format[Rollout]):
 
 
 def _image_entry(rollout: Rollout) -> dict[str, Any]:
-    """The field "image" of a record, where there are images."""
     images = rollout.images
     return {"image": images[0] if len(images) == 1 else list(images)} if images else {}
 
@@ -534,15 +533,9 @@ def _children(node: dict[str, Any], issues: Issues) -> list[Any]:
 
 
 ROLLOUT_FORMATS: dict[str, RolloutFormat] = by_name(
-    RolloutFormat(
-        "visualprm-raw",
-        has("steps_with_score", when=lambda data: "source" not in data),
-        parse_raw,
-        write_raw,
-        labels="mc",
-        decode=decode_raw,
-    ),
     RolloutFormat("vl-prm", has("steps_with_score", "source"), parse_raw, labels="mc", decode=decode_raw),
+    # after vl-prm, whose records have a source too
+    RolloutFormat("visualprm-raw", has("steps_with_score"), parse_raw, write_raw, labels="mc", decode=decode_raw),
     RolloutFormat(
         "mm-prm",
         has("conversations", when=lambda data: any(isinstance(value, list) for value in _turn_values(data))),

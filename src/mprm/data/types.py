@@ -114,7 +114,6 @@ class CandidateSet:
     question: Question
     candidates: tuple[Candidate, ...]
     location: str
-    """FILE:LINE."""
 
     @property
     def key(self) -> tuple[str, str]:
