@@ -167,7 +167,7 @@ def write_raw(rollout: Rollout, _tau: float) -> dict[str, Any]:
         "question_orig": rollout.question,
         "answer": rollout.answer,
         "response": STEP_SEPARATOR.join(step.text for step in rollout.steps),
-        "steps_with_score": [_without_none(msgspec.to_builtins(step)) for step in rollout.steps],
+        "steps_with_score": [_without_none(step) for step in msgspec.to_builtins(rollout.steps)],
         "num_mc_sequences": n_totals.pop() if len(n_totals) == 1 else None,
         "source": rollout.source,
     }
