@@ -239,7 +239,7 @@ def test_a_sampler_that_leaves_requests_unanswered_is_caught(tmp_path: Path) -> 
 
 
 def test_ids_that_come_twice_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="two questions of source 's' have the id '0'"):
+    with pytest.raises(DataError, match="2 questions of source 's' have the id '0'"):
         sample([*QUESTIONS, QUESTIONS[0]], Echo(), str(tmp_path / "c.jsonl"), config=CONFIG)
 
 

@@ -75,7 +75,7 @@ def test_a_dataset_dict_is_its_one_split_or_the_error_names_the_splits() -> None
 )
 def test_errors_about_a_frame_name_the_row_and_no_file(call) -> None:
     with pytest.raises(
-        DataError, match=r"^row 3: step 0 has score 7; expected 0 to 1\. List all bad .* mprm\.check,"
+        DataError, match=r"^row 3: step 0 has score 7; expected 0 to 1\. List all bad .* mprm\.check\."
     ):
         call([*TRL, {"prompt": "?", "completions": ["a"], "labels": [7]}])
     with pytest.raises(DataError, match=r"^row 0: the record has the fields a"):
@@ -86,7 +86,7 @@ def test_what_is_wrong_with_a_frame_names_rows_everywhere(tmp_path: Path) -> Non
     rows = [*TRL, {"prompt": "?", "completions": ["a"], "labels": [7]}, TRL[0]]
     assert [str(issue)[:7] for issue in mprm.check(rows).issues] == ["row 3: ", "row 4: "]
     assert "same as row 0" in str(mprm.check(rows).issues[1])
-    with pytest.raises(ConfigError, match=r"^\(in memory\): TRL stepwise supervision has binary labels"):
+    with pytest.raises(ConfigError, match=r"^\(in memory\): trl has binary labels"):
         mprm.convert(TRL, tmp_path / "o.jsonl", to="mm-prm-soft")
     mprm.select(rows, rho=1.0, skip_bad=True).write(tmp_path / "o.jsonl")
     dropped = json.loads((tmp_path / "o.dropped.jsonl").read_text())

@@ -44,7 +44,7 @@ def test_what_is_written_is_read_back(name: str, question: str, steps, images, t
     record = json.loads(msgspec.json.encode(fmt.write(rollout, tau)))
     problems = Issues()
     (again,) = fmt.parse(record, problems)
-    assert problems.entries == []
+    assert problems == []
     assert again.question == question
     assert again.images == tuple(images)
     assert [s.text for s in again.steps] == [t for t, _ in steps]
@@ -86,7 +86,7 @@ def test_prm800k_gives_every_way_of_the_tree() -> None:
     scores = {tuple(s.text for s in r.steps): r.scores for r in rollouts}
     # neutral (e) counts as positive, and so does what a labeller wrote (h)
     assert scores == {("b",): (0.0,), ("a", "c"): (1.0, 0.0), ("a", "h", "e"): (1.0, 1.0, 1.0)}
-    assert [kind for kind, _ in problems.entries] == ["unrated_step"]
+    assert [kind for kind, _ in problems] == ["unrated_step"]
 
 
 def test_math_aps_gives_every_way_of_the_search() -> None:

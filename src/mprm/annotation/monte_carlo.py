@@ -25,7 +25,7 @@ from mprm.data.corpus import LocatedRollout, open_corpus
 from mprm.data.output import DroppedRecords
 from mprm.data.questions import given_questions, input_entries, read_gold
 from mprm.data.records import chunks_of, decode_record, find_files, is_blank, lines_of
-from mprm.data.types import STEP_SEPARATOR, BadRecord, Issues, Question, split_steps
+from mprm.data.types import STEP_SEPARATOR, BadRecord, Question, split_steps
 from mprm.errors import ConfigError, DataError
 
 STATS = (
@@ -211,8 +211,8 @@ def _are_candidates(config: AnnotateConfig) -> bool:
     """Whether the first record of the files has several answers to a question."""
     chunks = (chunk for file in find_files(config.rollouts_from) for chunk in chunks_of(file))
     lines = (line for chunk in chunks for line in lines_of(chunk))
-    record = decode_record(next((line for line in lines if not is_blank(line)), b""), Issues())
-    return record is not None and any(fmt.matches(record) for fmt in CANDIDATE_FORMATS.values())
+    record = decode_record(next((line for line in lines if not is_blank(line)), b""))
+    return isinstance(record, dict) and any(fmt.matches(record) for fmt in CANDIDATE_FORMATS.values())
 
 
 def _candidate_tasks(config: AnnotateConfig) -> Iterator[AnnotationTask]:

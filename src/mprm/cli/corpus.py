@@ -10,7 +10,7 @@ from mprm.cli.arguments import as_json, command, show_warnings
 from mprm.cli.tables import latex_table, show_summary, show_table
 from mprm.config import Force, Json, Option, Paths, output
 from mprm.data.corpus import open_corpus
-from mprm.data.output import atomic_write, check_outputs, markdown_table, printable
+from mprm.data.output import atomic_write, check_not_inputs, check_overwrite, markdown_table, printable
 from mprm.errors import ConfigError, counted
 from mprm.progress import progress_bar
 from mprm.report.report import ReportConfig, report
@@ -114,7 +114,9 @@ def run_theory(arguments: list[str]) -> int:
 def _run_fit(options: FitCommand) -> None:
     corpus = open_corpus(options.paths, format=options.format, map=options.map, text_only=options.text_only)
     outs = [] if options.out is None else [options.out]
-    check_outputs(outs, inputs=[file.path for file in corpus.files], force=options.force)
+    check_not_inputs([file.path for file in corpus.files], outs)
+    for out in outs:
+        check_overwrite(out, force=options.force)
     fit = fit_corpus(corpus, options.narrowed(FitConfig), progress=progress_bar)
     for out in outs:
         with atomic_write(out) as temporary:

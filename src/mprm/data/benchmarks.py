@@ -17,17 +17,17 @@ from mprm.data.format import (
     Format,
     by_name,
     check_no_bad,
+    field,
     format_named,
     format_of,
     has,
     image_field,
-    list_field,
     optional_text,
     read_items,
-    text_field,
+    text_of,
 )
 from mprm.data.images import check_images_exist as check_images_exist, check_images_readable as check_images_readable
-from mprm.data.output import Dropped, hash_file
+from mprm.data.output import hash_file
 from mprm.data.records import DataFile, Paths, find_files, read_records
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.types import CORRECT, IGNORED, INCORRECT, WARNINGS, BadRecord, Chain, Issues, Solution, problem_key
@@ -52,28 +52,18 @@ class BenchmarkFormat(Format[Solution]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkFile:
-    """One file of a benchmark, as a manifest describes it."""
-
-    path: str
-    format: str
-    n_bytes: int
-    xxh3_128: str | None
-    n_solutions: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
     """Solutions with labelled steps."""
 
     solutions: tuple[Solution, ...]
-    files: tuple[BenchmarkFile, ...] = ()
+    files: tuple[dict[str, Any], ...] = ()
+    """What a manifest says of each file."""
     notes: tuple[str, ...] = ()
     """What is odd about some records, how many, and where the first is."""
 
     @property
     def chains(self) -> list[Chain]:
-        """What is to be scored; equal solutions are scored once."""
+        """What is to be scored, equal solutions once."""
         return list(dict.fromkeys(solution.chain for solution in self.solutions))
 
     @property
@@ -104,7 +94,7 @@ def read_benchmark(
     """
     notes: Notes = {}
     solutions: list[Solution] = []
-    files: list[BenchmarkFile] = []
+    files: list[dict[str, Any]] = []
     bad: list[str] = []
     every: Mapping[str, Format[Any]] = {**BENCHMARK_FORMATS, **ROLLOUT_FORMATS}
     for file in find_files(paths):
@@ -114,25 +104,17 @@ def read_benchmark(
             solutions += _read_file(file, fmt, text_only, notes, bad)
         else:
             solutions += _solutions_of_rollouts(file, fmt.name, tau, text_only, notes, bad)
-        files.append(
-            BenchmarkFile(
-                path=file.path,
-                format=fmt.name,
-                n_bytes=file.n_bytes,
-                xxh3_128=None if file.is_remote else hash_file(file.path),
-                n_solutions=len(solutions) - n_before,
-            )
-        )
+        digest = None if file.is_remote else hash_file(file.path)
+        entry = {"path": file.path, "format": fmt.name, "n_bytes": file.n_bytes, "xxh3_128": digest}
+        files.append({**entry, "n_solutions": len(solutions) - n_before})
     check_no_bad(bad, REMEDY)
     if not solutions:
-        names = ", ".join(file.path for file in files)
+        names = ", ".join(file["path"] for file in files)
         raise DataError(f"{names}: no solution to evaluate; expected at least one record")
-    seen = set()
+    first: dict[Any, Solution] = {}
     for solution in solutions:
-        content = (solution.source, solution.chain, solution.labels)
-        if content in seen:
+        if first.setdefault((solution.source, solution.chain, solution.labels), solution) is not solution:
             notes.setdefault(OCCURS_TWICE, []).append(solution.location)
-        seen.add(content)
     lines = [f"{counted(len(where), 'record')}: {text} (the first {where[0]})" for text, where in notes.items()]
     return Benchmark(solutions=tuple(solutions), files=tuple(files), notes=tuple(lines))
 
@@ -161,14 +143,10 @@ def _read_file(
             source, benchmark = item.source or file.source, item.benchmark or fmt.name
             solution = replace(item, id=own_id, source=source, benchmark=benchmark, location=record.location)
             if fmt.needs_image and not solution.images and not text_only:
-                bad.append(
-                    f"{record.location}: the record names no image; expected a path (text-only data: --text-only)"
-                )
+                bad.append(f"{record.location}: the record names no image; expected a path, or --text-only")
             elif fmt.has_unique_ids and solution.id in locations:
-                bad.append(
-                    f"{record.location}: the id {solution.id!r} is that of {locations[solution.id]} too, and each"
-                    " record counts; take one of them out of the file, or give it an id of its own"
-                )
+                other = f"the id {solution.id!r} is that of {locations[solution.id]} too"
+                bad.append(f"{record.location}: {other}; take one of them out, or give it an id of its own")
             else:
                 locations[solution.id] = record.location
                 yield solution
@@ -184,18 +162,16 @@ def _solutions_of_rollouts(
             if kind in WARNINGS:
                 notes.setdefault(WARNINGS[kind], []).append(location)
 
-    def collect(dropped: Dropped) -> None:
-        bad.append(f"{dropped.file}:{dropped.line}: {dropped.reason}")
-
     last_line, n_on_line = 0, 0
     corpus = open_corpus([file.path], format=format_name, text_only=text_only)
-    for located in corpus.located(on_bad=collect, on_issues=note):
+    rollouts = corpus.located(lambda dropped: bad.append(f"{dropped.file}:{dropped.line}: {dropped.reason}"), note)
+    for located in rollouts:
         n_on_line = n_on_line + 1 if located.line == last_line else 1
         last_line = located.line
         rollout = located.rollout
         yield _solution(
             rollout.question,
-            tuple(step.text for step in rollout.steps),
+            rollout.chain.steps,
             rollout.images,
             labels=tuple(CORRECT if score > tau else INCORRECT for score in rollout.scores),
             id=_default_id(file, located.line, n_on_line),
@@ -211,7 +187,7 @@ def _default_id(file: DataFile, record: int, number: int) -> str:
 
 def _steps(data: Data, key: str) -> tuple[str, ...]:
     """The texts under ``key``, at least one."""
-    texts = list_field(data, key) or []
+    texts = field(data, key, list)
     if not texts:
         raise BadRecord(f'"{key}" is empty; expected at least one step')
     for index, text in enumerate(texts):
@@ -225,31 +201,20 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 
 def _whole_numbers(data: Data, key: str) -> tuple[int, ...]:
-    """The whole numbers under ``key``."""
-    values = list_field(data, key) or []
-    for value in values:
-        if not _is_whole(value):
-            raise BadRecord(f'"{key}" holds {shown(value)}; expected whole numbers')
+    values = field(data, key, list)
+    if not all(map(_is_whole, values)):
+        raise BadRecord(f'"{key}" holds {shown(values)}; expected whole numbers')
     return tuple(values)
 
 
-def _question(data: Data, key: str) -> str:
-    text = text_field(data, key) or ""
-    if not text.strip():
-        raise BadRecord(f'"{key}" is empty; expected text')
-    return text
-
-
-def _labels(
-    data: Data, key: str, n_steps: int, meaning: Mapping[int, int], *, name: str, expected: str
-) -> tuple[int, ...]:
+def _labels(data: Data, key: str, n_steps: int, meaning: Mapping[int, int], expected: str) -> tuple[int, ...]:
     """The label of each step: what the numbers under ``key`` mean."""
     numbers = _whole_numbers(data, key)
     if len(numbers) != n_steps:
         raise BadRecord(f"there are {n_steps} steps and {len(numbers)} labels; expected as many")
     for index, number in enumerate(numbers):
         if number not in meaning:
-            raise BadRecord(f"step {index} has {name} {shown(number)}; expected {expected}")
+            raise BadRecord(f"step {index} has label {shown(number)}; expected {expected}")
     return tuple(meaning[number] for number in numbers)
 
 
@@ -264,16 +229,13 @@ def _response(data: Data) -> dict[str, Any]:
     return response if isinstance(response, dict) else {}
 
 
-def _is_visualprocessbench(data: Data) -> bool:
-    return "process_correctness" in _response(data)
-
-
 def parse_visualprocessbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     """VisualProcessBench: 1 correct, 0 neutral, -1 incorrect; the source is the record's data source."""
-    question, response = _question(data, "question"), _response(data)
+    question, response = text_of(data, "question"), _response(data)
     steps = _steps(response, "steps")
-    meaning, expected = {1: CORRECT, 0: IGNORED, -1: INCORRECT}, "1, 0 or -1"
-    labels = _labels(response, "process_correctness", len(steps), meaning, name="label", expected=expected)
+    labels = _labels(
+        response, "process_correctness", len(steps), {1: CORRECT, 0: IGNORED, -1: INCORRECT}, "1, 0 or -1"
+    )
     images, own_id = image_field(data), optional_text(data, "id") or ""
     source = optional_text(data, "data_source") or ""
     return (_solution(question, steps, images, labels=labels, id=own_id, source=source),)
@@ -281,7 +243,7 @@ def parse_visualprocessbench(data: Data, _issues: Issues) -> tuple[Solution, ...
 
 def parse_processbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     """ProcessBench: the index of the first error; the source is the file, as it has one file a data set."""
-    question, steps = _question(data, "problem"), _steps(data, "steps")
+    question, steps = text_of(data, "problem"), _steps(data, "steps")
     n, label = len(steps), data.get("label")
     if not _is_whole(label) or not -1 <= label < n:
         raise BadRecord(f'"label" is {shown(label)}; expected a step from 0 to {n - 1}, or -1 for none')
@@ -302,13 +264,13 @@ def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
     """
     name = optional_text(data, "idx")
     source = optional_text(data, "classification") or ""
-    original = optional_text(data, "question") or text_field(data, "original_question") or ""
+    original = optional_text(data, "question") or field(data, "original_question", str)
     errors = _whole_numbers(data, "error_steps")
     if any(number < 1 for number in errors):
         raise BadRecord(f'"error_steps" holds {list(errors)}; expected step numbers, the first step is 1')
     solutions = []
     for kind in ("original", "modified"):
-        question = _question(data, f"{kind}_question")
+        question = text_of(data, f"{kind}_question")
         steps = _steps(data, f"{kind}_process")
         wrong = set(errors) if kind == "modified" else set()
         if wrong and min(wrong) > len(steps):
@@ -317,13 +279,10 @@ def parse_prmbench(data: Data, issues: Issues) -> tuple[Solution, ...]:
         if wrong and max(wrong) > len(steps):
             issues.add("error_past_the_end", PAST_THE_END)
         labels = tuple(INCORRECT if number in wrong else CORRECT for number in range(1, len(steps) + 1))
-        own_id = f"{name}/{source}/{kind}" if name else ""
-        fields = {"labels": labels, "id": own_id, "source": source, "benchmark": f"prmbench/{kind}"}
+        own_id, benchmark = f"{name}/{source}/{kind}" if name else "", f"prmbench/{kind}"
+        fields = {"labels": labels, "id": own_id, "source": source, "benchmark": benchmark}
         solutions.append(_solution(question, steps, (), problem=problem_key(original), **fields))
     return tuple(solutions)
-
-
-STEP = re.compile(r"(?=STEP\d+:)")
 
 
 def parse_vlrmbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
@@ -332,13 +291,12 @@ def parse_vlrmbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
     Its steps stand in one text, each behind ``STEP1:``, ``STEP2:`` and so on; ``task_gt`` is 1 for the steps with an
     error. ``step_list``, the solution before errors were put in, is not labelled.
     """
-    question = _question(data, "question")
-    text = text_field(data, "reasoning_error") or ""
-    steps = tuple(step.strip() for step in STEP.split(text) if step.strip())
+    question = text_of(data, "question")
+    text = field(data, "reasoning_error", str)
+    steps = tuple(step.strip() for step in re.split(r"(?=STEP\d+:)", text) if step.strip())
     if not steps:
         raise BadRecord('"reasoning_error" is empty; expected steps behind STEP1:, STEP2: and so on')
-    meaning, expected = {0: CORRECT, 1: INCORRECT}, "1 for an error, else 0"
-    labels = _labels(data, "task_gt", len(steps), meaning, name="task_gt", expected=expected)
+    labels = _labels(data, "task_gt", len(steps), {0: CORRECT, 1: INCORRECT}, "1 for an error, else 0")
     images, own_id = image_field(data), optional_text(data, "id") or ""
     source = optional_text(data, "category") or ""
     return (_solution(question, steps, images, labels=labels, id=own_id, source=source),)
@@ -346,7 +304,10 @@ def parse_vlrmbench(data: Data, _issues: Issues) -> tuple[Solution, ...]:
 
 BENCHMARK_FORMATS: dict[str, BenchmarkFormat] = by_name(
     BenchmarkFormat(
-        "visualprocessbench", has("response", when=_is_visualprocessbench), parse_visualprocessbench, needs_image=True
+        "visualprocessbench",
+        has("response", when=lambda data: "process_correctness" in _response(data)),
+        parse_visualprocessbench,
+        needs_image=True,
     ),
     BenchmarkFormat("processbench", has("problem", "steps", "label"), parse_processbench),
     BenchmarkFormat(

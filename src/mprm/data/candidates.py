@@ -11,35 +11,15 @@ from typing import Any
 
 from mprm.answers.extract import stated_gold
 from mprm.answers.options import letter_of
-from mprm.data.format import (
-    Data,
-    Format,
-    by_name,
-    check_no_bad,
-    has,
-    list_field,
-    optional_text,
-    read_items,
-    text_field,
-)
+from mprm.data.format import Data, Format, by_name, check_no_bad, field, has, optional_text, read_items
 from mprm.data.questions import read_gold
 from mprm.data.rollout_formats import STEP_END
 from mprm.data.types import STEP_SEPARATOR, BadRecord, Candidate, CandidateSet, Issues, Question, split_steps
 from mprm.errors import shown
 
-REMEDY = "Fix or remove these records; docs/reranking.md shows the formats."
-
 
 def read_candidates(paths: Any, *, format: str | None = None) -> list[CandidateSet]:
-    """All questions of the files with their candidates, in the files' order.
-
-    Parameters
-    ----------
-    paths
-        Files, globs, folders or URLs: JSON lines, packed or not, or one JSON array.
-    format
-        ``mprm``, ``mm-prm`` or ``rlhflow``, where a file's first record must not decide.
-    """
+    """All questions of the files with their candidates, in the files' order; each record shows its format."""
     sets: dict[tuple[str, str], CandidateSet] = {}
     bad: list[str] = []
     for record, (item,), _ in read_items(paths, CANDIDATE_FORMATS, "candidate", format, bad, by_record=True):
@@ -48,11 +28,9 @@ def read_candidates(paths: Any, *, format: str | None = None) -> list[CandidateS
         entry = replace(item, question=question, location=record.location)
         first = sets.setdefault(entry.key, entry)
         if first is not entry:
-            bad.append(
-                f"{entry.location}: question {question.id!r} of {source!r} is in {first.location}"
-                " already; expected each once. Give them different ids or sources"
-            )
-    check_no_bad(bad, REMEDY)
+            other = f"question {question.id!r} of {source!r} is in {first.location} already"
+            bad.append(f"{entry.location}: {other}; give them different ids or sources")
+    check_no_bad(bad, "Fix or remove these records; docs/reranking.md shows the formats.")
     return list(sets.values())
 
 
@@ -63,50 +41,42 @@ def _parser(
 
     def parse(data: Data, _issues: Issues) -> tuple[CandidateSet, ...]:
         images = data.get("images") or data.get("image_path") or data.get("image") or []
-        answer = optional_text(data, "answer") or optional_text(data, "correct_answer")
         question = Question(
             id=optional_text(data, "id") or "",
-            question=text_field(data, question_key) or "",
-            answer=answer or "",
+            question=field(data, question_key, str),
+            answer=optional_text(data, "answer") or optional_text(data, "correct_answer") or "",
             images=_texts([images] if isinstance(images, str) else images, "the images"),
             source=optional_text(data, "source") or "",
             options=_texts(data.get("options") or [], '"options"'),
         )
         candidates = tuple(candidates_of(data))
         if not candidates:
-            raise BadRecord(
-                f'question {question.id!r} has no candidates; expected at least one in "{candidates_key}"'
-            )
+            raise BadRecord(f'question {question.id!r} has no candidates; expected some in "{candidates_key}"')
         entry = CandidateSet(question=question, candidates=candidates, location="")
-        if not entry.is_labelled and not question.answer:
+        if entry.is_labelled:
+            return (entry,)
+        if not question.answer:
             raise BadRecord('neither "answer" nor "labels" is given; expected one, to tell who is right')
-        if not entry.is_labelled:
-            gold = letter_of(question.answer, question.options) or read_gold(question.answer)
-            is_extracted = stated_gold(question.answer) is not None
-            entry = replace(entry, question=replace(question, answer=gold, is_extracted=is_extracted))
-        return (entry,)
+        gold = letter_of(question.answer, question.options) or read_gold(question.answer)
+        is_extracted = stated_gold(question.answer) is not None
+        return (replace(entry, question=replace(question, answer=gold, is_extracted=is_extracted)),)
 
     return parse
 
 
 def _own_candidates(data: Data) -> list[Candidate]:
     candidates = []
-    for index, entry in enumerate(list_field(data, "candidates") or []):
+    for index, entry in enumerate(field(data, "candidates", list)):
         if not isinstance(entry, dict) or not isinstance(entry.get("text"), str):
             raise BadRecord(f'candidate {index} is {shown(entry)}; expected an object with "text"')
-        text, steps = entry["text"], entry.get("steps")
-        candidates.append(
-            Candidate(
-                text=text,
-                steps=split_steps(text) if steps is None else _texts(steps, f'"steps" of candidate {index}'),
-                finish_reason=optional_text(entry, "finish_reason"),
-            )
-        )
+        text, given = entry["text"], entry.get("steps")
+        steps = split_steps(text) if given is None else _texts(given, f'"steps" of candidate {index}')
+        candidates.append(Candidate(text=text, steps=steps, finish_reason=optional_text(entry, "finish_reason")))
     return candidates
 
 
 def _mm_prm_candidates(data: Data) -> list[Candidate]:
-    splits = list_field(data, "solutions_splits") or []
+    splits = field(data, "solutions_splits", list)
     labels = _labels(data, len(splits))
     scores = data.get("prm_scores") or [None] * len(splits)
     if not isinstance(scores, list) or len(scores) != len(splits):
@@ -114,15 +84,13 @@ def _mm_prm_candidates(data: Data) -> list[Candidate]:
     candidates = []
     for index, (split, label, values) in enumerate(zip(splits, labels, scores, strict=True)):
         steps = _texts(split, f"solution {index}")
-        step_scores = None if values is None else _scores(values, len(steps), index)
-        candidates.append(
-            Candidate(text=STEP_SEPARATOR.join(steps), steps=steps, is_correct=label, step_scores=step_scores)
-        )
+        text, scored = STEP_SEPARATOR.join(steps), None if values is None else _scores(values, len(steps), index)
+        candidates.append(Candidate(text=text, steps=steps, is_correct=label, step_scores=scored))
     return candidates
 
 
 def _rlhflow_candidates(data: Data) -> list[Candidate]:
-    texts = _texts(list_field(data, "answers") or [], '"answers"')
+    texts = _texts(field(data, "answers", list), '"answers"')
     candidates = []
     for text, label in zip(texts, _labels(data, len(texts)), strict=True):
         marked = tuple(step for part in text.split(STEP_END) if (step := part.strip()))

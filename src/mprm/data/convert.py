@@ -113,7 +113,7 @@ def check_labels_fit(
             binary = ", ".join(name for name in WRITABLE if ROLLOUT_FORMATS[name].labels != "mc")
             hint = f" (Every score in it is 0 or 1; if they are MC scores, say --format {fmt.name}-soft.)"
             raise ConfigError(
-                f"{location(path)}: {fmt.title} has binary labels and no MC scores, which {target.format} needs; it"
+                f"{location(path)}: {fmt.name} has binary labels and no MC scores, which {target.format} needs; it"
                 f" can become {binary}.{hint if is_hard else ''}"
             )
 

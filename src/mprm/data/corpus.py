@@ -8,9 +8,10 @@ import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, islice
+from itertools import accumulate, groupby, islice
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -31,7 +32,7 @@ from mprm.data.records import (
     lines_of,
     mapped,
 )
-from mprm.data.rollout_formats import ROLLOUT_FORMATS, RolloutFormat, write_raw, write_trl
+from mprm.data.rollout_formats import ROLLOUT_FORMATS, ParsedLine, RolloutFormat, write_raw, write_trl
 from mprm.data.types import IN_MEMORY, BadRecord, Issues, Rollout, ValidationOptions, location, validate
 from mprm.errors import ConfigError, DataError, MissingDependencyError
 
@@ -39,19 +40,6 @@ LOOK_AT = 1000
 """How many broken lines at a file's start are passed over in the search for a record."""
 BATCH_ROWS = 4096
 """Rows of a frame that are converted at a time."""
-
-
-class ParsedLine(NamedTuple):
-    """What one line of a chunk gave."""
-
-    number: int
-    """Line within the chunk, from 0."""
-    raw: bytes
-    rollouts: tuple[Rollout, ...]
-    """Empty for a record that cannot be used."""
-    issues: Issues
-
-
 NO_ISSUES = Issues()
 
 
@@ -60,14 +48,14 @@ def parse_line(
 ) -> tuple[Rollout, ...]:
     """The line's rollouts, validated unless ``options`` is None; none where there is an error."""
     decoded = fmt.decode(line) if fmt.decode is not None and is_utf8(line) and not is_deep(line) else None
-    if decoded is not None:
-        rollouts: tuple[Rollout, ...] = (decoded,)
-    else:
-        data = decode_record(line, issues)
+    rollouts: tuple[Rollout, ...] = () if decoded is None else (decoded,)
+    if decoded is None:
+        data = decode_record(line)
         try:
-            rollouts = () if data is None else fmt.parse(data, issues)
+            if isinstance(data, BadRecord):
+                raise data
+            rollouts = fmt.parse(data, issues)
         except BadRecord as bad:
-            rollouts = ()
             issues.add_bad(bad)
     if options is not None:
         for rollout in rollouts:
@@ -78,9 +66,16 @@ def parse_line(
 def parse_lines(lines: Iterable[bytes], chunk: Chunk, options: ValidationOptions | None) -> Iterator[ParsedLine]:
     """What each line of a chunk gave, blank lines left out; lines that were validated before come without options."""
     fmt = ROLLOUT_FORMATS[chunk.format]
-    if fmt.regroup is not None:
-        yield from _regroup(lines, fmt, options)
+    if fmt.regroup is None:
+        yield from _parsed(lines, fmt, options)
         return
+    for parsed in fmt.regroup(_parsed(lines, fmt, None)):
+        for rollout in parsed.rollouts:
+            validate(rollout, parsed.issues, options or ValidationOptions(), has_images=fmt.has_images)
+        yield parsed._replace(rollouts=parsed.rollouts if parsed.issues.first_error() is None else ())
+
+
+def _parsed(lines: Iterable[bytes], fmt: RolloutFormat, options: ValidationOptions | None) -> Iterator[ParsedLine]:
     for index, line in enumerate(lines):
         if options is None and fmt.decode is not None and (decoded := fmt.decode(line)) is not None:
             yield ParsedLine(index, line, (decoded,), NO_ISSUES)
@@ -88,32 +83,6 @@ def parse_lines(lines: Iterable[bytes], chunk: Chunk, options: ValidationOptions
             issues = Issues()
             rollouts = parse_line(line, fmt, options, issues)
             yield ParsedLine(index, line, rollouts if issues.first_error() is None else (), issues)
-
-
-def _regroup(lines: Iterable[bytes], fmt: RolloutFormat, options: ValidationOptions | None) -> Iterator[ParsedLine]:
-    """The same for a format whose rollouts are spread over rows."""
-    assert fmt.regroup is not None
-    raw = b""
-    bad: list[ParsedLine] = []
-
-    def rows() -> Iterator[tuple[int, Any]]:
-        nonlocal raw
-        for index, line in enumerate(lines):
-            raw, issues = line, Issues()
-            data = None if is_blank(line) else decode_record(line, issues)
-            if data is not None:
-                yield index, data
-            elif issues.entries:
-                bad.append(ParsedLine(index, line, (), issues))
-
-    for index, rollout, issues in fmt.regroup(rows()):
-        yield from bad
-        bad.clear()
-        if rollout is not None and options is not None:
-            validate(rollout, issues, options, has_images=fmt.has_images)
-        rollouts = () if rollout is None or issues.first_error() is not None else (rollout,)
-        yield ParsedLine(index, raw, rollouts, issues)
-    yield from bad
 
 
 class CountedLines:
@@ -171,10 +140,8 @@ class Corpus(Tabular):
     chunks: tuple[Chunk, ...]
     """Every file's chunks, in canonical order."""
     options: ValidationOptions = field(default_factory=ValidationOptions)
-    _frame: TemporaryFolder | None = None
-    """Holds the file behind a corpus that was made from a frame."""
-    _flat: TemporaryFolder | None = None
-    """Holds the files that `flattened` made."""
+    _folders: tuple[TemporaryFolder, ...] = ()
+    """Hold the file of a frame, and those that `flattened` made."""
     origins: Mapping[str, tuple[str, Sequence[int] | None]] = field(default_factory=dict)
     """Of each file that `flattened` made: the file of the corpus, and the line of each rollout in it."""
 
@@ -183,22 +150,15 @@ class Corpus(Tabular):
         return sum(file.n_bytes for file in self.files)
 
     def __iter__(self) -> Iterator[Rollout]:
-        for located in self.located():
-            yield located.rollout
+        return (located.rollout for located in self.located())
 
     def located(
-        self,
-        on_bad: Callable[[Dropped], None] | None = None,
-        on_issues: Callable[[str, Issues], None] | None = None,
+        self, on_bad: Callable[[Dropped], None] | None = None, on_issues: Callable[[str, Issues], None] | None = None
     ) -> Iterator[LocatedRollout]:
         """Every rollout with its location.
 
-        Parameters
-        ----------
-        on_bad
-            Called with each bad record; None stops at the first with a `DataError`.
-        on_issues
-            Called with FILE:LINE and the issues of each usable record.
+        ``on_bad`` takes each bad record (None: the first is a `DataError`), ``on_issues`` FILE:LINE and the issues of
+        each usable one.
         """
         path, first_line = "", 1
         for chunk in self.chunks:
@@ -267,7 +227,7 @@ def flattened(corpus: Corpus, on_bad: Callable[[Dropped], Any] | None) -> Corpus
         origins[str(path)] = file.path, lines
         flat = replace(file, path=str(path), container="plain", n_bytes=path.stat().st_size)
         chunks += [replace(chunk, format=name) for chunk in chunks_of(flat)]
-    return replace(corpus, chunks=tuple(chunks), _flat=folder, origins=origins)
+    return replace(corpus, chunks=tuple(chunks), _folders=(*corpus._folders, folder), origins=origins)
 
 
 def drop_or_raise(dropped: Dropped, on_bad: Callable[[Dropped], Any] | None) -> None:
@@ -275,12 +235,11 @@ def drop_or_raise(dropped: Dropped, on_bad: Callable[[Dropped], Any] | None) -> 
     if on_bad is not None:
         on_bad(dropped)
         return
-    # a check knows nothing of the output, and so nothing of what the output cannot hold
-    is_of_output = dropped.kind == "separator_in_text"
     command = "mprm.check" if location(dropped.file) == IN_MEMORY else f'"mprm check {dropped.file}"'
-    look = "" if is_of_output else f"List all bad records with {command}, or "
-    remedy = f"{look}leave bad records out with --skip-bad (in Python: skip_bad=True)."
-    raise DataError(f"{location(dropped.file, dropped.line)}: {dropped.reason}. {remedy[0].upper()}{remedy[1:]}")
+    # a check knows nothing of the output, and so nothing of what the output cannot hold
+    look = "" if dropped.kind == "separator_in_text" else f" List all bad records with {command}."
+    remedy = "Leave bad records out with --skip-bad (in Python: skip_bad=True)."
+    raise DataError(f"{location(dropped.file, dropped.line)}: {dropped.reason}.{look} {remedy}")
 
 
 def open_corpus(
@@ -307,12 +266,8 @@ def open_corpus(
     text_only
         Accept records without an image. It is so without a word where no record has one, and where the manifest of a
         file says that it was so when mprm wrote it.
-    image_root
-        Folder that must hold every image.
-    forbids
-        Text that no step or question may hold.
-    needs_image
-        Whether records of formats without images need one, too, as they are written to a format with images.
+    image_root, forbids, needs_image
+        See `ValidationOptions`.
 
     Examples
     --------
@@ -320,20 +275,21 @@ def open_corpus(
     >>> [rollout.scores for rollout in corpus]
     [(1.0,)]
     """
+    old = paths.options if isinstance(paths, Corpus) else ValidationOptions()
+    options = ValidationOptions(
+        text_only=text_only or old.text_only,
+        image_root=image_folder(image_root),
+        forbids=forbids or old.forbids,
+        needs_image=needs_image or old.needs_image,
+    )
     if isinstance(paths, Corpus):
         if format is not None and any(fmt.name != format for fmt in paths.formats.values()):
             raise ConfigError(f"the corpus was opened in another format than {format}; open its files again")
-        options = ValidationOptions(
-            text_only=text_only or paths.options.text_only,
-            image_root=None if image_root is None else image_folder(image_root) or paths.options.image_root,
-            forbids=forbids or paths.options.forbids,
-            needs_image=needs_image or paths.options.needs_image,
-        )
         return replace(paths, options=options)
-    folder = None
+    folders: tuple[TemporaryFolder, ...] = ()
     if is_frame(paths):
-        folder = TemporaryFolder()
-        paths = write_frame(paths, folder.path / IN_MEMORY / "frame.jsonl")
+        folders = (TemporaryFolder(),)
+        paths = write_frame(paths, folders[0].path / IN_MEMORY / "frame.jsonl")
     files, key_map = tuple(find_files(paths)), _key_map(map)
     formats: dict[str, RolloutFormat] = {}
     chunks: list[Chunk] = []
@@ -345,17 +301,9 @@ def open_corpus(
             pieces = [replace(pieces[0], stop=pieces[-1].stop, is_array=is_array)]
         for piece in pieces:
             chunks += _split_by_source(file, replace(piece, format=fmt.name))
-    options = ValidationOptions(
-        text_only=text_only or _is_text_only(files, formats, chunks, needs_image=needs_image),
-        needs_image=needs_image,
-        image_root=None if image_root is None else image_folder(image_root),
-        forbids=forbids,
-    )
-    return Corpus(files, formats, tuple(chunks), options, folder)
-
-
-OTHER_FIELDS = ("answer", "id", "image", "question_orig", "task")
-"""Fields of rollouts besides those that formats are recognised by."""
+    if not text_only and _is_text_only(files, formats, chunks, needs_image=needs_image):
+        options = replace(options, text_only=True)
+    return Corpus(files, formats, tuple(chunks), options, folders)
 
 
 def _key_map(entries: Mapping[str, str] | Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -363,7 +311,8 @@ def _key_map(entries: Mapping[str, str] | Sequence[str]) -> tuple[tuple[str, str
     if isinstance(entries, Mapping):
         entries = [f"{name}={key}" for name, key in entries.items()]
     pairs = [part.partition("=") for entry in entries for part in entry.split(",")]
-    known = {key for fmt in ROLLOUT_FORMATS.values() for key in fmt.matches.keys}.union(OTHER_FIELDS)
+    known = {"answer", "id", "image", "question_orig", "task"}  # and those that formats are recognised by
+    known.update(key for fmt in ROLLOUT_FORMATS.values() for key in fmt.matches.keys)
     for name, sign, key in pairs:
         if not name or not sign or not key:
             raise ConfigError(f"map takes FIELD=KEY, such as steps=solution_steps; got {name + sign + key!r}")
@@ -385,7 +334,7 @@ def _is_text_only(
         if needs_image or (fmt := formats[file.path]).has_images or (fmt.many and fmt.labels == "mc")
     ]
     return bool(some) and all(
-        ((manifest := _manifest_of(file)) is not None and manifest.config.text_only)
+        ((manifest := _manifest_of(file)) is not None and manifest.config.get("text_only") is True)
         or not any(_names_image(chunk) for chunk in chunks if chunk.path == file.path)
         for file in some
     )
@@ -405,26 +354,26 @@ def _format_of_file(file: DataFile, name: str | None, chunks: list[Chunk]) -> tu
     for number, line in enumerate(islice(lines, LOOK_AT), start=1):
         if is_blank(line):
             continue
-        if line.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
-            if fmt is None:
-                array = replace(chunks[0], stop=chunks[-1].stop, is_array=True)
-                first = next((item for item in lines_of(array) if not is_blank(item)), None)
-                fmt = None if first is None else _format_of_line(first, location(file.path, number))
-            return fmt or ROLLOUT_FORMATS["visualprm-raw"], True
+        is_array = line.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
+        if is_array and fmt is None:
+            items = lines_of(replace(chunks[0], stop=chunks[-1].stop, is_array=True))
+            line = next((item for item in items if not is_blank(item)), b"")
         fmt = fmt or _format_of_line(line, location(file.path, number))
-        if fmt is not None:
-            return fmt, False
+        if fmt is not None or is_array:
+            return fmt or ROLLOUT_FORMATS["visualprm-raw"], is_array
     # nothing to go by: an empty file is no error, and a file without one good record is reported line by line
     return fmt or ROLLOUT_FORMATS["visualprm-raw"], False
 
 
 def _format_of_line(line: bytes, location: str) -> RolloutFormat | None:
     """The format that a record shows; None where the line is no record."""
-    data = decode_record(line, Issues())
+    data = decode_record(line)
+    if isinstance(data, BadRecord):
+        return None
     try:
-        return None if data is None else format_of(data, ROLLOUT_FORMATS, "rollout")
+        return format_of(data, ROLLOUT_FORMATS, "rollout")
     except BadRecord as reason:
-        raise DataError(f"{location}: {_other_kind(data or {}) or reason}.") from None
+        raise DataError(f"{location}: {_other_kind(data) or reason}.") from None
 
 
 def _other_kind(data: dict[str, Any]) -> str | None:
@@ -451,14 +400,9 @@ def _other_kind(data: dict[str, Any]) -> str | None:
 
 def bytes_by_source(parts: Iterable[tuple[str, int]]) -> dict[str, int] | None:
     """Bytes of each source in a file, in order, from its parts; None where sources are interleaved."""
-    n_bytes_of: dict[str, int] = {}
-    last = None
-    for source, n_bytes in parts:
-        if source != last and source in n_bytes_of:
-            return None
-        last = source
-        n_bytes_of[source] = n_bytes_of.get(source, 0) + n_bytes
-    return n_bytes_of
+    sizes = [(source, sum(n for _, n in group)) for source, group in groupby(parts, key=itemgetter(0))]
+    n_bytes_of = dict(sizes)
+    return n_bytes_of if len(n_bytes_of) == len(sizes) else None
 
 
 class _Output(msgspec.Struct):
@@ -466,23 +410,20 @@ class _Output(msgspec.Struct):
     source_bytes: dict[str, int] | None = None
 
 
-class _ManifestConfig(msgspec.Struct):
-    text_only: bool = False
-
-
 class _Manifest(msgspec.Struct):
     output: _Output
-    config: _ManifestConfig = msgspec.field(default_factory=_ManifestConfig)
+    config: dict[str, Any] = {}
 
 
 def _split_by_source(file: DataFile, chunk: Chunk) -> Iterator[Chunk]:
-    """The chunk, cut where a new source begins, each part with its source."""
-    ends = _source_ends(file) if chunk.is_range else []
-    if not ends:
+    """The chunk, cut where a new source begins as the manifest says, each part with its source."""
+    manifest = _manifest_of(file) if chunk.is_range else None
+    sizes = (manifest and manifest.output.source_bytes) or {}
+    if not sizes or sum(sizes.values()) != file.n_bytes:
         yield chunk
         return
     start = chunk.start
-    for source, end in ends:
+    for source, end in zip(sizes, accumulate(sizes.values()), strict=True):
         stop = min(end, chunk.stop)
         if start < stop:
             yield replace(chunk, source=source, start=start, stop=stop)
@@ -499,14 +440,6 @@ def _manifest_of(file: DataFile) -> _Manifest | None:
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
     return manifest if manifest.output.n_bytes == file.n_bytes else None
-
-
-def _source_ends(file: DataFile) -> list[tuple[str, int]]:
-    """(source, end of its bytes) in order; empty where no manifest fits the file."""
-    output = manifest.output if (manifest := _manifest_of(file)) is not None else None
-    if output is None or not output.source_bytes or sum(output.source_bytes.values()) != file.n_bytes:
-        return []
-    return list(zip(output.source_bytes, accumulate(output.source_bytes.values()), strict=True))
 
 
 def _imported(package: str) -> Any:
@@ -556,9 +489,7 @@ def _plain(value: Any) -> Any:
     """Values that JSON does not know: numpy's arrays and numbers as lists and numbers."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise DataError(
-        f"a value of type {type(value).__name__} cannot be part of a record; expected text, numbers or lists"
-    )
+    raise DataError(f"a record cannot hold a {type(value).__name__}; expected text, numbers or lists")
 
 
 def write_frame(frame: Any, path: Path) -> Path:
@@ -570,10 +501,7 @@ def write_frame(frame: Any, path: Path) -> Path:
             image = row.get("image") if isinstance(row, dict) else None
             if isinstance(image, dict):
                 if not image.get("path"):
-                    raise DataError(
-                        f"row {number}: the image has bytes but no path; save the images to files"
-                        " and put their paths into the image column"
-                    )
+                    raise DataError(f"row {number}: the image has bytes but no path; save it and give its path")
                 row = {**row, "image": image["path"]}
             try:
                 out.write(encode(row) + b"\n")
@@ -591,15 +519,8 @@ def arrow_schema() -> Any:
     counts = [("num_mc_correct", pa.int64()), ("num_mc_total", pa.int64())]
     step = pa.struct([("step", pa.string()), ("score", pa.float64()), *counts])
     texts = [(name, pa.string()) for name in ("question", "question_orig", "answer", "response")]
-    return pa.schema(
-        [
-            ("image", pa.list_(pa.string())),
-            *texts,
-            ("steps_with_score", pa.list_(step)),
-            ("num_mc_sequences", pa.int64()),
-            ("source", pa.string()),
-        ]
-    )
+    columns = [("image", pa.list_(pa.string())), *texts, ("steps_with_score", pa.list_(step))]
+    return pa.schema([*columns, ("num_mc_sequences", pa.int64()), ("source", pa.string())])
 
 
 def arrow_batches(rollouts: Iterable[tuple[Rollout, str | None]]) -> Iterator[Any]:

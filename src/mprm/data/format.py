@@ -6,13 +6,13 @@ A format is added by writing a parse function, and a `Format` entry in the regis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from mprm.config import nearest
 from mprm.data.records import DataFile, Paths, Record, find_files, read_records
-from mprm.data.types import BadRecord, Issues, Step, StrictIssues
+from mprm.data.types import BadRecord, Issues, Step
 from mprm.errors import ConfigError, DataError, shown
 
 Data = Mapping[str, Any]
@@ -110,13 +110,15 @@ def read_items(
     for file in [paths] if isinstance(paths, DataFile) else find_files(paths):
         fmt, record = named, None
         for record in read_records(file):
-            issues = StrictIssues()
+            issues = Issues()
             try:
                 if isinstance(record.data, BadRecord):
                     raise record.data
                 if fmt is None or (by_record and named is None):
                     fmt = format_of(record.data, formats, kind)
                 items = fmt.parse(record.data, issues)
+                if (error := issues.first_error()) is not None:
+                    raise BadRecord(error[1])
             except BadRecord as reason:
                 bad.append(f"{record.location}: {reason}")
                 if fmt is None and not isinstance(record.data, BadRecord):
@@ -134,60 +136,90 @@ def check_no_bad(bad: list[str], remedy: str) -> None:
         raise DataError("\n".join(bad[:SHOWN]) + f"{more}\n{remedy}")
 
 
-STRICT: Issues = StrictIssues()
-"""Where the fields of a record are looked up without issues, the first wrong one raises `BadRecord`."""
+def field(data: Data, key: str, kind: type[T]) -> T:
+    """The text or list under ``key``; raises `BadRecord` when it is missing or of another type."""
+    value = data.get(key)
+    if isinstance(value, kind):
+        return value
+    expected = "text" if kind is str else "a list"
+    if value is None:
+        raise BadRecord(f'the field "{key}" is missing; expected {expected}', "missing_field")
+    raise BadRecord(f'"{key}" holds {shown(value)}; expected {expected}')
 
 
-def text_field(data: Data, key: str, issues: Issues = STRICT) -> str | None:
-    """The text under ``key``; None, and an issue, when it is missing or not text."""
-    return _field(data, key, str, "text", issues)
+def fields(data: Data, issues: Issues, **kinds: type) -> list[Any]:
+    """The texts and lists under these keys; of several wrong ones the last raises, and the others are issues."""
+    bad: list[BadRecord] = []
+    for key, kind in kinds.items():
+        try:
+            field(data, key, kind)
+        except BadRecord as reason:
+            bad.append(reason)
+    for other in bad[:-1]:
+        issues.add_bad(other)
+    if bad:
+        raise bad[-1]
+    return [data[key] for key in kinds]
 
 
-def optional_text(data: Data, key: str, issues: Issues = STRICT) -> str | None:
-    """The text under ``key``, or None when there is none; a number is taken as its text."""
+def text_of(data: Data, *keys: str, default: str | None = None) -> str:
+    """The text under the first of the keys that is there; a number is taken as its text."""
+    key = next((key for key in keys if data.get(key) is not None), keys[0])
+    value = data.get(key)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
+        value = str(value)
+    if isinstance(value, str) and value.strip(" \t\r\n"):
+        return value
+    if value is not None and not isinstance(value, str):
+        raise BadRecord(f'"{key}" holds {shown(value)}; expected text')
+    if default is None:
+        problem = f"the field {names_of(keys)} is missing" if value is None else f'"{key}" is empty'
+        raise BadRecord(f"{problem}; expected text")
+    return default
+
+
+def names_of(keys: Sequence[str]) -> str:
+    """The keys as a message names them: ``"a" or "b"``."""
+    return " or ".join(f'"{key}"' for key in keys)
+
+
+def _add(issues: Issues | None, kind: str, text: str) -> None:
+    if issues is None:
+        raise BadRecord(text, kind)
+    issues.add(kind, text)
+
+
+def optional_text(data: Data, key: str, issues: Issues | None = None) -> str | None:
+    """The text under ``key``, or None when there is none; a number is taken as its text.
+
+    What is neither is an issue, or without ``issues`` a `BadRecord`.
+    """
     value = data.get(key)
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
-    issues.add("odd_field", f'"{key}" holds {shown(value)}; expected text')
+    _add(issues, "odd_field", f'"{key}" holds {shown(value)}; expected text')
     return None
 
 
-def list_field(data: Data, key: str, issues: Issues = STRICT) -> list[Any] | None:
-    """The list under ``key``; None, and an issue, when it is missing or not a list."""
-    return _field(data, key, list, "a list", issues)
-
-
-def _field(data: Data, key: str, kind: type[T], expected: str, issues: Issues) -> T | None:
-    value = data.get(key)
-    if isinstance(value, kind):
-        return value
-    if value is None:
-        issues.add("missing_field", f'the field "{key}" is missing; expected {expected}')
-    else:
-        issues.add("wrong_type", f'"{key}" holds {shown(value)}; expected {expected}')
-    return None
-
-
-def image_field(data: Data, issues: Issues = STRICT) -> tuple[str, ...]:
+def image_field(data: Data, issues: Issues | None = None) -> tuple[str, ...]:
     """The paths under ``image``: a text, or a list of texts for several images."""
     value = data.get("image")
     if value is None or value in ("", []):
         return ()
     paths = value if isinstance(value, list) else [value]
     if not all(isinstance(path, str) and path for path in paths):
-        issues.add("wrong_type", f'"image" holds {shown(value)}; expected a path or a list of paths')
+        _add(issues, "wrong_type", f'"image" holds {shown(value)}; expected a path or a list of paths')
         return ()
     return tuple(paths)
 
 
 def score_value(value: Any, where: str) -> float:
     """The score, in [0, 1]; a `BadRecord` that says ``where`` for anything else."""
-    if value is None:
-        raise BadRecord(f"{where} has no score; expected a number from 0 to 1", "score_not_a_number")
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise BadRecord(f"{where} has score {shown(value)}; expected a number from 0 to 1", "score_not_a_number")
+        score = "no score" if value is None else f"score {shown(value)}"
+        raise BadRecord(f"{where} has {score}; expected a number from 0 to 1", "score_not_a_number")
     if not 0 <= value <= 1:
         raise BadRecord(f"{where} has score {shown(value)}; expected 0 to 1", "score_out_of_range")
     return float(value)

@@ -7,6 +7,7 @@ each.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,12 @@ from typing import Any
 
 from mprm.answers.extract import gold_answer, stated_gold
 from mprm.answers.options import LETTERS, letter_of, options_in, with_options
-from mprm.data.format import Data, Format, by_name, check_no_bad, has, read_items
+from mprm.data.format import Data, Format, by_name, check_no_bad, has, names_of, read_items, text_of
 from mprm.data.images import IMAGE_MARK, find_images
 from mprm.data.output import hash_file
 from mprm.data.records import find_files
 from mprm.data.types import BadRecord, Issues, Question
 from mprm.errors import DataError, counted, shown
-
-REMEDY = "Fix or remove these records; docs/questions.md shows what each format needs."
 
 
 def read_questions(
@@ -43,11 +42,6 @@ def read_questions(
         Folder that must hold every image; the questions then name their images by the paths under it.
     on_renamed
         Called with images that have another name there than the questions give: that name, by the question's own.
-
-    Raises
-    ------
-    DataError
-        Names the location of every bad record, and of both records that share an id.
     """
     questions: list[Question] = []
     bad: list[str] = []
@@ -55,13 +49,12 @@ def read_questions(
     for record, (item,), _ in read_items(paths, QUESTION_FORMATS, "question", format, bad):
         made_id = f"{Path(record.file.path).name}:{record.line}"
         question = replace(item, id=item.id or record.key or made_id, source=item.source or record.file.source)
-        if question.id in locations:
-            other = locations[question.id]
-            bad.append(f'{record.location}: the id "{question.id}" is taken by {other}; expected another one')
-        else:
-            locations[question.id] = record.location
-            questions.append(question)
-    check_no_bad(bad, REMEDY)
+        location = record.location
+        first = locations.setdefault(question.id, location)
+        if first is not location:
+            bad.append(f'{location}: the id "{question.id}" is taken by {first}; expected another one')
+        questions.append(question)
+    check_no_bad(bad, "Fix or remove these records; docs/questions.md shows what each format needs.")
     if image_root is None:
         return questions
     paths_of = find_images(dict.fromkeys(image for question in questions for image in question.images), image_root)
@@ -96,14 +89,9 @@ def given_questions(
         inputs = input_entries(questions)
     if not entries:
         raise DataError(f"{questions}: no questions; expected at least one")
-    seen: set[tuple[str, str]] = set()
-    for question in entries:
-        if (question.source, question.id) in seen:
-            raise DataError(
-                f"two questions of source {question.source!r} have the id {question.id!r};"
-                " expected each once. Give them different ids or sources"
-            )
-        seen.add((question.source, question.id))
+    for (source, own_id), n in Counter((question.source, question.id) for question in entries).items():
+        if n > 1:
+            raise DataError(f"{n} questions of source {source!r} have the id {own_id!r}; give them different ids")
     return entries, inputs
 
 
@@ -113,38 +101,9 @@ CHOICE = r"Put the letter of the right option in \boxed{}."
 
 
 def prompt_of(question: Question) -> str:
-    """The question, its options where the text lacks them, and how to answer.
-
-    Examples
-    --------
-    >>> prompt_of(Question(id="1", question="Which is even?", answer="B", options=("3", "4"))).splitlines()[:3]
-    ['Which is even?', 'A. 3', 'B. 4']
-    """
+    """The question, its options where the text lacks them, and how to answer."""
     text = with_options(question.question, question.options)
     return f"{text.rstrip()}\n\n{STEPS} {CHOICE if question.options else OPEN}"
-
-
-def _text(data: Data, *keys: str, default: str | None = None) -> str:
-    """The text under the first of the keys that is there; a number is taken as its text."""
-    key = next((key for key in keys if data.get(key) is not None), None)
-    if key is None:
-        if default is not None:
-            return default
-        raise BadRecord(f"the field {_named(keys)} is missing; expected text")
-    value = data[key]
-    if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
-        value = str(value)
-    if not isinstance(value, str):
-        raise BadRecord(f'"{key}" holds {shown(value)}; expected text')
-    if not value.strip(" \t\r\n"):
-        if default is not None:
-            return default
-        raise BadRecord(f'"{key}" is empty; expected text')
-    return value
-
-
-def _named(keys: Sequence[str]) -> str:
-    return " or ".join(f'"{key}"' for key in keys)
 
 
 def _texts(data: Data, key: str) -> tuple[str, ...]:
@@ -171,7 +130,7 @@ def _images(data: Data, *keys: str, needed: bool = True) -> tuple[str, ...]:
             if path:
                 paths.append(path)
     if needed and not paths:
-        raise BadRecord(f"the field {_named(keys)} names no image; expected a path")
+        raise BadRecord(f"the field {names_of(keys)} names no image; expected a path")
     return tuple(paths)
 
 
@@ -200,42 +159,35 @@ def extracted_golds(n: int, n_questions: int) -> list[str]:
     return [f'The gold answers of {share} were read out of longer text, such as "#### 18".'] if n else []
 
 
-def _gold_letter(answer: str | int, options: Sequence[str], *, text_first: bool = False) -> str:
-    """The letter of the right option."""
-    letter = letter_of(answer, options, text_first=text_first)
-    if letter is None:
-        letters = f"{LETTERS[0]} to {LETTERS[len(options) - 1]}"
-        raise BadRecord(f"the answer {shown(answer)} is no one option; expected {letters}, or the text of one option")
-    return letter
-
-
-def _question_text(text: str, options: Sequence[str] = ()) -> str:
-    """The question as a person reads it: options listed, a lone image mark on a line of its own left out."""
-    marks = IMAGE_MARK.findall(text)
-    if len(marks) == 1:  # several tell the parts of a picture apart
-        text = re.sub(rf"(?:\A|\n)[ \t]*{re.escape(marks[0])}[ \t]*(?=\n|\Z)", "", text)
-    return with_options(text.strip(), options)
-
-
 def _question(
     data: Data,
     source: str,
     text: str,
-    answer: str,
-    options: Sequence[str] = (),
+    answer: str | int,
+    options: Sequence[str] | None = None,
     *,
     id_key: str = "id",
     images: tuple[str, ...] | None = None,
+    text_first: bool = False,
 ) -> tuple[Question, ...]:
-    """The record's one question; a missing id is filled in by the reader."""
+    """The record's one question; ``options`` None is an open answer. A missing id is filled in by the reader."""
+    if options is not None and not options:
+        raise BadRecord("the multiple choice lists no options; expected two or more")
+    gold = letter_of(answer, options, text_first=text_first) if options else read_gold(str(answer))
+    if gold is None:
+        letters = f"{LETTERS[0]} to {LETTERS[len(options or ()) - 1]}"
+        raise BadRecord(f"the answer {shown(answer)} is no one option; expected {letters}, or the text of one option")
+    marks = IMAGE_MARK.findall(text)
+    if len(marks) == 1:  # one on a line of its own tells nothing; several tell the parts of a picture apart
+        text = re.sub(rf"(?:\A|\n)[ \t]*{re.escape(marks[0])}[ \t]*(?=\n|\Z)", "", text)
     raw = data.get("answer") if options else answer
     question = Question(
-        id=_text(data, id_key, default=""),
-        question=_question_text(text, options),
-        answer=answer if options else read_gold(answer),
+        id=text_of(data, id_key, default=""),
+        question=with_options(text.strip(), options or ()),
+        answer=gold,
         images=_images(data, "image") if images is None else images,
         source=source,
-        options=tuple(options),
+        options=tuple(options or ()),
         is_extracted=isinstance(raw, str) and stated_gold(raw) is not None,
     )
     return (question,)
@@ -248,7 +200,7 @@ def _is_gsm8k(data: Data) -> bool:
 
 def parse_gsm8k(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """GSM8K: the gold answer is a rationale whose last line is ``#### 18``."""
-    return _question(data, "gsm8k", _text(data, "question"), _text(data, "answer"), images=())
+    return _question(data, "gsm8k", text_of(data, "question"), text_of(data, "answer"), images=())
 
 
 MATH_GOLDS = ("answer", "final_answer", "solution")
@@ -257,77 +209,55 @@ MATH_GOLDS = ("answer", "final_answer", "solution")
 def parse_math500(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MATH and MATH-500: the gold answer, else the solution, whose last box holds it."""
     source, id_key = ("math500", "unique_id") if "unique_id" in data else ("math", "id")
-    return _question(data, source, _text(data, "problem"), _text(data, *MATH_GOLDS), id_key=id_key, images=())
+    return _question(data, source, text_of(data, "problem"), text_of(data, *MATH_GOLDS), id_key=id_key, images=())
 
 
 def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """The format that everyone can make; images may be absent, for questions of text alone."""
-    text, options, answer = _text(data, "question"), _options(data, "options"), _text(data, "answer")
-    if options:
-        # a number in JSON may be the index of an option; the text "2" is always text
-        value = data["answer"]
-        answer = _gold_letter(value if isinstance(value, int) else answer, options)
-    images = _images(data, "image", needed=False)
-    return _question(data, _text(data, "source", default=""), text, answer, options, images=images)
+    text, options, answer = text_of(data, "question"), _options(data, "options") or None, text_of(data, "answer")
+    # a number in JSON may be the index of an option; the text "2" is always text
+    index = data["answer"] if options and isinstance(data["answer"], int) else None
+    images, source = _images(data, "image", needed=False), text_of(data, "source", default="")
+    return _question(data, source, text, answer if index is None else index, options, images=images)
 
 
 def parse_dynamath(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """DynaMath: one JSON object with a question under each number; options stand in the question's text."""
-    text, answer = _text(data, "question"), _text(data, "answer")
-    options: tuple[str, ...] = ()
-    if _text(data, "answer_type") == "multiple choice":
-        options = options_in(text)
-        if not options:
-            raise BadRecord(
-                'the question is "multiple choice" but lists no options; expected (A) … (B) … or A. … B. …'
-            )
-        answer = _gold_letter(answer, options)
-    return _question(data, "dynamath", text, answer, options)
-
-
-VISION_ONLY = "Answer the question that the image shows."
+    text, is_choice = text_of(data, "question"), text_of(data, "answer_type") == "multiple choice"
+    return _question(data, "dynamath", text, text_of(data, "answer"), options_in(text) if is_choice else None)
 
 
 def parse_mathverse(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MathVerse: the question of a vision-only version stands in the picture, its options too."""
-    is_vision_only = _text(data, "problem_version") == "Vision Only"
-    text = _text(data, "question", default=VISION_ONLY if is_vision_only else None)
-    answer = _text(data, "answer")
-    options: tuple[str, ...] = ()
-    if _text(data, "question_type") == "multi-choice":
-        options = options_in(text) or options_in(_text(data, "question_for_eval", default=""))
-        if not options:
-            raise BadRecord('the question is "multi-choice" but neither it nor "question_for_eval" lists options')
-        answer = _gold_letter(answer, options)
+    is_vision_only = text_of(data, "problem_version") == "Vision Only"
+    text = text_of(data, "question", default="Answer the question that the image shows." if is_vision_only else None)
+    answer, options = text_of(data, "answer"), None
+    if text_of(data, "question_type") == "multi-choice":
+        options = options_in(text) or options_in(text_of(data, "question_for_eval", default=""))
         if is_vision_only:
+            answer = letter_of(answer, options) or answer
             options = tuple(LETTERS[: len(options)])  # what they say stays in the picture
     return _question(data, "mathverse", text, answer, options, id_key="sample_index")
 
 
 def parse_mathvision(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MathVision (MATH-V): competition questions with one picture; no options mean an open answer."""
-    text, options, answer = _text(data, "question"), _options(data, "options"), _text(data, "answer")
-    return _question(data, "mathvision", text, _gold_letter(answer, options) if options else answer, options)
+    options = _options(data, "options") or None
+    return _question(data, "mathvision", text_of(data, "question"), text_of(data, "answer"), options)
 
 
 def parse_mathvista(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MathVista: free answers with unit and precision, and choices whose gold answer is the text of the right one."""
-    text, answer = _text(data, "question"), _text(data, "answer")
-    options: tuple[str, ...] = ()
-    if _text(data, "question_type") == "multi_choice":
+    text, answer, options = text_of(data, "question"), text_of(data, "answer"), None
+    if text_of(data, "question_type") == "multi_choice":
         options = _options(data, "choices")
-        answer = _gold_letter(answer, options, text_first=True)
     else:
-        if unit := _text(data, "unit", default=""):
+        if unit := text_of(data, "unit", default=""):
             text += f" (Unit: {unit})"
-        precision = data.get("precision")
-        if (
-            _text(data, "answer_type", default="") == "float"
-            and isinstance(precision, int | float)
-            and abs(precision) < 100
-        ):
+        precision, is_float = data.get("precision"), text_of(data, "answer_type", default="") == "float"
+        if is_float and isinstance(precision, int | float) and abs(precision) < 100:
             text += f"\nGive the answer with {precision:.0f} digit(s) after the point."
-    return _question(data, "mathvista", text, answer, options, id_key="pid")
+    return _question(data, "mathvista", text, answer, options, id_key="pid", text_first=True)
 
 
 def _is_mm_k12(data: Data) -> bool:
@@ -338,15 +268,10 @@ def _is_mm_k12(data: Data) -> bool:
 
 def parse_mm_k12(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MM-K12: a multiple choice where the text lists options and the answer is the letter of one."""
-    text = _text(data, "question")
-    answer = _text(data, "answer", "correct_answer")
-    options = options_in(text)
+    text, answer = text_of(data, "question"), text_of(data, "answer", "correct_answer")
+    options, images = options_in(text), _images(data, "image", "image_path")
     letter = letter_of(answer, options) if options else None
-    images = _images(data, "image", "image_path")
-    return _question(data, "mm-k12", text, letter or answer, options if letter else (), images=images)
-
-
-OLYMPIAD_IMAGES = tuple(f"image_{number}" for number in range(1, 10))
+    return _question(data, "mm-k12", text, letter or answer, options if letter else None, images=images)
 
 
 def parse_olympiadbench(data: Data, _issues: Issues) -> tuple[Question, ...]:
@@ -354,11 +279,11 @@ def parse_olympiadbench(data: Data, _issues: Issues) -> tuple[Question, ...]:
     answers = [answer for answer in _texts(data, "final_answer") if answer.strip()]
     if not answers:
         raise BadRecord('"final_answer" is empty, as for a theorem to prove; leave such records out')
-    text = "\n\n".join(part for part in (_text(data, "context", default=""), _text(data, "question")) if part)
-    if unit := _text(data, "unit", default=""):
+    text = "\n\n".join(part for part in (text_of(data, "context", default=""), text_of(data, "question")) if part)
+    if unit := text_of(data, "unit", default=""):
         text += f"\n\nGive the answer in {unit}."
-    is_text = _text(data, "modality", default="") == "Text-only"
-    images = _images(data, *OLYMPIAD_IMAGES, "images", needed=not is_text)
+    is_text = text_of(data, "modality", default="") == "Text-only"
+    images = _images(data, *(f"image_{number}" for number in range(1, 10)), "images", needed=not is_text)
     return _question(data, "olympiadbench", text, ", ".join(answers), images=images)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import gzip
 import io
 import json
 import mmap
@@ -18,6 +19,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, cast
 from urllib.parse import unquote
@@ -25,7 +28,7 @@ from urllib.parse import unquote
 import msgspec
 
 from mprm.data import engine
-from mprm.data.types import BadRecord, Issues
+from mprm.data.types import BadRecord
 from mprm.errors import DataError, InputNotFoundError, MissingDependencyError, shown
 
 Container = Literal["plain", "gz", "zst", "parquet"]
@@ -37,6 +40,7 @@ IN_FOLDER = re.compile(r"\.(?:jsonl|ndjson)(?:\.gz|\.zst)?$|\.parquet$")
 """Files that are taken from a folder, and .json files that begin with a list of records."""
 SHARD = re.compile(r"-\d{3,}-of-\d{3,}$")
 CHUNK_BYTES = 16 << 20
+BLOCK_BYTES = 1 << 18
 MAX_LINE_BYTES = 64 << 20
 """Of a compressed file, where a few kilobytes can be a line of gigabytes."""
 MAX_UNPACKED_RATIO = 200
@@ -44,8 +48,7 @@ MAX_UNPACKED_RATIO = 200
 READ_AHEAD = 1 << 16
 """Bytes read at a time in search of the end of a chunk's last line."""
 MAX_DEPTH = 500
-"""Lists and objects within each other that a record may have; decoders and encoders give up near 1,000, each of them
-elsewhere."""
+"""Lists and objects within each other that a record may have; decoders and encoders give up near 1,000."""
 
 Paths = str | Path | Sequence[str | Path]
 """Files, globs, folders or URLs."""
@@ -64,7 +67,6 @@ class DataFile:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the path is a URL, read through fsspec."""
         return is_url(self.path)
 
 
@@ -74,13 +76,7 @@ def is_url(path: str) -> bool:
 
 
 def source_name(path: str) -> str:
-    """The file's name without folders, endings and shard number.
-
-    Examples
-    --------
-    >>> source_name("annotations/ai2d.jsonl.gz"), source_name("ai2d-00003-of-00010.parquet")
-    ('ai2d', 'ai2d')
-    """
+    """The file's name without folders, endings and shard number: ``ai2d`` of ``x/ai2d-00003-of-00010.parquet``."""
     name = re.split(r"[/\\]", path.rstrip("/"))[-1]
     name = DATA_FILE.sub("", CSV_FILE.sub("", name)) or name
     name = SHARD.sub("", name) or name
@@ -124,9 +120,7 @@ def find_files(paths: Paths) -> list[DataFile]:
     for path in map(str, typed):
         matches = list(_remote_matches(path) if is_url(path) else _local_matches(path))
         if not matches:
-            raise InputNotFoundError(
-                f"{path}: no such file; expected .jsonl, .jsonl.gz, .jsonl.zst or .parquet files"
-            )
+            raise InputNotFoundError(f"{path}: no such file; expected .jsonl (also .gz, .zst) or .parquet files")
         for match, n_bytes in matches:
             if any("\ud800" <= letter <= "\udfff" for letter in match):
                 raise InputNotFoundError(f"{match!a}: the file's name is not UTF-8; rename it")
@@ -145,9 +139,7 @@ def _local_matches(path: str) -> Iterable[tuple[str, int]]:
         below = (p for p in sorted(here.rglob("*")) if p.is_file() and (_is_data(p.name) or _is_json_list(p)))
         inside = [str(p) for p in below if not any(part.startswith(".") for part in p.relative_to(here).parts)]
         if not inside:
-            raise InputNotFoundError(
-                f"{path}: the folder holds no .jsonl, .jsonl.gz, .jsonl.zst or .parquet files, and no .json list"
-            )
+            raise InputNotFoundError(f"{path}: the folder holds no .jsonl (also .gz, .zst), .parquet or .json list")
     else:
         # a name that exists is meant as it stands, even if it holds * or [
         inside = [str(here)] if here.exists() else sorted(glob.glob(str(here), recursive=True))  # noqa: PTH207 - any pattern
@@ -155,9 +147,7 @@ def _local_matches(path: str) -> Iterable[tuple[str, int]]:
         if Path(match).is_dir():
             yield from _local_matches(match)
         elif not Path(match).is_file():
-            raise InputNotFoundError(
-                f"{match}: is no regular file; mprm reads its input twice, so save it to a file first"
-            )
+            raise InputNotFoundError(f"{match}: is no regular file; it is read twice, so save it to a file first")
         else:
             yield match, Path(match).stat().st_size
 
@@ -199,7 +189,6 @@ class Chunk:
     stop: int
     """End of the range, exclusive."""
     format: str = ""
-    """Name of the file's format."""
     is_array: bool = False
     """Whether the file is one JSON array instead of JSON lines."""
     key_map: tuple[tuple[str, str], ...] = ()
@@ -207,7 +196,7 @@ class Chunk:
 
     @property
     def is_range(self) -> bool:
-        """Whether bytes of the file can be copied without reading lines."""
+        """Whether its bytes can be copied without reading lines."""
         return self.container == "plain" and not self.is_array and not self.key_map and not is_url(self.path)
 
     @property
@@ -225,10 +214,7 @@ def chunks_of(file: DataFile) -> list[Chunk]:
             stops = list(range(1, _parquet(handle).num_row_groups + 1))
     else:
         stops = [file.n_bytes]
-    starts = [0, *stops]
-    return [
-        Chunk(file.path, file.container, file.source, start, stop) for start, stop in zip(starts, stops, strict=False)
-    ]
+    return [Chunk(file.path, file.container, file.source, *ends) for ends in pairwise([0, *stops])]
 
 
 def lines_of(chunk: Chunk) -> Iterator[bytes]:
@@ -306,15 +292,11 @@ def range_start(data: bytes | mmap.mmap, start: int) -> int:
 def _streamed_lines(chunk: Chunk) -> Iterator[bytes]:
     with _opened(chunk.path, chunk.container) as handle:
         if chunk.container != "plain":
-            number = 0
-            while line := handle.readline(MAX_LINE_BYTES):
-                number += 1
+            for number, line in enumerate(iter(lambda: handle.readline(MAX_LINE_BYTES), b""), start=1):
                 is_cut = len(line) == MAX_LINE_BYTES
                 if is_cut and line.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"[":  # no array
-                    raise DataError(
-                        f"{chunk.path}:{number}: the line is over {MAX_LINE_BYTES >> 20} MiB; expected one record a"
-                        " line. If that is right, unpack the file first"
-                    )
+                    problem = f"the line is over {MAX_LINE_BYTES >> 20} MiB; expected one record a line"
+                    raise DataError(f"{chunk.path}:{number}: {problem}. If that is right, unpack the file first")
                 yield line + handle.readline() if is_cut else line
             return
         position = chunk.start
@@ -345,8 +327,7 @@ def _array_lines(chunk: Chunk) -> Iterator[bytes]:
     for line, _, item in _items(text):
         if isinstance(item, BadRecord):
             raise DataError(f"{chunk.path}:{line}: {item}. Expected an array of objects")
-        for _ in range(next_line, line):
-            yield b"\n"
+        yield from repeat(b"\n", line - next_line)
         next_line = max(next_line, line) + 1
         yield re.sub(r"[\r\n]+", " ", item).encode() + b"\n"  # JSON allows no line end inside a string
 
@@ -358,53 +339,36 @@ def _parquet(handle: IO[bytes]) -> Any:
 
 
 class _Unpacked(io.RawIOBase):
-    """What a packed file holds; an error once it is so much more than was read of the file that it must be a bomb."""
+    """Blocks of a packed file; an error once they are so much more than was read of it that it must be a bomb."""
 
-    def __init__(self, unpacked: Any, packed: IO[bytes]) -> None:
-        self._unpacked, self._packed, self._n_bytes = unpacked, packed, 0
+    def __init__(self, blocks: Iterator[bytes], packed: IO[bytes]) -> None:
+        self._blocks, self._packed, self._block, self._n_bytes = blocks, packed, b"", 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        n_bytes: int = self._unpacked.readinto(buffer)
+        self._block = self._block or next(self._blocks, b"")
+        n_bytes = min(len(buffer), len(self._block))
+        buffer[:n_bytes], self._block = self._block[:n_bytes], self._block[n_bytes:]
         self._n_bytes += n_bytes
         if self._n_bytes > max(2 * MAX_LINE_BYTES, MAX_UNPACKED_RATIO * self._packed.tell()):
-            raise ValueError(
-                f"it unpacks to over {MAX_UNPACKED_RATIO} times its size; if that is right, unpack it first"
-            )
+            raise ValueError(f"it unpacks to over {MAX_UNPACKED_RATIO} times its size; if it should, unpack it first")
         return n_bytes
 
 
-class _ZstdReader(io.RawIOBase):
-    """Unpacks frame after frame; a file that breaks off in a frame is an error, not an end."""
+def _zst_blocks(handle: IO[bytes]) -> Iterator[bytes]:
+    """Frame after frame; a file that breaks off in a frame is an error, not an end."""
+    import zstandard
 
-    def __init__(self, handle: IO[bytes]) -> None:
-        import zstandard
-
-        self._handle, self._packed, self._unpacked = handle, b"", b""
-        self._new_frame = zstandard.ZstdDecompressor().decompressobj
-        self._frame: Any = None
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._unpacked:
-            # a block of 4 bytes can hold 128 KiB
-            packed = self._packed or self._handle.read(4096)
-            if not packed:
-                if self._frame is None:
-                    return 0
-                raise EOFError("the file breaks off in the middle of a frame")
-            self._frame = self._frame or self._new_frame()
-            self._unpacked = self._frame.decompress(packed)
-            self._packed = self._frame.unused_data
-            if self._frame.eof:
-                self._frame = None
-        n_bytes = min(len(buffer), len(self._unpacked))
-        buffer[:n_bytes], self._unpacked = self._unpacked[:n_bytes], self._unpacked[n_bytes:]
-        return n_bytes
+    packed, frame = b"", None
+    while packed := packed or handle.read(4096):  # 4 bytes of it can hold a block of 128 KiB
+        frame = frame or zstandard.ZstdDecompressor().decompressobj()
+        if block := frame.decompress(packed):
+            yield block
+        packed, frame = frame.unused_data, None if frame.eof else frame
+    if frame is not None:
+        raise EOFError("the file breaks off in the middle of a frame")
 
 
 @contextmanager
@@ -417,16 +381,14 @@ def _opened(path: str, container: Container = "plain") -> Iterator[IO[bytes]]:
     else:
         handle = open(path, "rb")  # noqa: PTH123, SIM115 - closed below
     with handle:
-        if container == "gz":
-            import gzip
-
-            with gzip.open(handle) as gz, io.BufferedReader(_Unpacked(gz, handle), 1 << 18) as unpacked:
-                yield unpacked
-        elif container == "zst":
-            with io.BufferedReader(_Unpacked(_ZstdReader(handle), handle), 1 << 18) as unpacked:
-                yield unpacked
-        else:
+        if container == "plain":
             yield handle
+            return
+        blocks = _zst_blocks(handle)
+        if container == "gz":
+            blocks = iter(partial(gzip.GzipFile(fileobj=handle).read, BLOCK_BYTES), b"")
+        with io.BufferedReader(_Unpacked(blocks, handle), BLOCK_BYTES) as unpacked:
+            yield unpacked
 
 
 @contextmanager
@@ -434,17 +396,15 @@ def _reading(path: str) -> Iterator[None]:
     """Turn what a broken or vanished file raises into an error that names it."""
     try:
         yield
-    except DataError:
-        raise
-    except (OSError, EOFError, ValueError, RuntimeError) as error:
-        if isinstance(error, OSError) and error.filename not in (None, path):
-            raise  # of the output
-        raise DataError(f"{path}: cannot be read: {error}") from error
     except Exception as error:
+        if isinstance(error, DataError) or getattr(error, "filename", None) not in (None, path):
+            raise  # told already, or of the output
         # zstandard, pyarrow and fsspec back ends each raise their own base classes
-        if type(error).__module__.split(".")[0] in {"zstandard", "zlib", "pyarrow", "aiohttp", "botocore"}:
-            raise DataError(f"{path}: cannot be read: {error}") from error
-        raise
+        packages = {"zstandard", "zlib", "pyarrow", "aiohttp", "botocore"}
+        is_known = isinstance(error, OSError | EOFError | ValueError | RuntimeError)
+        if not is_known and type(error).__module__.split(".")[0] not in packages:
+            raise
+        raise DataError(f"{path}: cannot be read: {error}") from error
 
 
 def is_blank(line: bytes) -> bool:
@@ -461,36 +421,28 @@ def is_utf8(line: bytes) -> bool:
     return True
 
 
-_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
-_SIGNS = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
+_SIGNS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+"""Strings and brackets."""
 
 
 def is_deep(line: bytes) -> bool:
     """Whether lists and objects lie more than `MAX_DEPTH` deep within each other."""
     if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
         return False
-    return any(depth > MAX_DEPTH for depth, _ in _depths(line, 0))
+    return any(depth > MAX_DEPTH for depth, _ in _depths(line))
 
 
-def _depths(line: bytes, start: int) -> Iterator[tuple[int, int]]:
-    """(depth after it, end) of each bracket from ``start`` on that is in no string."""
+def _depths(line: bytes) -> Iterator[tuple[int, int]]:
+    """(depth after it, end) of each bracket that is in no string."""
     depth = 0
-    for sign in _SIGNS.finditer(line, start):
+    for sign in _SIGNS.finditer(line):
         if sign[0] in b"[]{}":
             depth += 1 if sign[0] in b"[{" else -1
             yield depth, sign.end()
 
 
-def decode_record(line: bytes, issues: Issues) -> dict[str, Any] | None:
-    """The line's JSON object; None, and an issue, when it is not one."""
-    data = _decoded(line)
-    if isinstance(data, BadRecord):
-        issues.add_bad(data)
-        return None
-    return data
-
-
-def _decoded(line: bytes) -> dict[str, Any] | BadRecord:
+def decode_record(line: bytes) -> dict[str, Any] | BadRecord:
+    """The line's JSON object, or what is wrong with it."""
     if is_deep(line):
         return BadRecord(f"the value is nested more than {MAX_DEPTH} deep", "not_json")
     try:
@@ -546,7 +498,6 @@ class Record(NamedTuple):
 
     @property
     def location(self) -> str:
-        """FILE:LINE."""
         return f"{self.file.path}:{self.line}"
 
 
@@ -555,7 +506,7 @@ def read_records(file: DataFile) -> Iterator[Record]:
     lines = (line for chunk in chunks_of(file) for line in lines_of(chunk))
     if file.container == "parquet":
         for number, raw in enumerate(lines, start=1):
-            yield Record(file, number, number, _decoded(raw))
+            yield Record(file, number, number, decode_record(raw))
         return
     data = b"".join(lines)
     if CSV_FILE.search(file.path):
@@ -563,11 +514,11 @@ def read_records(file: DataFile) -> Iterator[Record]:
             yield Record(file, line, number, row)
     elif _is_document(data):
         for number, (line, key, item) in enumerate(_items(_utf8(data, file.path)), start=1):
-            yield Record(file, line, number, _decoded(item.encode()) if isinstance(item, str) else item, key)
+            yield Record(file, line, number, decode_record(item.encode()) if isinstance(item, str) else item, key)
     else:
         for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
             if not is_blank(raw):
-                yield Record(file, number, number, _decoded(raw))
+                yield Record(file, number, number, decode_record(raw))
 
 
 def _utf8(data: bytes, path: str) -> str:
@@ -626,7 +577,7 @@ def _items(text: str) -> Iterator[tuple[int, str | None, str | BadRecord]]:
                 end = decode(text, position)[1]
             except RecursionError:  # a bad record, whose end is found nevertheless
                 rest = text[position:].encode("utf-8", "surrogatepass")
-                closed = next((end for depth, end in _depths(rest, 0) if depth == 0), len(rest))
+                closed = next((end for depth, end in _depths(rest) if depth == 0), len(rest))
                 end = position + len(rest[:closed].decode("utf-8", "surrogatepass"))
             item, position = text[position:end], skip_space(end)
             if not text.startswith(closing, position):
@@ -651,21 +602,19 @@ def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
     """(line, row) of each row: empty cells are absent, cells that begin with ``[`` are JSON lists."""
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     line = 2
-    while True:
-        try:
-            row = next(reader)
-            data: dict[str, Any] | BadRecord = {
-                name: _csv_list(value) if value.startswith("[") and value.endswith("]") else value
-                for name, value in row.items()
-                if name is not None and value
-            }
+    try:
+        for row in reader:
+            data: dict[str, Any] | BadRecord
+            try:
+                data = {
+                    name: _csv_list(value) if value.startswith("[") and value.endswith("]") else value
+                    for name, value in row.items()
+                    if name is not None and value
+                }
+            except ValueError as error:
+                data = BadRecord(f"not CSV: {error}")
             extra = row.get(None)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield line, BadRecord(f"not CSV: {error}")
-            return
-        except ValueError as error:
-            data, extra = BadRecord(f"not CSV: {error}"), None
-        yield line, BadRecord(f"the row has {len(extra)} cell(s) too many") if extra else data
-        line = reader.line_num + 1
+            yield line, BadRecord(f"the row has {len(extra)} cell(s) too many") if extra else data
+            line = reader.line_num + 1
+    except csv.Error as error:
+        yield line, BadRecord(f"not CSV: {error}")

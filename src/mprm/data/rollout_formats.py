@@ -6,11 +6,12 @@ To add one: write its parse function, which turns a decoded record into rollouts
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from mmap import mmap
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import msgspec
 
@@ -19,15 +20,15 @@ from mprm.data.format import (
     Data,
     Format,
     by_name,
+    field,
+    fields,
     has,
     image_field,
-    list_field,
     optional_text,
     score_value,
     steps_with_labels,
-    text_field,
 )
-from mprm.data.types import STEP_SEPARATOR, BadRecord, Issues, Rollout, Step, StrictIssues
+from mprm.data.types import STEP_SEPARATOR, BadRecord, Issues, Rollout, Step
 from mprm.errors import shown
 
 append_mm_prm: Callable[[bytes | mmap, int, int, float, bytearray], bool] | None
@@ -36,7 +37,16 @@ try:
 except ImportError:  # installed without a compiler: `write_mm_prm` makes the same bytes, more slowly
     append_mm_prm = None
 
-RegroupedRows = Iterator[tuple[int, Rollout | None, Issues]]
+
+class ParsedLine(NamedTuple):
+    """What one line of a chunk gave."""
+
+    number: int
+    """Line within the chunk, from 0."""
+    raw: bytes
+    rollouts: tuple[Rollout, ...]
+    """Empty for a record that cannot be used."""
+    issues: Issues
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +56,6 @@ class RolloutFormat(Format[Rollout]):
     write: Callable[[Rollout, float], dict[str, Any]] | None = None
     """The rollout as a record of this format, labels cut at tau; None: only read."""
     _: KW_ONLY
-    title: str
     labels: Literal["mc", "binary", "either"] = "binary"
     """``mc``: success rates, and ``write`` needs them; ``binary``: right or wrong; ``either``: the numbers decide."""
     has_images: bool = True
@@ -56,12 +65,11 @@ class RolloutFormat(Format[Rollout]):
     """Text that a step or question must not hold, because this format ends a step with it."""
     many: bool = False
     """Whether one record holds several rollouts, or one rollout several records."""
-    regroup: Callable[[Iterable[tuple[int, Data]]], RegroupedRows] | None = None
-    """Reads rollouts that are spread over rows: (row, data) in, (row, rollout, issues) out."""
+    regroup: Callable[[Iterable[ParsedLine]], Iterator[ParsedLine]] | None = None
+    """Puts rollouts together that are spread over lines, from what each line gave."""
 
 
 def _image_entry(rollout: Rollout) -> dict[str, Any]:
-    """The field "image" of a record, where there are images."""
     images = rollout.images
     return {"image": images[0] if len(images) == 1 else list(images)} if images else {}
 
@@ -71,32 +79,27 @@ def _image_entry(rollout: Rollout) -> dict[str, Any]:
 
 def parse_raw(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     """The record's one rollout; its source too, where the record names it."""
-    entries = list_field(data, "steps_with_score", issues)
-    prompt = optional_text(data, "question", issues)
-    original = optional_text(data, "question_orig", issues)
+    prompt, original = optional_text(data, "question", issues), optional_text(data, "question_orig", issues)
     question = next((text.strip() for text in (original, prompt) if text and text.strip()), None)
-    if question is None and (original is not None or prompt is not None):
-        issues.add("empty_question", '"question" and "question_orig" are empty; expected text in one of them')
-    elif question is None:
-        issues.add("missing_field", 'neither "question" nor "question_orig" holds text; expected one of them')
+    if question is None:
+        kind = "missing_field" if original is None and prompt is None else "empty_question"
+        issues.add(kind, '"question" and "question_orig" are empty or missing; expected text in one of them')
     images = image_field(data, issues)
-    if entries is None or question is None:
-        return ()
+    entries = field(data, "steps_with_score", list)
     steps = [_parse_step(index, entry, issues) for index, entry in enumerate(entries)]
     good = tuple(step for step in steps if step is not None)
-    if len(good) < len(steps):
+    if question is None or len(good) < len(steps):
         return ()
     answer, source = optional_text(data, "answer", issues), optional_text(data, "source", issues)
     return (Rollout(question=question, steps=good, images=images, prompt=prompt, answer=answer, source=source),)
 
 
-def _score_field(data: Any, key: str, where: str, issues: Issues) -> float | None:
-    """The score under ``key``; None, and an issue, when it is none."""
+def _score(value: Any, where: str, issues: Issues) -> float | None:
     try:
-        return score_value(data.get(key), where) if isinstance(data, dict) else None
+        return score_value(value, where)
     except BadRecord as bad:
         issues.add_bad(bad)
-    return None
+        return None
 
 
 def _parse_step(index: int, step: Any, issues: Issues) -> Step | None:
@@ -107,7 +110,7 @@ def _parse_step(index: int, step: Any, issues: Issues) -> Step | None:
     if not isinstance(text, str):
         kind = "missing_field" if text is None else "wrong_type"
         issues.add(kind, f'step {index} has "step" {shown(text)}; expected text')
-    score = _score_field(step, "score", f"step {index}", issues)
+    score = _score(step.get("score"), f"step {index}", issues)
     counts: list[int | None] = []
     for key in ("num_mc_correct", "num_mc_total"):
         value = step.get(key)
@@ -151,25 +154,24 @@ def decode_raw(line: bytes) -> Rollout | None:
     )
 
 
+def _without_none(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if value is not None}
+
+
 def write_raw(rollout: Rollout, _tau: float) -> dict[str, Any]:
     """The rollout as a v1.1-Raw record; counts only where they are known."""
-    record = _image_entry(rollout)
-    record["question"] = rollout.prompt if rollout.prompt is not None else rollout.question
-    record["question_orig"] = rollout.question
-    if rollout.answer is not None:
-        record["answer"] = rollout.answer
-    record["response"] = STEP_SEPARATOR.join(step.text for step in rollout.steps)
-    record["steps_with_score"] = steps = []
-    for step in rollout.steps:
-        counts = {"num_mc_correct": step.n_correct, "num_mc_total": step.n_total}
-        known = {key: count for key, count in counts.items() if count is not None}
-        steps.append({"step": step.text, "score": step.score, **known})
     n_totals = {step.n_total for step in rollout.steps if step.n_total}
-    if len(n_totals) == 1:
-        record["num_mc_sequences"] = n_totals.pop()
-    if rollout.source is not None:
-        record["source"] = rollout.source
-    return record
+    record = {
+        **_image_entry(rollout),
+        "question": rollout.prompt if rollout.prompt is not None else rollout.question,
+        "question_orig": rollout.question,
+        "answer": rollout.answer,
+        "response": STEP_SEPARATOR.join(step.text for step in rollout.steps),
+        "steps_with_score": [_without_none(step) for step in msgspec.to_builtins(rollout.steps)],
+        "num_mc_sequences": n_totals.pop() if len(n_totals) == 1 else None,
+        "source": rollout.source,
+    }
+    return _without_none(record)
 
 
 # Conversations: MM-PRM with a list of numbers, VisualPRM400K with + or - after each step.
@@ -182,7 +184,7 @@ SIGNS = {"+": 1.0, "-": 0.0}
 def _turns(data: Data) -> list[tuple[str, Any]]:
     """(speaker, value) of each turn of a conversation."""
     turns = []
-    for index, turn in enumerate(list_field(data, "conversations", StrictIssues()) or []):
+    for index, turn in enumerate(field(data, "conversations", list)):
         if not isinstance(turn, dict) or not isinstance(turn.get("from"), str) or "value" not in turn:
             raise BadRecord(f"turn {index} is {shown(turn)}; expected an object with from and value")
         turns.append((turn["from"], turn["value"]))
@@ -190,21 +192,15 @@ def _turns(data: Data) -> list[tuple[str, Any]]:
 
 
 def _turn_values(data: Data) -> list[Any]:
-    """The value of each turn, where there is a conversation."""
-    turns = data.get("conversations")
-    turns = turns if isinstance(turns, list) else []
+    """The value of each turn; None for what is none."""
+    turns = data["conversations"] if isinstance(data["conversations"], list) else [None]
     return [turn.get("value") if isinstance(turn, dict) else None for turn in turns]
-
-
-def _is_mm_prm(data: Data) -> bool:
-    return any(isinstance(value, list) for value in _turn_values(data))
 
 
 def parse_mm_prm(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     """The record's one rollout; its question and steps are cut out of the human turn."""
-    turns = _turns(data)
-    human = next((value for speaker, value in turns if speaker == "human"), None)
-    labels = next((value for speaker, value in turns if speaker == "gpt"), None)
+    first_turns = dict(reversed(_turns(data)))
+    human, labels = first_turns.get("human"), first_turns.get("gpt")
     if not isinstance(human, str) or not isinstance(labels, list):
         raise BadRecord("expected a human turn of text and a gpt turn with a list of scores")
     *texts, rest = human.split(PRM_TOKEN)
@@ -245,11 +241,6 @@ def write_mm_prm_soft(rollout: Rollout, _tau: float) -> dict[str, Any]:
     return _conversation(rollout, [step.score for step in rollout.steps])
 
 
-def _is_visualprm(data: Data) -> bool:
-    is_conversation = isinstance(data.get("conversations"), list)
-    return is_conversation and all(isinstance(value, str) for value in _turn_values(data))
-
-
 def parse_visualprm(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     """The record's one rollout: human turns are steps, the gpt turn after each its label."""
     turns = [turn for turn in _turns(data) if turn[0] != "system"]
@@ -284,11 +275,7 @@ def write_visualprm(rollout: Rollout, tau: float) -> dict[str, Any]:
 
 def parse_trl(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     """The record's one rollout: a prompt, its completions, and a boolean for each."""
-    prompt = text_field(data, "prompt", issues)
-    texts = list_field(data, "completions", issues)
-    labels = list_field(data, "labels", issues)
-    if prompt is None or texts is None or labels is None:
-        return ()
+    prompt, texts, labels = fields(data, issues, prompt=str, completions=list, labels=list)
     steps = steps_with_labels(texts, labels, step_key="completions", label_key="labels")
     source = optional_text(data, "source", issues)
     return (Rollout(question=prompt, steps=steps, images=image_field(data, issues), source=source),)
@@ -306,7 +293,6 @@ def write_trl(rollout: Rollout, tau: float) -> dict[str, Any]:
 
 STEP_END = "ки"
 """Math-Shepherd's mark after each step, which the label replaces."""
-FIRST_STEP = re.compile(r"\bStep 1\s*:")
 
 
 def _is_math_shepherd(data: Data) -> bool:
@@ -316,10 +302,7 @@ def _is_math_shepherd(data: Data) -> bool:
 
 def parse_math_shepherd(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     """The record's one rollout; ``label`` is read along ``input``, mark by mark."""
-    text = text_field(data, "input", issues)
-    label = text_field(data, "label", issues)
-    if text is None or label is None:
-        return ()
+    text, label = fields(data, issues, input=str, label=str)
     *pieces, rest = text.split(STEP_END)
     if not pieces or rest.strip():
         problem = f'"input" does not end with {STEP_END!r}; expected the mark after every step'
@@ -332,7 +315,7 @@ def parse_math_shepherd(data: Data, issues: Issues) -> tuple[Rollout, ...]:
             raise BadRecord(problem, "labels_and_steps_differ")
         scores.append(SIGNS[sign])
         start += len(piece) + 1
-    first = FIRST_STEP.search(pieces[0])
+    first = re.search(r"\bStep 1\s*:", pieces[0])
     if first is None:
         raise BadRecord('no "Step 1:" parts the question from the first step', "missing_field")
     question, pieces[0] = pieces[0][: first.start()].strip(), pieces[0][first.start() :]
@@ -354,13 +337,7 @@ def is_rating(value: object) -> TypeGuard[int]:
 
 
 def leaf_paths(scores: dict[StepPath, float]) -> dict[StepPath, tuple[Step, ...]]:
-    """The rollouts of a tree, from the score of each path's last step; every prefix of a path is itself a path.
-
-    Examples
-    --------
-    >>> sorted(leaf_paths({("a",): 1.0, ("a", "b"): 0.0, ("a", "c"): 1.0}))
-    [('a', 'b'), ('a', 'c')]
-    """
+    """The rollouts of a tree, from the score of each path's last step; every prefix of a path is itself a path."""
     inner = {path[:-1] for path in scores}
     return {
         path: tuple(Step(path[j], scores[path[: j + 1]]) for j in range(len(path)))
@@ -371,11 +348,7 @@ def leaf_paths(scores: dict[StepPath, float]) -> dict[StepPath, tuple[Step, ...]
 
 def parse_rated_steps(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     """The record's one rollout: lists of steps and of ratings."""
-    question = text_field(data, "question", issues)
-    texts = list_field(data, "steps", issues)
-    ratings = list_field(data, "ratings", issues)
-    if question is None or texts is None or ratings is None:
-        return ()
+    question, texts, ratings = fields(data, issues, question=str, steps=list, ratings=list)
     for index, rating in enumerate(ratings):
         if not is_rating(rating):
             raise BadRecord(f"step {index} has rating {shown(rating)}; expected -1, 0 or 1")
@@ -386,10 +359,7 @@ def parse_rated_steps(data: Data, issues: Issues) -> tuple[Rollout, ...]:
 
 def parse_scored_steps(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     """The record's one rollout: lists of steps and of scores or booleans; what ``--map`` makes of others' records."""
-    question = text_field(data, "question", issues)
-    texts, scores = list_field(data, "steps", issues), list_field(data, "scores", issues)
-    if question is None or texts is None or scores is None:
-        return ()
+    question, texts, scores = fields(data, issues, question=str, steps=list, scores=list)
     steps = steps_with_labels(texts, scores, step_key="steps", label_key="scores")
     answer, source = optional_text(data, "answer", issues), optional_text(data, "source", issues)
     return (Rollout(question=question, steps=steps, images=image_field(data, issues), answer=answer, source=source),)
@@ -405,10 +375,8 @@ def parse_prm800k(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     question, label = data.get("question"), data.get("label")
     if not isinstance(question, dict) or not isinstance(label, dict):
         raise BadRecord('"question" and "label" must be objects, as in OpenAI\'s files', "missing_field")
-    problem = text_field(question, "problem", issues)
-    steps = list_field(label, "steps", issues)
-    if problem is None or steps is None:
-        return ()
+    tree = {"problem": question.get("problem"), "steps": label.get("steps")}
+    problem, steps = fields(tree, issues, problem=str, steps=list)
     scores: dict[StepPath, float] = {}
     path: StepPath | None = ()
     for index, step in enumerate(steps):
@@ -453,16 +421,15 @@ def _next_path(
     return None
 
 
-def _parse_critic_row(data: Data, issues: Issues) -> tuple[str, StepPath, float | None] | None:
-    """(question, steps with the rated one last, its score or None) of one row; None where fields are missing."""
-    question = text_field(data, "instruction", issues)
-    before = list_field(data, "responses", issues)
-    text = text_field(data, "next_response", issues)
-    if question is None or before is None or text is None:
-        return None
+def parse_stepwise_critic(data: Data, issues: Issues) -> tuple[Rollout, ...]:
+    """The steps up to the one that the row rates; nan for the scores of the others, and of an unrated one.
+
+    `regroup_stepwise_critic` makes whole rollouts of the rows.
+    """
+    question, before, text = fields(data, issues, instruction=str, responses=list, next_response=str)
     if not all(isinstance(step, str) for step in before):
         raise BadRecord(f'"responses" holds {shown(before)}; expected a list of texts')
-    rating, score = data.get("rating"), None
+    rating, score = data.get("rating"), math.nan
     if is_rating(rating):
         score = RATINGS[rating]
     elif rating is not None:
@@ -471,54 +438,40 @@ def _parse_critic_row(data: Data, issues: Issues) -> tuple[str, StepPath, float 
         score = 1.0  # written by a labeller because every try was bad
     else:
         issues.add("unrated_step", "next_response has no rating; the row was left out")
-    return question, (*before, text), score
+    steps = (*(Step(step, math.nan) for step in before), Step(text, score))
+    return (Rollout(question=question, steps=steps, answer=optional_text(data, "answer", issues)),)
 
 
-def parse_stepwise_critic(data: Data, issues: Issues) -> tuple[Rollout, ...]:
-    """Check one row alone; its rollout needs the other rows, see `regroup_stepwise_critic`."""
-    _parse_critic_row(data, issues)
-    return ()
-
-
-def regroup_stepwise_critic(rows: Iterable[tuple[int, Data]]) -> RegroupedRows:
+def regroup_stepwise_critic(rows: Iterable[ParsedLine]) -> Iterator[ParsedLine]:
     """The rollouts of a file whose rows stand together by question."""
-    question: str | None = None
+    question, answer = "", None
     scores: dict[StepPath, float] = {}
-    first_row: dict[StepPath, int] = {}
-    answer: str | None = None
+    first_row: dict[StepPath, ParsedLine] = {}
 
-    def finish() -> RegroupedRows:
+    def finish() -> Iterator[ParsedLine]:
         for path, steps in leaf_paths(scores).items():
-            assert question is not None
-            yield first_row[path], Rollout(question=question, steps=steps, answer=answer), Issues()
+            rollout = Rollout(question=question, steps=steps, answer=answer)
+            yield first_row[path]._replace(rollouts=(rollout,), issues=Issues())
 
-    for number, data in rows:
-        issues, row = Issues(), None
-        try:
-            row = _parse_critic_row(data, issues)
-        except BadRecord as bad:
-            issues.add_bad(bad)
-        if row is not None:
-            if row[0] != question:
+    for row in rows:
+        for prefix in row.rollouts:
+            if prefix.question != question:
                 yield from finish()
-                question, scores, first_row, answer = row[0], {}, {}, None
-            answer = optional_text(data, "answer", issues) or answer
-            _, path, score = row
+                question, answer, scores, first_row = prefix.question, None, {}, {}
+            answer = prefix.answer or answer
+            path, score = tuple(step.text for step in prefix.steps), prefix.scores[-1]
             if len(path) > 1 and path[:-1] not in scores:
-                issues.add("missing_field", "the step before next_response has no rated row above this one")
-            elif score is not None:
-                first_row.setdefault(path, number)
+                row.issues.add("missing_field", "the step before next_response has no rated row above this one")
+            elif not math.isnan(score):
+                first_row.setdefault(path, row)
                 scores.setdefault(path, score)
-        yield number, None, issues
+        yield row._replace(rollouts=())
     yield from finish()
 
 
 def parse_math_aps(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     """Every path from the question to a leaf of the search: a list of solution prefixes, or a tree of nodes."""
-    question = text_field(data, "question", issues)
-    search = data.get("reasoning_steps")
-    if question is None:
-        return ()
+    question, search = field(data, "question", str), data.get("reasoning_steps")
     scores: dict[StepPath, float] = {}
     if isinstance(search, list):
         _read_prefixes(question, search, scores, issues)
@@ -531,18 +484,23 @@ def parse_math_aps(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     return _rollouts_of_tree(question, scores, optional_text(data, "final_answer", issues))
 
 
+def _scored_text(entry: Any, key: str, where: str, issues: Issues, prefix: str = "") -> tuple[str, float] | None:
+    """(text under ``key``, score) of an entry of the search; None, and an issue, where it has not both."""
+    text = entry.get(key) if isinstance(entry, dict) else None
+    if not isinstance(text, str) or not text.startswith(prefix):
+        expected = f"{key}{' that begins with the question' if prefix else ''} and mc_value"
+        issues.add("wrong_type", f"{where} is {shown(entry)}; expected {expected}")
+        return None
+    score = _score(entry.get("mc_value"), f"{where} {shown(text, 30)}", issues)
+    return None if score is None else (text[len(prefix) :].strip(), score)
+
+
 def _read_prefixes(question: str, prefixes: list[Any], scores: dict[StepPath, float], issues: Issues) -> None:
     """Put each prefix under the longest other one that it begins with."""
     values: dict[str, float] = {}
     for index, entry in enumerate(prefixes):
-        text = entry.get("solution_prefix") if isinstance(entry, dict) else None
-        value = _score_field(entry, "mc_value", f"prefix {index}", issues)
-        if not isinstance(text, str) or value is None or not text.startswith(question):
-            issues.add(
-                "wrong_type", f"prefix {index} is {shown(entry)}; expected a text that begins with the question"
-            )
-            continue
-        values.setdefault(text[len(question) :].strip(), value)
+        if scored := _scored_text(entry, "solution_prefix", f"prefix {index}", issues, question):
+            values.setdefault(*scored)
     values.pop("", None)  # the question itself: its value is no step's
     path_of: dict[str, StepPath] = {"": ()}
     parents = [""]  # prefixes of the current text, shortest first; sorting puts each below its own prefixes
@@ -560,14 +518,10 @@ def _read_tree(root: dict[str, Any], scores: dict[StepPath, float], issues: Issu
     stack: list[tuple[Any, StepPath]] = [(child, ()) for child in _children(root, issues)]
     while stack:
         node, above = stack.pop()
-        text = node.get("text") if isinstance(node, dict) else None
-        value = _score_field(node, "mc_value", f"node {shown(text, 30)}", issues)
-        if not isinstance(text, str) or value is None:
-            issues.add("wrong_type", f"a node is {shown(node)}; expected text, mc_value and children")
-            continue
-        path = (*above, text.strip())
-        scores.setdefault(path, value)
-        stack.extend((child, path) for child in _children(node, issues))
+        if scored := _scored_text(node, "text", "node", issues):
+            path = (*above, scored[0])
+            scores.setdefault(path, scored[1])
+            stack.extend((child, path) for child in _children(node, issues))
 
 
 def _children(node: dict[str, Any], issues: Issues) -> list[Any]:
@@ -579,106 +533,51 @@ def _children(node: dict[str, Any], issues: Issues) -> list[Any]:
 
 
 ROLLOUT_FORMATS: dict[str, RolloutFormat] = by_name(
-    RolloutFormat(
-        "visualprm-raw",
-        has("steps_with_score", when=lambda data: "source" not in data),
-        parse_raw,
-        write_raw,
-        title="VisualPRM400K-v1.1-Raw",
-        labels="mc",
-        decode=decode_raw,
-    ),
-    RolloutFormat(
-        "vl-prm",
-        has("steps_with_score", "source"),
-        parse_raw,
-        title="VL-PRM300K",
-        labels="mc",
-        decode=decode_raw,
-    ),
+    RolloutFormat("vl-prm", has("steps_with_score", "source"), parse_raw, labels="mc", decode=decode_raw),
+    # after vl-prm, whose records have a source too
+    RolloutFormat("visualprm-raw", has("steps_with_score"), parse_raw, write_raw, labels="mc", decode=decode_raw),
     RolloutFormat(
         "mm-prm",
-        has("conversations", when=_is_mm_prm),
+        has("conversations", when=lambda data: any(isinstance(value, list) for value in _turn_values(data))),
         parse_mm_prm,
         write_mm_prm,
-        title="MM-PRM",
         labels="either",
         forbids=PRM_TOKEN,
     ),
     RolloutFormat(
         "mm-prm-soft",
-        has(
-            "conversations", when=lambda _data: False
-        ),  # one record cannot tell soft from hard: "either" above decides
+        has("conversations", when=lambda _: False),  # one record cannot tell soft from hard: "either" above decides
         parse_mm_prm,
         write_mm_prm_soft,
-        title="MM-PRM with soft labels",
         labels="mc",
         forbids=PRM_TOKEN,
     ),
     RolloutFormat(
         "visualprm",
-        has("conversations", when=_is_visualprm),
+        has("conversations", when=lambda data: all(isinstance(value, str) for value in _turn_values(data))),
         parse_visualprm,
         write_visualprm,
-        title="VisualPRM400K, conversation form",
         forbids=SECTION_PROCESS.strip(),
     ),
+    RolloutFormat("trl", has("prompt", "completions", "labels"), parse_trl, write_trl, has_images=False),
     RolloutFormat(
-        "trl",
-        has("prompt", "completions", "labels"),
-        parse_trl,
-        write_trl,
-        title="TRL stepwise supervision",
-        has_images=False,
+        "math-shepherd", has("input", "label", when=_is_math_shepherd), parse_math_shepherd, has_images=False
     ),
-    RolloutFormat(
-        "math-shepherd",
-        has("input", "label", when=_is_math_shepherd),
-        parse_math_shepherd,
-        title="Math-Shepherd",
-        has_images=False,
-    ),
-    RolloutFormat(
-        "prm800k",
-        has("question", "label", when=_is_prm800k),
-        parse_prm800k,
-        title="PRM800K",
-        has_images=False,
-        many=True,
-    ),
+    RolloutFormat("prm800k", has("question", "label", when=_is_prm800k), parse_prm800k, has_images=False, many=True),
     RolloutFormat(
         "stepwise-critic",
         has("instruction", "responses", "next_response", "rating"),
         parse_stepwise_critic,
-        title="PRM800K, stepwise-critic rows",
         has_images=False,
         many=True,
         regroup=regroup_stepwise_critic,
     ),
+    RolloutFormat("rated-steps", has("question", "steps", "ratings"), parse_rated_steps, has_images=False),
     RolloutFormat(
-        "rated-steps",
-        has("question", "steps", "ratings"),
-        parse_rated_steps,
-        title="PRM800K, lists of steps and ratings",
-        has_images=False,
+        "math-aps", has("question", "reasoning_steps"), parse_math_aps, labels="mc", has_images=False, many=True
     ),
     RolloutFormat(
-        "math-aps",
-        has("question", "reasoning_steps"),
-        parse_math_aps,
-        title="MATH-APS",
-        labels="mc",
-        has_images=False,
-        many=True,
-    ),
-    RolloutFormat(
-        "scored-steps",
-        has("question", "steps", "scores"),
-        parse_scored_steps,
-        title="lists of steps and scores",
-        labels="either",
-        has_images=False,
+        "scored-steps", has("question", "steps", "scores"), parse_scored_steps, labels="either", has_images=False
     ),
 )
 WRITABLE = tuple(name for name, fmt in ROLLOUT_FORMATS.items() if fmt.write is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -54,12 +54,10 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """The score of each step, in order."""
         return tuple(step.score for step in self.steps)
 
     @property
     def chain(self) -> Chain:
-        """What a reward model sees: no scores."""
         return Chain(self.question, tuple(step.text for step in self.steps), self.images)
 
 
@@ -78,7 +76,6 @@ class StepScorer(Protocol):
 
     def score_many(self, chains: Sequence[Chain], *, progress: Progress = ...) -> list[list[float]]:
         """Probability that each step is correct, in [0, 1]; nan for a step that truncation cut off."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +88,6 @@ class Question:
     answer: str
     """The gold answer; the letter of the option for multiple choice."""
     images: tuple[str, ...] = ()
-    """Image paths as the file names them."""
     source: str = ""
     options: tuple[str, ...] = ()
     """The texts of options A, B, C, …; empty for open answers."""
@@ -109,7 +105,6 @@ class Candidate:
     is_correct: bool | None = None
     """The label that the file gives; None where it gives none and the answer must be checked."""
     step_scores: tuple[float, ...] | None = None
-    """Scores that the file gives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +114,6 @@ class CandidateSet:
     question: Question
     candidates: tuple[Candidate, ...]
     location: str
-    """FILE:LINE."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -146,7 +140,6 @@ class CandidateSet:
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the file says which candidates are correct."""
         return all(candidate.is_correct is not None for candidate in self.candidates)
 
 
@@ -175,12 +168,10 @@ class Solution:
 
     @property
     def first_error(self) -> int | None:
-        """Index of the first incorrect step; None for a solution without error."""
         return first_error_of(self.labels)
 
     @property
     def chain(self) -> Chain:
-        """What a step scorer is given: no labels."""
         return Chain(self.question, self.steps, self.images)
 
 
@@ -199,13 +190,7 @@ def problem_key(question: str, images: tuple[str, ...] = ()) -> str:
 
 
 def first_error_of(labels: tuple[int, ...]) -> int | None:
-    """Index of the first incorrect step; None when there is none.
-
-    Examples
-    --------
-    >>> first_error_of((1, 0, -1, 1)), first_error_of((1, 0))
-    (2, None)
-    """
+    """Index of the first incorrect step; None when there is none."""
     return labels.index(INCORRECT) if INCORRECT in labels else None
 
 
@@ -214,24 +199,16 @@ _BLANK_LINES = re.compile(r"\n\s*\n")
 
 
 def split_steps(text: str, max_steps: int | None = None) -> tuple[str, ...]:
-    r"""The steps of a response: it is split at blank lines, and white space around steps is dropped.
+    """The steps of a response: it is split at blank lines, and white space around steps is dropped.
 
-    Where there are more than ``max_steps``, neighbours are joined again, so that each step is made of nearly as many
-    pieces as any other.
-
-    Examples
-    --------
-    >>> split_steps("First.\n\nThen.\n \nSo 4.")
-    ('First.', 'Then.', 'So 4.')
-    >>> split_steps("a\n\nb\n\nc\n\nd\n\ne", max_steps=2)
-    ('a\n\nb', 'c\n\nd\n\ne')
+    Where there are more than ``max_steps``, neighbours are joined again, each step of nearly as many pieces.
     """
     if max_steps is not None and max_steps < 1:
         raise ConfigError(f"max_steps must be at least 1, got {max_steps}")
     pieces = [stripped for piece in _BLANK_LINES.split(text) if (stripped := piece.strip())]
     n = len(pieces)
-    k = n if max_steps is None else min(n, max_steps)
-    cuts = [number * n // k for number in range(k + 1)] if k else [0]
+    k = min(n, max_steps or n)
+    cuts = [number * n // k for number in range(k + 1)] if k else []
     return tuple(STEP_SEPARATOR.join(pieces[start:end]) for start, end in pairwise(cuts))
 
 
@@ -274,10 +251,6 @@ MODEL_TOKEN = re.compile(
     r"<prm>|</?img>|<IMG_CONTEXT>|<\|?(?:vision_start|vision_end|vision_pad|image_pad|video_pad|im_start|im_end)\|?>"
 )
 """Tokens of the two backbones that must not come out of data."""
-COUNT_TOLERANCE = 1e-6
-"""Files that write scores with six digits or more are consistent; fewer digits are worth a look."""
-
-
 IN_MEMORY = "(in memory)"
 """Folder of the temporary file that holds a frame; messages do not name it."""
 
@@ -306,31 +279,20 @@ class Issue:
 
     @property
     def is_error(self) -> bool:
-        """Whether the record cannot be used."""
         return self.kind in ERRORS
 
     def __str__(self) -> str:
         return f"{location(self.file, self.line)}: {self.text}"
 
 
-class Issues:
-    """Collects what is wrong with one record, as (kind, text)."""
-
-    __slots__ = ("entries",)
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[str, str]] = []
+class Issues(list[tuple[str, str]]):
+    """What is wrong with one record, as (kind, text)."""
 
     def add(self, kind: str, text: str) -> None:
-        """Add an issue; an error makes the record unusable."""
-        self.entries.append((kind, text))
+        self.append((kind, text))
 
     def add_bad(self, bad: BadRecord) -> None:
-        """Add the error that made a record unusable."""
         self.add(bad.kind, str(bad))
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(self.entries)
 
     def first_error(self) -> tuple[str, str] | None:
         """The first issue that makes the record unusable to the stages after check, if there is one."""
@@ -345,24 +307,13 @@ class BadRecord(ValueError):  # noqa: N818 - never leaves mprm.data: the reader 
         self.kind = kind
 
 
-class StrictIssues(Issues):
-    """Stops at the first error or odd field, so that a parser can go on as if every field were right."""
-
-    def add(self, kind: str, text: str) -> None:
-        """Add a warning, or raise `BadRecord`."""
-        if kind in ERRORS or kind == "odd_field":
-            raise BadRecord(text, kind)
-        super().add(kind, text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationOptions:
     """What a rollout must satisfy, beyond what every rollout must."""
 
     text_only: bool = False
-    """Records need no image."""
     needs_image: bool = False
-    """Else they need one, in formats without images too: the output format names them."""
+    """Records of formats without images need one too, unless ``text_only``: the output format names them."""
     image_root: Path | None = None
     """Folder that must hold every image."""
     forbids: str | None = None
@@ -384,17 +335,14 @@ def validate(rollout: Rollout, issues: Issues, options: ValidationOptions, *, ha
             issues.add("empty_step", f"step {index} is {step.text!r}; expected text")
         if step.n_total is not None and step.n_correct is not None:
             ratio = step.n_correct / step.n_total if step.n_total > 0 else 0.0
-            if step.n_correct > step.n_total or abs(ratio - step.score) > COUNT_TOLERANCE:
+            if step.n_correct > step.n_total or abs(ratio - step.score) > 1e-6:  # scores of six digits are enough
                 counts = f"{step.n_correct} of {step.n_total} correct"
                 text = f"step {index} has score {step.score} and {counts}; expected {ratio:.6g}"
                 issues.add("score_not_count_ratio", text)
     unsampled = [index for index, step in enumerate(rollout.steps) if step.never_sampled]
     if unsampled:
-        issues.add(
-            "never_sampled",
-            f"{len(unsampled)} of {len(rollout.steps)} steps, from step {unsampled[0]} on, were never sampled"
-            " (num_mc_total 0) and count as negative",
-        )
+        steps = f"{len(unsampled)} of {len(rollout.steps)} steps, from step {unsampled[0]} on,"
+        issues.add("never_sampled", f"{steps} were never sampled (num_mc_total 0) and count as negative")
     _validate_text("the question", rollout.question, issues, options.forbids, has_marks=True)
     for index, step in enumerate(rollout.steps):
         _validate_text(f"step {index}", step.text, issues, options.forbids, has_marks=False)
@@ -414,8 +362,5 @@ def validate(rollout: Rollout, issues: Issues, options: ValidationOptions, *, ha
 def _validate_text(where: str, text: str, issues: Issues, forbids: str | None, *, has_marks: bool) -> None:
     if forbids is not None and forbids in text:
         issues.add("separator_in_text", f"{where} holds {forbids!r}, which ends a step in the output format")
-    if "<" not in text:
-        return
-    token = MODEL_TOKEN.search(text) or (None if has_marks else IMAGE_MARK.search(text))
-    if token:
+    if "<" in text and (token := MODEL_TOKEN.search(text) or (None if has_marks else IMAGE_MARK.search(text))):
         issues.add("special_token", f"{where} holds the literal token {token.group()!r}")

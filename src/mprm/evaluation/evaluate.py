@@ -13,7 +13,7 @@ import msgspec
 
 from mprm import __version__
 from mprm.config import Option, Tau, TextOnly, takes
-from mprm.data.benchmarks import Benchmark, BenchmarkFile, check_images_exist, check_images_readable, read_benchmark
+from mprm.data.benchmarks import Benchmark, check_images_exist, check_images_readable, read_benchmark
 from mprm.data.output import Table
 from mprm.data.records import Paths
 from mprm.data.types import StepScorer
@@ -85,7 +85,7 @@ class Evaluation:
     """One or more models evaluated on one benchmark."""
 
     config: EvaluateConfig
-    files: tuple[BenchmarkFile, ...]  # the benchmark's, where it was read
+    files: tuple[dict[str, Any], ...]  # the benchmark's, where it was read
     notes: tuple[str, ...]
     models: tuple[ModelResult, ...]
     comparisons: tuple[Comparison, ...]  # every other model against the first
@@ -122,7 +122,7 @@ class Evaluation:
         return {
             "mprm": __version__,
             "config": self.config.recorded(),
-            "benchmark": [asdict(file) for file in self.files],
+            "benchmark": list(self.files),
             "headline": {"benchmark": self.benchmark, "metric": self.headline},
             "notes": list(self.notes),
             "threshold": self.threshold,
@@ -223,7 +223,7 @@ def evaluate(
         benchmark = read_benchmark(benchmarks, format=config.format, tau=config.tau, text_only=config.text_only)
     files = benchmark.files if benchmark else ()
     if config.out is not None:
-        config.check_outputs([], [*config.scores, *(file.path for file in files)])
+        config.check_outputs([], [*config.scores, *(file["path"] for file in files)])
     with ExitStack() as stack:
         scored = [read_scores(path) for path in config.scores]
         if scored:
@@ -274,7 +274,7 @@ def _scored(
         force=config.force,
         at_once=QUESTIONS_AT_ONCE,
         config={**config.recorded(), **_model_info(config)},
-        inputs=[asdict(file) for file in benchmark.files],
+        inputs=list(benchmark.files),
         progress=progress,
     )
 

@@ -254,8 +254,8 @@ class _Counter:
 
     def _named_source(self, line: bytes) -> str:
         """The source that a record names, even a bad one; else the chunk's."""
-        data = decode_record(line, Issues()) if self.fmt.labels == "mc" else None
-        named = data and data.get("source")
+        data = decode_record(line) if self.fmt.labels == "mc" else None
+        named = data.get("source") if isinstance(data, dict) else None
         return named if isinstance(named, str) and named else self.task.chunk.source
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,7 @@ def gather_counts(corpus: Corpus, counting: Iterator[Counted], *, on_bad: OnBad,
             if chunk.path != path:
                 path, line = chunk.path, 1
             for bad in counted.bad:
-                drop_or_raise(replace(bad, line=line + bad.line), on_bad)
+                drop_or_raise(bad._replace(line=line + bad.line), on_bad)
             renumber = [numbers.setdefault(name, len(numbers)) for name in counted.sources]
             if renumber != list(range(len(renumber))):
                 rows = np.frombuffer(counted.rows, ROW_TYPE)

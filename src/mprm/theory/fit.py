@@ -315,7 +315,7 @@ def fit_corpus(
     for path, fmt in corpus.formats.items():
         if fmt.labels == "binary":
             raise DataError(
-                f"{location(path)}: {fmt.title} holds right or wrong for each step and no MC scores, which alone tell"
+                f"{location(path)}: {fmt.name} holds right or wrong for each step and no MC scores, which alone tell"
                 " how success rates vary; fit to the rollouts that the labels were made of"
             )
     engine, dropped = make_engine(config, n_bytes=corpus.n_bytes), DroppedRecords()
