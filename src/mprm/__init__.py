@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mprm.selection.select import select as select
     from mprm.selection.selection import Selection as Selection
     from mprm.selection.stats import Statistics as Statistics, score as score, stats as stats
-    from mprm.training.train import TrainConfig as TrainConfig, train as train
+    from mprm.training.config import TrainConfig as TrainConfig
+    from mprm.training.train import train as train
 
 __getattr__ = lazy_exports(__name__)

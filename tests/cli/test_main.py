@@ -173,8 +173,8 @@ def test_ctrl_c_says_how_to_go_on(
     def stop(_arguments: list[str]) -> int:
         raise KeyboardInterrupt(*filter(None, [hint]))
 
-    monkeypatch.setattr("mprm.cli.models.run_evaluate", stop)
-    command = ("mprm.cli.models:run_evaluate", "")
+    monkeypatch.setattr("mprm.cli.evaluate.run_evaluate", stop)
+    command = ("mprm.cli.evaluate:run_evaluate", "")
     program = Program("mprm", "", "", {"stops": command, "train": command}, resumable=("stops",))
     assert run(arguments, program) == 130
     first, *more = capsys.readouterr().err.splitlines()

@@ -8,7 +8,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from mprm.cli.models import run_evaluate as run
+from mprm.cli.evaluate import run_evaluate as run
 from mprm.data.benchmarks import read_benchmark
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
 from mprm.evaluation.bootstrap import model_result
@@ -510,6 +510,6 @@ def test_the_home_folder_is_meant_the_same_everywhere(
 def test_evaluating_loads_no_torch() -> None:
     import subprocess
 
-    code = "import mprm.evaluation.evaluate, mprm.cli.models, sys; print('torch' in sys.modules, 'sklearn' in sys.modules)"
+    code = "import mprm.evaluation.evaluate, mprm.cli.evaluate, sys; print('torch' in sys.modules, 'sklearn' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mprm.cli.models import run_evaluate as run
+from mprm.cli.evaluate import run_evaluate as run
 from mprm.data.output import Table
 from mprm.data.types import Chain
 from mprm.errors import ConfigError

@@ -28,7 +28,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from mprm.cli.models import run_internvl as run
+from mprm.cli.internvl import run_internvl as run
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError, OutputExistsError
 from mprm.models import ConvertInternVLConfig, convert_internvl
 from mprm.models.internvl_config import build_tokenizer, sentencepiece_backend

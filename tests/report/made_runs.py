@@ -68,7 +68,7 @@ def _train(root: Path, out: Path, strategy: Any, seed: int) -> None:
 
 
 def _evaluate(root: Path, model: Path, out: Path) -> None:
-    from mprm.cli.models import run_evaluate as run
+    from mprm.cli.evaluate import run_evaluate as run
 
     common = ["--text-only", "--draws", "20", "--folds", "2", "--device", "cpu", "--out", str(out)]
     assert run([str(root / "benchmark"), "--model", str(model), *common]) == 0

@@ -1,4 +1,4 @@
-"""``mprm stats``, ``mprm score``, ``mprm theory fit`` and ``mprm report``."""
+"""``mprm stats``, ``mprm score`` and ``mprm theory fit``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Annotated, Literal
 
 from mprm.cli.arguments import as_json, command, show_warnings
 from mprm.cli.tables import latex_table, show_summary, show_table
-from mprm.config import Force, Json, Option, Paths, output
+from mprm.config import Force, Json, Paths, output
 from mprm.data.corpus import open_corpus
 from mprm.data.output import atomic_write, check_not_inputs, check_overwrite, markdown_table, printable
 from mprm.errors import ConfigError, counted
 from mprm.progress import progress_bar
-from mprm.report.report import ReportConfig, report
 from mprm.selection.stats import STATISTICS, ScoreConfig, StatsConfig, score, stats
 from mprm.theory.fit import CorpusFit, FitConfig, SourceFit, fit_corpus
 
@@ -64,30 +63,6 @@ def run_stats(options: StatsCommand) -> None:
 def _say_dropped(name: str, n_dropped: int) -> None:
     if n_dropped:
         print(f"mprm {name}: left out {counted(n_dropped, 'bad record')}; mprm check lists them", file=sys.stderr)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportCommand(ReportConfig):
-    """Write one page that shows a corpus, what a selection keeps of it, and training runs; it opens offline."""
-
-    paths: Annotated[
-        tuple[str, ...],
-        Option("Files, globs, folders or URLs of rollouts; not needed for runs alone.", "INPUT", is_positional=True),
-    ] = ()
-    json: Json = False
-
-
-@command(ReportCommand, "report", "annotations/*.jsonl --image-root images --runs runs eval --out report.html")
-def run_report(options: ReportCommand) -> None:
-    result = report(options.paths, options.narrowed(ReportConfig), progress=progress_bar)
-    if options.json:
-        print(as_json(result))
-        return
-    if result.n_rollouts or result.n_dropped:
-        print(f"{counted(result.n_rollouts, 'rollout')}, {counted(result.n_dropped, 'bad record')} left out.")
-    print(f"The page is {result.page} ({result.n_bytes / 1e6:.2f} MB); it opens without a network.")
-    if result.figures:
-        print(f"{len(result.figures)} figures are in {options.figures}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,20 +20,25 @@ if TYPE_CHECKING:
         need_altair as need_altair,
         save_figure as save_figure,
     )
+    from mprm.data.corpus import Corpus as Corpus, open_corpus as open_corpus
     from mprm.data.engine import n_cores as n_cores
+    from mprm.data.format import Format as Format
     from mprm.data.output import (
         atomic_write as atomic_write,
         check_overwrite as check_overwrite,
         hash_file as hash_file,
         markdown_table as markdown_table,
     )
-    from mprm.data.questions import prompt_of as prompt_of
+    from mprm.data.questions import prompt_of as prompt_of, read_questions as read_questions
+    from mprm.data.records import Record as Record, read_records as read_records
+    from mprm.data.rollout_formats import ROLLOUT_FORMATS as ROLLOUT_FORMATS
     from mprm.data.types import (
         CandidateSet as CandidateSet,
         Chain as Chain,
         Question as Question,
         Rollout as Rollout,
         Solution as Solution,
+        Step as Step,
         StepScorer as StepScorer,
     )
 

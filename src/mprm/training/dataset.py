@@ -27,7 +27,7 @@ from mprm.models.prompt import Prompt, PromptEncoder, TokenizedChain
 from mprm.progress import Progress
 from mprm.selection.scan import pack_row
 from mprm.selection.stats import ROW_TYPE, LabelCounts
-from mprm.training.train import TrainConfig
+from mprm.training.config import TrainConfig
 
 IGNORED = -100.0
 """The label of a step that has no part in the loss."""

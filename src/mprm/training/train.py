@@ -10,30 +10,11 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 
-from mprm.config import (
-    MAX_LENGTH,
-    NEGATIVE,
-    POSITIVE,
-    Alpha,
-    CorpusOptions,
-    EngineOptions,
-    ImageRoot,
-    PromptLayout,
-    StrategyName,
-    Stratify,
-    Tau,
-    compute,
-    evaluation,
-    labels,
-    output,
-    selection,
-    takes,
-    training,
-)
+from mprm.config import EngineOptions, takes
 from mprm.data.corpus import Corpus, open_corpus
 from mprm.data.engine import make_engine
 from mprm.data.output import DroppedRecords, InputHashes, _sync, atomic_write, hash_file, printable
@@ -43,6 +24,7 @@ from mprm.models.prm import PRM
 from mprm.progress import Progress, silent
 from mprm.selection.select import select
 from mprm.selection.stats import label_warnings, statistics_by_source
+from mprm.training.config import TrainConfig
 
 FREE_TO_CHANGE = {
     *("per_device", "pack", "device", "image_root", "dataloader_workers", "report_to", "out", "model"),
@@ -52,89 +34,6 @@ FREE_TO_CHANGE = {
 rollouts are compared by their content."""
 DISK_FULL = ("PytorchStreamWriter", "No space left", "File too large", "quota exceeded")
 """How libraries say it that raise no OSError."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig(CorpusOptions):
-    """Everything that decides what a training run makes."""
-
-    model: Annotated[str, training("Folder of a Qwen2.5-VL, InternVL or causal language model to start from.", "DIR")]
-    out: Annotated[str, output("Folder of the run; at the end it holds the model.", "DIR")]
-    image_root: ImageRoot = None
-    tau: Tau = 0.0
-    soft: Annotated[bool, labels("Train on the Monte Carlo scores themselves instead of hard labels.")] = False
-    positive: Annotated[str, labels("Token of a correct step.", "TOKEN")] = POSITIVE
-    negative: Annotated[str, labels("Token of an incorrect step.", "TOKEN")] = NEGATIVE
-    strategy: Annotated[StrategyName | None, selection("Select a subset first, by this strategy.")] = None
-    rho: Annotated[float | None, selection("Fraction kept of each source. (default: 0.1)", above=0, at_most=1)] = None
-    alpha: Alpha = 0.05
-    stratify: Stratify = None
-    select_seed: Annotated[int, selection("Seed of the selection.", at_least=0)] = 0
-    learning_rate: Annotated[float, training("Peak learning rate.", at_least=0)] = 1e-5
-    beta1: Annotated[float, training("AdamW's beta1.", at_least=0, below=1)] = 0.9
-    beta2: Annotated[float, training("AdamW's beta2.", at_least=0, below=1)] = 0.999
-    epsilon: Annotated[float, training("AdamW's epsilon.", above=0)] = 1e-8
-    weight_decay: Annotated[float, training("Weight decay.", at_least=0)] = 0.05
-    warmup: Annotated[float, training("Share of warm-up steps, before a cosine to 0.", at_least=0, below=1)] = 0.05
-    max_grad_norm: Annotated[float, training("Norm to clip gradients to; 0 = never.", at_least=0)] = 1.0
-    batch_size: Annotated[int, training("Rollouts in an optimizer step, over all devices.", at_least=1)] = 512
-    epochs: Annotated[int, training("Passes over the data.", at_least=1)] = 1
-    max_length: Annotated[int, training("Tokens that a rollout is truncated to.", at_least=1)] = MAX_LENGTH
-    prompt_layout: Annotated[
-        PromptLayout,
-        training("user: all in the user's turn; paper: as its code; chat: steps in the assistant's turn."),
-    ] = "user"
-    seed: Annotated[int, training("Random seed.", at_least=0, below=2**32)] = 0
-    lora_rank: Annotated[int, training("Rank of LoRA adapters; 0 = train all weights.", at_least=0)] = 0
-    lora_alpha: Annotated[int | None, training("Scale of the adapters. (default: twice the rank)")] = None
-    min_pixels: Annotated[int | None, training("Qwen2.5-VL: fewest image pixels. (default: 784)", at_least=1)] = None
-    max_pixels: Annotated[int | None, training("Qwen2.5-VL: most image pixels. (default: 200704)", at_least=1)] = None
-    max_patches: Annotated[int | None, training("InternVL: most tiles a question. (default: 6)", at_least=1)] = None
-    benchmark: Annotated[tuple[str, ...], evaluation("Labelled steps to score during training.", "FILE")] = ()
-    benchmark_root: Annotated[str | None, evaluation("Folder of its images; else the image root.", "DIR")] = None
-    eval_every: Annotated[int, evaluation("Optimizer steps between scorings of it.", at_least=0)] = 0
-    per_device: Annotated[int, compute("Mean rollouts in a micro-batch; the result is the same.", at_least=1)] = 2
-    pack: Annotated[
-        Literal["tree", "none"],
-        compute("tree: no padding, one prompt for the rollouts of a problem; none: padded. The result is the same."),
-    ] = "tree"
-    precision: Annotated[
-        Literal["auto", "bf16", "float32", "pure-bf16"],
-        compute("bf16 keeps float32 weights; pure-bf16 halves memory and loses small changes."),
-    ] = "auto"
-    sharding: Annotated[Literal["none", "fsdp", "zero3"], compute("Shard model and optimizer over devices.")] = "none"
-    gradient_checkpointing: Annotated[
-        bool, compute("Keep activations instead of recomputing them in backward: faster, more memory.")
-    ] = True
-    attention: Annotated[str | None, compute("Attention implementation, by transformers' name.", "NAME")] = None
-    dataloader_workers: Annotated[int, compute("Processes a device that load images.", at_least=0)] = 4
-    device: Annotated[Literal["auto", "cpu"], compute("Where to train; CUDA_VISIBLE_DEVICES picks a GPU.")] = "auto"
-    save_every: Annotated[int, output("Optimizer steps between checkpoints; 0 = by time alone.", at_least=0)] = 100
-    save_every_min: Annotated[
-        float, output("Minutes after which a checkpoint is due anyway; 0 = never.", "MINUTES", at_least=0)
-    ] = 15.0
-    save_total_limit: Annotated[int, output("Checkpoints kept besides the model.", at_least=1)] = 2
-    max_optimizer_steps: Annotated[
-        int | None, output("Stop after so many optimizer steps, to be resumed later.", at_least=1)
-    ] = None
-    report_to: Annotated[tuple[str, ...], output("Loggers, as tensorboard, wandb, none.", "NAME")] = ("tensorboard",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.soft and self.tau:
-            raise ConfigError("soft labels have no threshold; leave out tau or soft")
-        for name in ("rho", "stratify"):
-            if getattr(self, name) is not None and self.strategy is None:
-                raise ConfigError(f"{name} is for a selection, and strategy does not say how to select")
-        if bool(self.eval_every) != bool(self.benchmark):
-            raise ConfigError("eval-every and benchmark go together: name both or neither")
-        if self.lora_alpha is not None and not self.lora_rank:
-            raise ConfigError("lora-alpha scales adapters, and lora-rank says that there are none")
-
-    @property
-    def image_settings(self) -> dict[str, int]:
-        names = ("min_pixels", "max_pixels", "max_patches")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)

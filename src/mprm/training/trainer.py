@@ -48,8 +48,9 @@ from mprm.models.prm import PRM, score_chains
 from mprm.models.prompt import PromptEncoder
 from mprm.progress import Advance, Progress, silent
 from mprm.training.batches import BatchPlan, RankBatches, packed_plan
+from mprm.training.config import TrainConfig
 from mprm.training.dataset import TrainingSet
-from mprm.training.train import RunDir, TrainConfig, Trained
+from mprm.training.train import RunDir, Trained
 
 LAUNCH = Path(__file__).parent / "launch"
 CURVE = "curve.jsonl"

@@ -1,0 +1,62 @@
+"""``mprm train``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Annotated
+
+from mprm.cli.arguments import as_json, command
+from mprm.config import Force, Json, Paths, output
+from mprm.errors import counted
+from mprm.progress import progress_bar
+from mprm.training.config import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCommand(TrainConfig):
+    """Train a process reward model on annotated rollouts, with the paper's hyperparameters by default.
+
+    Several GPUs: torchrun --nproc-per-node 4 -m mprm train …, or accelerate launch -m mprm train ….
+    """
+
+    paths: Paths
+    resume: Annotated[bool, output("Continue from the last complete checkpoint.")] = False
+    force: Force = False
+    json: Json = False
+
+
+@command(TrainCommand, "train", "bis10.jsonl --model Qwen2.5-VL-7B-Instruct --image-root images --out runs/bis10")
+def run_train(options: TrainCommand) -> None:
+    from mprm.training.train import leave_process_group, resume_hint, train
+
+    config = options.narrowed(TrainConfig)
+    try:
+        trained = train(options.paths, config, resume=options.resume, force=options.force, progress=progress_bar)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(resume_hint(config.out)) from None
+    leave_process_group()
+    if not trained.is_first:
+        os._exit(0)  # its work is done, and threads of torch.distributed now and then crash a process that ends
+    if options.json:
+        print(as_json(trained))
+        return
+    data = trained.data
+    n_dropped = sum(sum(kinds.values()) for kinds in data["dropped"].values())
+    print(
+        f"{counted(data['rollouts'], 'rollout')} with {counted(data['steps'], 'step')},"
+        f" {data['positive_steps']:,} of them positive."
+    )
+    if data["steps_lost_to_truncation"]:
+        print(
+            f"{data['steps_lost_to_truncation']:,} steps of {data['rollouts_truncated']:,} rollouts were truncated"
+            f" at {config.max_length:,} tokens."
+        )
+    if n_dropped:
+        print(f"{n_dropped:,} rollouts dropped, each with its reason in {trained.out}/data/dropped.jsonl.")
+    if trained.loss is None:
+        print(f"The run was finished already; the model is in {trained.out}.")
+        return
+    end = f"the model is in {trained.out}" if trained.is_finished else "continue with --resume"
+    since = " since it was resumed" if options.resume else ""
+    print(f"{trained.n_optimizer_steps:,} optimizer steps done, mean loss{since} {trained.loss:.4f}; {end}.")
