@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
+from os.path import commonprefix
 from threading import Thread
 from typing import Any
 
@@ -42,6 +43,22 @@ def paper_frame(tokenizer: Any, system_message: str) -> tuple[list[int], str, li
     end = max((before.rindex(token) + len(token) for token in added), default=0)
     ids, end_ids = (tokenizer.encode(text, add_special_tokens=False) for text in (before[:end], after))
     return ids, before[end:], end_ids
+
+
+def image_text(tokenizer: Any) -> str:
+    """What the template puts in front of the user's text for an image before it."""
+    parts: list[Any] = [{"type": "image"}, {"type": "text", "text": _MESSAGE}]
+    try:
+        plain, pictured = (
+            _text_of(tokenizer, [{"role": "user", "content": content}], False).split(_MESSAGE)[0]
+            for content in (parts[1:], parts)
+        )
+    except Exception as error:  # a template may raise anything
+        raise ConfigError(f"the checkpoint's chat template cannot render an image: {error}") from error
+    text = pictured[len(commonprefix([plain, pictured])) :]  # noqa: RUF071 - of characters
+    if not text:
+        raise ConfigError("the checkpoint's chat template renders no image in a user's message")
+    return text
 
 
 def _template(tokenizer: Any) -> Any:
@@ -175,5 +192,5 @@ class Backbone:
         if images:
             vision = self.family.preprocess(self.image_processor, as_placed(text, images))
             inputs |= {name: torch.as_tensor(array) for name, array in vision.items()}
-            inputs |= self.family.batch_inputs(self.tokenizer, input_ids)
+        inputs |= self.family.batch_inputs(self.tokenizer, input_ids, has_images=bool(images))
         return {name: tensor.to(self.model.device) for name, tensor in inputs.items()}

@@ -20,7 +20,7 @@ from mprm.data.format import PRM_TOKEN
 from mprm.data.output import atomic_write
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError, MprmError
 from mprm.models.chat import Backbone
-from mprm.models.families import FAMILIES, Family
+from mprm.models.families import FAMILIES, AnyVLM, Family
 from mprm.models.prompt import PROMPT_VERSION
 
 PRM_CONFIG = "prm_config.json"
@@ -139,7 +139,16 @@ def family_of(path: str | Path) -> Family:
             raise ConfigError(f"{config_path}: attention {odd[0]!r:.100}; expected one of {', '.join(ATTENTION)}")
         if part is not config and "auto_map" in part:  # transformers would ask whether to run it
             raise ConfigError(f"{config_path}: a part of the model has code of its own (auto_map), never run")
-    return FAMILIES.get(model_type, Family())
+    return FAMILIES.get(model_type) or (AnyVLM(model_type) if _is_vlm(model_type) else Family())
+
+
+def _is_vlm(model_type: str) -> bool:
+    """Whether transformers has a model of the type that takes images and text, and a processor for it."""
+    need_torch()
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+
+    return model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES and model_type in PROCESSOR_MAPPING_NAMES
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Sequence
 from operator import attrgetter
+from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -11,6 +15,7 @@ import numpy as np
 from mprm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    import torch
     from PIL.Image import Image
 
 VisionInputs = dict[str, Any]
@@ -18,7 +23,10 @@ VisionInputs = dict[str, Any]
 INTERNVL2_5_SYSTEM = (
     "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、清华大学及多家合作单位联合开发的多模态大语言模型。"
 )
-NO_IMAGES = "a text model cannot see images; use a Qwen2.5-VL or InternVL checkpoint, or rollouts without images"
+NO_IMAGES = "a text model cannot see images; use a vision-language checkpoint, or rollouts without images"
+
+PROCESSING = Lock()
+"""A fast tokenizer is one thread's at a time while it pads or truncates, as processors make it do."""
 
 
 class Family:
@@ -27,7 +35,7 @@ class Family:
     name = "text"
     architecture = "AutoModelForCausalLM"
     image_tokens: tuple[str, ...] = ()
-    """First token, placeholder and last token of an image; empty for a text model."""
+    """First token, placeholder and last token of an image, or the placeholder alone; empty for a text model."""
     image_settings: ClassVar[dict[str, int]] = {}
     """What can be set about images, and the paper's values."""
     image_end = ""
@@ -44,6 +52,15 @@ class Family:
     def image_processor(self, path: str, settings: dict[str, int]) -> Any:
         """The checkpoint's Pillow image processor at the paper's settings and these; None for a text model."""
         return None
+
+    def save_processor(self, processor: Any, folder: Path) -> None:
+        """Save an image processor with its settings, in place of the base checkpoint's."""
+        if processor is None:
+            return
+        processor.save_pretrained(str(folder))
+        if (whole := folder / "processor_config.json").is_file():  # a newer layout has the image processor in it
+            rest = {name: value for name, value in json.loads(whole.read_text()).items() if name != "image_processor"}
+            whole.write_text(json.dumps(rest, indent=2) + "\n")
 
     def n_image_tokens(self, processor: Any, width: int, height: int, n_images: int = 1) -> int:
         raise DataError(NO_IMAGES)
@@ -66,17 +83,17 @@ class Family:
         """Position of each token of one chain, an array of shape (axes, tokens)."""
         return np.arange(len(ids))[None]
 
-    def batch_inputs(self, tokenizer: Any, input_ids: Any) -> dict[str, Any]:
-        """Further inputs that the model needs for a padded batch with images."""
+    def batch_inputs(self, tokenizer: Any, input_ids: Any, *, has_images: bool = True) -> dict[str, Any]:
+        """Further inputs that the model needs for a padded batch."""
         return {}
 
     def vision_tower(self, model: Any) -> Any:
         """The module that stays frozen and in eval mode, or None."""
         return attrgetter(self.vision_tower_path)(model) if self.vision_tower_path else None
 
-    def projector(self, model: Any) -> Any:
-        """The trained module between vision tower and language model, or None."""
-        return attrgetter(self.projector_path)(model) if self.projector_path else None
+    def projector_paths(self, model: Any) -> list[str]:
+        """Names of the trained modules between vision tower and language model."""
+        return [self.projector_path] if self.projector_path else []
 
 
 class Qwen25VL(Family):
@@ -122,8 +139,10 @@ class Qwen25VL(Family):
         positions[:, token:] = position + np.arange(len(ids) - token)
         return positions
 
-    def batch_inputs(self, tokenizer: Any, input_ids: Any) -> dict[str, Any]:
+    def batch_inputs(self, tokenizer: Any, input_ids: Any, *, has_images: bool = True) -> dict[str, Any]:
         """Which tokens are of an image: without it the model silently falls back to text positions."""
+        if not has_images:
+            return {}
         return {"mm_token_type_ids": (input_ids == tokenizer.convert_tokens_to_ids(self.image_tokens[1])).int()}
 
 
@@ -160,8 +179,114 @@ class InternVL(Family):
         return {"pixel_values": np.stack(tiles["pixel_values"])}
 
 
+def concatenated(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The tensors along their first axis, the others padded with zeros where chains differ, as in tiles an image."""
+    import torch
+
+    shape = [max(sizes) for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True)]
+    padded = []
+    for tensor in tensors:
+        missing = [n - size for n, size in zip(shape, tensor.shape[1:], strict=True)]
+        padding = [n for pair in zip([0] * len(missing), reversed(missing), strict=True) for n in pair]
+        padded.append(torch.nn.functional.pad(tensor, padding) if any(missing) else tensor)
+    return torch.cat(padded)
+
+
+def _blank(size: tuple[int, int]) -> Image:
+    from PIL import Image
+
+    return Image.new("RGB", size)
+
+
+class AnyVLM(Family):
+    """Whatever ``AutoModelForImageTextToText`` loads, one object a checkpoint; its own processor expands images.
+
+    Batches are padded: of how the model attends nothing is known. Images are preprocessed with Pillow, so that
+    results do not depend on whether torchvision is installed.
+    """
+
+    name = "auto"
+    architecture = "AutoModelForImageTextToText"
+
+    def __init__(self, model_type: str) -> None:
+        self._model_type = model_type
+        self._image_text, self._token_inputs = "", tuple[str, ...]()
+        self._ids: dict[tuple[int, int], list[int]] = {}
+        """Of an image, by its size."""
+
+    def image_processor(self, path: str, settings: dict[str, int]) -> Any:
+        """The checkpoint's whole processor, but for videos."""
+        import transformers
+        from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+
+        from mprm.models.chat import image_text
+
+        options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+        image_id = transformers.AutoConfig.from_pretrained(path, **options).image_token_id
+        kind: Any = getattr(transformers, PROCESSOR_MAPPING_NAMES[self._model_type])
+        # its parts are given, so that no video processor is needed, which takes torchvision
+        kind = type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda *_: None})
+        own, _ = kind.get_processor_dict(path, **options)
+        parts = dict.fromkeys(kind.get_attributes())
+        parts |= {
+            "image_processor": transformers.AutoImageProcessor.from_pretrained(path, backend="pil", **options),
+            "tokenizer": transformers.AutoTokenizer.from_pretrained(path, **options),
+        }
+        known = inspect.signature(kind.__init__).parameters
+        processor = kind(**{**{name: own[name] for name in own.keys() & known.keys()}, **parts})
+        self._image_text = image_text(processor.tokenizer)
+        self.image_tokens = (processor.tokenizer.convert_ids_to_tokens(image_id),)
+        inputs = self._processed(processor, _blank((56, 56)))
+        self._token_inputs = tuple(name for name in inputs if name.endswith("token_type_ids"))
+        return processor
+
+    def _processed(self, processor: Any, image: Image) -> Any:
+        with PROCESSING:
+            return processor(text=[self._image_text], images=[image], add_special_tokens=False, return_tensors="pt")
+
+    def image_ids(
+        self, tokenizer: Any, processor: Any, image: Any, size: tuple[int, int], n_images: int = 1
+    ) -> list[int]:
+        if size not in self._ids:
+            try:
+                self._ids[size] = self._processed(processor, _blank(size))["input_ids"][0].tolist()
+            except (ValueError, ZeroDivisionError) as error:  # of a shape that the model cannot take
+                raise DataError(f"image {image} of {size[0]} × {size[1]} pixels cannot be used: {error}") from error
+        return self._ids[size]
+
+    def preprocess(self, processor: Any, images: Sequence[Image], n_images: int = 1) -> VisionInputs:
+        """Of each image as if it were alone: some processors spend fewer tokens on one of several."""
+        each = [self._processed(processor, image) for image in images]
+        of_text = ("input_ids", "attention_mask", *self._token_inputs)
+        names = [name for name in each[0] if name not in of_text]
+        return {name: concatenated([inputs[name] for inputs in each]).numpy() for name in names}
+
+    def batch_inputs(self, tokenizer: Any, input_ids: Any, *, has_images: bool = True) -> dict[str, Any]:
+        """Which tokens are of an image, by the names that the processor has for it."""
+        is_image = (input_ids == tokenizer.convert_tokens_to_ids(self.image_tokens[0])).long()
+        return dict.fromkeys(self._token_inputs, is_image)
+
+    def save_processor(self, processor: Any, folder: Path) -> None:
+        """Nothing: it has no settings of its own, and its files were copied."""
+
+    def vision_tower(self, model: Any) -> Any:
+        return model.get_encoder(modality="image")
+
+    def projector_paths(self, model: Any) -> list[str]:
+        """What lies beside tower and decoder, and what merges patches inside the tower."""
+        tower, decoder = self.vision_tower(model), model.get_decoder()
+        path = next(name for name, module in model.named_modules() if module is tower)
+        inside: list[str] = []
+        for name, module in tower.named_children():
+            if "merger" in name:  # a list of them has no forward, which adapters need
+                numbers = [f".{i}" for i in range(len(module))] if hasattr(module, "extend") else [""]
+                inside += [f"{path}.{name}{number}" for number in numbers]
+        parts = {name: set(module.modules()) for name, module in model.model.named_children()}
+        return inside + [f"model.{name}" for name, modules in parts.items() if not modules & {tower, decoder}]
+
+
 FAMILIES: dict[str, Family] = {"qwen2_5_vl": Qwen25VL(), "internvl": InternVL()}
-"""By the checkpoint's ``model_type``; every other type is a text model."""
+"""By the checkpoint's ``model_type``; others are `AnyVLM`, or a text model."""
 
 
 def group_equal_grids(grids: Any) -> Any:

@@ -124,7 +124,8 @@ class PRMModel:
         super().train(mode)  # type: ignore[misc]
         if (tower := self.prm_family.vision_tower(self)) is not None:
             tower.eval()
-            self.prm_family.projector(self).train(mode)
+            for path in self.prm_family.projector_paths(self):
+                self.get_submodule(path).train(mode)
         return self
 
     def enable_input_require_grads(self) -> None:
@@ -147,4 +148,5 @@ def freeze_vision(model: Any) -> None:
     model.requires_grad_(True)
     if (tower := model.prm_family.vision_tower(model)) is not None:
         tower.requires_grad_(False)
-        model.prm_family.projector(model).requires_grad_(True)
+        for path in model.prm_family.projector_paths(model):
+            model.get_submodule(path).requires_grad_(True)

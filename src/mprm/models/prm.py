@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -25,6 +26,7 @@ from mprm.models.prompt import PromptEncoder, TokenizedChain, step_tokens
 from mprm.progress import Progress, silent
 
 TOKENS_PER_BATCH = 16_384
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 LOOKAHEAD = 2
 """Batches whose images are decoded while one is scored."""
 
@@ -196,9 +198,13 @@ class PRM:
         checkpoint.write_prm_config(folder, self.config)
 
     def save_processor(self, folder: str | Path) -> None:
+        """Save tokenizer and processor; what mprm does not use of it is copied, as other tools need it."""
+        source, target = Path(self.encoder.tokenizer.name_or_path), Path(folder)
+        for name in PROCESSOR_FILES:
+            if (source / name).is_file() and source.resolve() != target.resolve():
+                shutil.copyfile(source / name, target / name)
         self.encoder.tokenizer.save_pretrained(str(folder))
-        if self.encoder.image_processor is not None:
-            self.encoder.image_processor.save_pretrained(str(folder))
+        self.encoder.family.save_processor(self.encoder.image_processor, target)
 
     @overload
     def score(self, question: str, images: Sequence[Any] = (), steps: Sequence[str] = ()) -> list[float]: ...

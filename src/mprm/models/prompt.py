@@ -23,7 +23,7 @@ from mprm.data.images import broken_image, image_size, open_image, place_images
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, DataError
 from mprm.models.chat import PlainText, chat_frame, paper_frame, plain_text
-from mprm.models.families import Family, VisionInputs
+from mprm.models.families import Family, VisionInputs, concatenated
 
 if TYPE_CHECKING:
     import torch
@@ -245,7 +245,5 @@ class PromptEncoder:
         inputs = {"input_ids": input_ids, "prm_index": torch.tensor(index)}
         names = {name for chain in batch for name in chain.vision}
         for name in sorted(names):
-            inputs[name] = torch.cat([torch.as_tensor(chain.vision[name]) for chain in batch if name in chain.vision])
-        if names:
-            inputs |= self.family.batch_inputs(self.tokenizer, input_ids)
-        return inputs
+            inputs[name] = concatenated([torch.as_tensor(chain.vision[name]) for chain in batch if chain.vision])
+        return inputs | self.family.batch_inputs(self.tokenizer, input_ids, has_images=bool(names))

@@ -1,0 +1,186 @@
+"""Vision-language models that mprm has no code for: scores, batches, training, adapters, sampling."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from PIL import Image
+from safetensors.torch import load_file
+
+from mprm.annotation import SamplingParams
+from mprm.annotation.samplers.local import TransformersSampler
+from mprm.annotation.samplers.sampler import Request
+from mprm.data import Chain
+from mprm.errors import ConfigError
+from mprm.models import PRM, PRMConfig, family_of, load_backbone
+from mprm.training import TrainConfig, train
+from tests.tiny_models import save_tiny
+from tests.tiny_rollouts import bar_records, write_records
+from tests.tiny_vlms import VLMS, save_tiny_vlm
+
+each_vlm = pytest.mark.parametrize("kind", VLMS)
+QUESTION, STEPS = "how long is bar 1?", ("the bar is 3 long", "the answer is 7")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of each type, ten rollouts with images, and images of two shapes."""
+    root = tmp_path_factory.mktemp("vlms")
+    for kind in VLMS:
+        if kind == "smolvlm":
+            pytest.importorskip("num2words", reason="SmolVLM's processor needs num2words")
+        save_tiny_vlm(kind, root / kind)
+    write_records(root / "rollouts.jsonl", bar_records(8, root / "images"))
+    for name, size in (("wide.png", (100, 70)), ("high.png", (60, 120))):
+        Image.effect_noise(size, 50).convert("RGB").save(root / "images" / name)
+    return root
+
+
+def loaded(kind: str, folder: Path) -> PRM:
+    return PRM.from_pretrained(folder / kind, PRMConfig(), device="cpu", image_root=folder / "images")
+
+
+@each_vlm
+def test_scores_are_those_of_the_whole_model_on_what_its_own_processor_makes(kind: str, folder: Path) -> None:
+    from transformers import AutoModelForImageTextToText
+
+    prm = loaded(kind, folder)
+    processor, tokens = prm.encoder.image_processor, prm.encoder.tokens
+    processor.tokenizer = prm.encoder.tokenizer  # it knows <prm>
+    steps = "\n\n".join(f"{step}<prm>" for step in STEPS)
+    content = [{"type": "image"}, {"type": "text", "text": f"Question: {QUESTION}\nProcess: {steps}"}]
+    text = processor.tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
+    image = Image.open(folder / "images" / "wide.png")
+    inputs = processor(text=[text], images=[image], add_special_tokens=False, return_tensors="pt")
+    chain = Chain(QUESTION, STEPS, ("wide.png",))
+    assert prm.encoder.encode(chain).input_ids == inputs["input_ids"][0].tolist()
+    whole = AutoModelForImageTextToText.from_pretrained(folder / kind).eval()
+    whole.resize_token_embeddings(len(prm.encoder.tokenizer)) if len(prm.encoder.tokenizer) > len(
+        whole.get_input_embeddings().weight
+    ) else None
+    whole.load_state_dict(prm.model.state_dict())
+    with torch.no_grad():
+        logits = whole(**inputs).logits[0][inputs["input_ids"][0] == tokens.prm]
+    expected = torch.sigmoid(logits[:, tokens.yes] - logits[:, tokens.no]).tolist()
+    assert prm.score(QUESTION, images=["wide.png"], steps=STEPS) == pytest.approx(expected, abs=1e-5)
+
+
+@each_vlm
+def test_a_batch_of_unlike_chains_has_the_scores_of_each_alone(kind: str, folder: Path) -> None:
+    prm = loaded(kind, folder)
+    chains = [
+        Chain(QUESTION, STEPS, ("wide.png",)),
+        Chain("what is 12 + 30?", ("the sum of 12 and 30 is 42",), ("high.png", "wide.png")),
+        Chain("no picture", STEPS),
+    ]
+    together = prm.score_many(chains)
+    alone = [prm.score_many([chain])[0] for chain in chains]
+    assert [score for scores in together for score in scores] == pytest.approx(
+        [score for scores in alone for score in scores], abs=1e-5
+    )
+
+
+@each_vlm
+def test_special_tokens_in_data_are_text(kind: str, folder: Path) -> None:
+    encoder = loaded(kind, folder).encoder
+    marks = [*encoder.family.image_tokens, "<prm>", *encoder.tokenizer.all_special_tokens]
+    plain = encoder.tokenize(Chain(QUESTION, ("x", "y"), ("wide.png",)))
+    for mark in marks:
+        marked = encoder.tokenize(Chain(QUESTION, (f"a {mark} b", "y"), ("wide.png",)))
+        assert len(marked.prm_positions) == 2
+        special = set(encoder.tokenizer.all_special_ids) | {encoder.tokens.prm}
+        assert [id_ for id_ in marked.input_ids if id_ in special] == [
+            id_ for id_ in plain.input_ids if id_ in special
+        ]
+
+
+@each_vlm
+def test_training_fits_eight_rollouts_leaves_the_tower_alone_and_is_saved_whole(
+    kind: str, folder: Path, tmp_path: Path
+) -> None:
+    config = TrainConfig(
+        model=str(folder / kind),
+        out=str(tmp_path / "run"),
+        image_root=str(folder / "images"),
+        batch_size=8,
+        per_device=8,
+        epochs=40,
+        learning_rate=2e-2,
+        weight_decay=0.0,
+        gradient_checkpointing=False,
+        device="cpu",
+        dataloader_workers=0,
+        save_every=0,
+        report_to=("none",),
+    )
+    trained = train(str(folder / "rollouts.jsonl"), config)
+    history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    assert trained.last_loss is not None
+    assert losses[-1] < 0.5 * losses[0]
+    before, after = (load_file(path / "model.safetensors") for path in (folder / kind, tmp_path / "run"))
+    is_projector = {name for name in after if any(word in name for word in ("merger", "projector", "connector"))}
+    is_tower = {name for name in after if "vision" in name or "visual" in name} - is_projector
+    changed = {name for name in is_tower | is_projector if not torch.equal(before[name], after[name])}
+    assert not changed & is_tower
+    assert {name for name in is_projector if name.endswith("weight")} <= changed
+    for name in ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (folder / kind / name).read_bytes()
+    scores = PRM.from_pretrained(tmp_path / "run", device="cpu", image_root=folder / "images").score(
+        QUESTION, images=["0.png"], steps=STEPS
+    )
+    assert all(0 <= score <= 1 for score in scores)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_vl", "gemma3", "idefics3"])
+def test_adapters_are_on_the_language_model_alone(kind: str, folder: Path, tmp_path: Path) -> None:
+    config = TrainConfig(
+        model=str(folder / kind),
+        out=str(tmp_path / "run"),
+        image_root=str(folder / "images"),
+        batch_size=8,
+        lora_rank=2,
+        learning_rate=1e-2,
+        device="cpu",
+        dataloader_workers=0,
+        save_every=0,
+        report_to=("none",),
+    )
+    train(str(folder / "rollouts.jsonl"), config)
+    names = [name for name in load_file(tmp_path / "run" / "adapter_model.safetensors") if "lora" in name]
+    assert names
+    assert not any("vision" in name or "visual" in name for name in names)
+    prm = PRM.from_pretrained(tmp_path / "run", device="cpu", image_root=folder / "images")
+    assert prm.score(QUESTION, images=["0.png"], steps=STEPS) != loaded(kind, folder).score(
+        QUESTION, images=["0.png"], steps=STEPS
+    )
+
+
+@pytest.mark.parametrize("kind", ["qwen3_vl", "gemma3", "smolvlm"])
+def test_a_policy_answers_requests_with_images(kind: str, folder: Path) -> None:
+    policy = load_backbone(folder / kind, device="cpu")
+    sampler = TransformersSampler(policy, name=kind)
+    sampling = SamplingParams(max_new_tokens=4)
+    request = Request(prompt="How long?", images=(folder / "images" / "wide.png",), n=2, seed=1, sampling=sampling)
+    [[(_, first)], [(_, again)]] = list(sampler.sample([request, request]))
+    assert [completion.text for completion in first] == [completion.text for completion in again]
+    assert all(completion.finish_reason in ("stop", "length") for completion in first)
+
+
+def test_the_fast_families_and_text_models_stay_what_they_are(folder: Path, tmp_path: Path) -> None:
+    kinds: dict[str, Any] = {kind: family_of(save_tiny(kind, tmp_path / kind)) for kind in ("internvl", "text")}
+    assert {kind: family.name for kind, family in kinds.items()} == {"internvl": "internvl", "text": "text"}
+    assert family_of(folder / "gemma3").name == "auto"
+
+
+def test_a_template_without_images_is_named(folder: Path, tmp_path: Path) -> None:
+    path = save_tiny_vlm("qwen3_vl", tmp_path / "model")
+    (path / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'][-1]['text'] }}{% endfor %}")
+    with pytest.raises(ConfigError, match="chat template renders no image"):
+        PRM.from_pretrained(path, PRMConfig(), device="cpu")
