@@ -30,7 +30,7 @@ from mprm.errors import ConfigError
 class TrainConfig(CorpusOptions):
     """Everything that decides what a training run makes."""
 
-    model: Annotated[str, training("Folder of a Qwen2.5-VL, InternVL or causal language model to start from.", "DIR")]
+    model: Annotated[str, training("Folder of a vision-language or language model to start from.", "DIR")]
     out: Annotated[str, output("Folder of the run; at the end it holds the model.", "DIR")]
     image_root: ImageRoot = None
     tau: Tau = 0.0
