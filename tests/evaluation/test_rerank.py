@@ -8,7 +8,7 @@ import pytest
 
 import mprm
 from mprm.answers.grade import GradedAnswer
-from mprm.cli.evaluate import run_rerank as run
+from mprm.cli.rerank import run_rerank as run
 from mprm.data.candidates import read_candidates
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError

@@ -13,7 +13,7 @@ import pytest
 from scipy import special, stats
 
 import mprm
-from mprm.cli.corpus import run_theory as run
+from mprm.cli.theory import run_theory as run
 from mprm.data.corpus import open_corpus
 from mprm.data.engine import InlineEngine, ProcessEngine
 from mprm.data.output import DroppedRecords

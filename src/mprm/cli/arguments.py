@@ -18,7 +18,7 @@ from dataclasses import MISSING
 from typing import Any, NoReturn, TypeVar
 
 from mprm.config import Config, Declared, declared
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, counted
 
 GROUPS = ["input", "selection", "labels", "annotation", "adaptive", "policy", "server", "training", "others"]
 GROUPS += ["options", "compute", "output"]
@@ -159,6 +159,12 @@ def show_warnings(command: str, warnings: Iterable[str], of: str = "") -> None:
     sys.stdout.flush()
     for warning in warnings:
         print(printable(f"mprm {command}: warning: {of}{': ' * bool(of)}{warning}"), file=sys.stderr)
+
+
+def say_dropped(name: str, n_dropped: int) -> None:
+    """Print on stderr how many bad records a command left out."""
+    if n_dropped:
+        print(f"mprm {name}: left out {counted(n_dropped, 'bad record')}; mprm check lists them", file=sys.stderr)
 
 
 def _number(kind: type[int] | type[float]) -> Callable[[str], float]:

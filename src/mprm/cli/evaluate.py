@@ -1,4 +1,4 @@
-"""``mprm evaluate`` and ``mprm rerank``."""
+"""``mprm evaluate``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated
 from mprm.cli.arguments import as_json, command
 from mprm.config import Json, Option, output
 from mprm.evaluation.evaluate import EvaluateConfig, evaluate
-from mprm.evaluation.rerank import RerankConfig, rerank
 from mprm.progress import progress_bar
 
 
@@ -42,31 +41,3 @@ def run_evaluate(options: EvaluateCommand) -> None:
         print(f"Scores and all metrics are in {options.out}.")
     if not options.verbose:
         print("Every metric and source: --verbose.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RerankCommand(RerankConfig):
-    """Choose the best of N candidates by the scores of their steps, and measure what the choice is worth."""
-
-    candidates: Annotated[
-        tuple[str, ...],
-        Option("Files, globs or folders of candidates: mprm, MM-PRM or RLHFlow.", "CANDIDATES", is_positional=True),
-    ]
-    json: Json = False
-
-
-@command(RerankCommand, "rerank", "candidates.jsonl --model runs/bis10 --image-root images --out rerank/bis10")
-def run_rerank(options: RerankCommand) -> None:
-    reranking = rerank(options.candidates, config=options.narrowed(RerankConfig), progress=progress_bar)
-    if options.json:
-        print(as_json(reranking.to_json()))
-        return
-    from mprm.cli.tables import show_tables
-    from mprm.data.charts import can_draw
-
-    show_tables(reranking.tables())
-    print(*reranking.notes(), sep="\n")
-    if options.out is not None:
-        print(f"Choices, metrics and scores in {options.out}.")
-        if not can_draw():
-            print("No figure: it needs Altair and vl-convert; install mprm with its extra [report].")

@@ -21,10 +21,10 @@ COMMANDS = {
     "train": ("mprm.cli.train:run_train", "from rollouts to a process reward model"),
     "evaluate": ("mprm.cli.evaluate:run_evaluate", "how well a model tells correct steps from incorrect ones"),
     "sample": ("mprm.cli.annotate:run_sample", "candidate solutions of questions, from a policy"),
-    "rerank": ("mprm.cli.evaluate:run_rerank", "choose the best of N candidates by step scores"),
+    "rerank": ("mprm.cli.rerank:run_rerank", "choose the best of N candidates by step scores"),
     "report": ("mprm.cli.report:run_report", "one offline page on a corpus, its selection and its runs"),
     "convert-internvl": ("mprm.cli.internvl:run_internvl", "a published InternVL2.5 checkpoint for transformers"),
-    "theory": ("mprm.cli.corpus:run_theory", "the paper's model of Monte-Carlo labels, fitted to a corpus"),
+    "theory": ("mprm.cli.theory:run_theory", "the paper's model of Monte-Carlo labels, fitted to a corpus"),
     "quickstart": ("mprm.cli.data:run_quickstart", "write a small annotated corpus, to try every stage on"),
 }
 """Where each command lives, and what it is for."""

@@ -278,7 +278,7 @@ def open_corpus(
     old = paths.options if isinstance(paths, Corpus) else ValidationOptions()
     options = ValidationOptions(
         text_only=text_only or old.text_only,
-        image_root=image_folder(image_root),
+        image_root=None if image_root is None else image_folder(image_root),
         forbids=forbids or old.forbids,
         needs_image=needs_image or old.needs_image,
     )
