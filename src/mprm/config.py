@@ -5,7 +5,7 @@ it: a field's annotation says what the option is for and which values it takes.
 
 >>> @dataclass(frozen=True, kw_only=True)
 ... class KeepConfig(Config):
-...     rho: Annotated[float, Option("Fraction that is kept.", "NUMBER", above=0, at_most=1)] = 0.1
+...     rho: Annotated[float, Option("Fraction that is kept.", above=0, at_most=1)] = 0.1
 >>> @takes(KeepConfig)
 ... def keep(paths, config=None, **options):
 ...     return KeepConfig.of(config, options).rho
@@ -183,10 +183,14 @@ def takes(config: type[Config]) -> Callable[[F], F]:
 
 # Options that several commands share.
 
-inputs, selection, labels, training, evaluation, compute, output = (
-    partial(Option, group=name)
-    for name in ("input", "selection", "labels", "training", "evaluation", "compute", "output")
+positional = partial(Option, is_positional=True)
+inputs, selection, labels, training = (
+    partial(Option, group=name) for name in ("input", "selection", "labels", "training")
 )
+annotation, adapt, sampling, serving = (
+    partial(Option, group=name) for name in ("annotation", "adaptive", "policy", "server")
+)
+evaluation, compute, output = (partial(Option, group=name) for name in ("evaluation", "compute", "output"))
 """An `Option` under this heading."""
 StrategyName = Literal["bis", "random", "low-mc", "mixed", "reliable"]
 """The selection strategies; `mprm.selection.strategies` says how each ranks."""
@@ -199,7 +203,7 @@ MAX_LENGTH = 8192
 PromptLayout = Literal["user", "paper", "chat"]
 """Which turns of the chat hold question and steps; `mprm.models.prompt` says how."""
 
-Paths = Annotated[tuple[str, ...], inputs("Files, globs, folders or URLs of rollouts.", "INPUT", is_positional=True)]
+Paths = Annotated[tuple[str, ...], positional("Files, globs, folders or URLs of rollouts.", "INPUT")]
 InputFormat = Annotated[str | None, inputs("Input format, where the first record must not decide.", "NAME")]
 ImageRoot = Annotated[str | None, inputs("Folder that image paths are relative to.", "DIR")]
 TextOnly = Annotated[bool, inputs("Accept records without an image beside others with one.")]
@@ -253,3 +257,8 @@ class EngineOptions(Config):
     engine: Annotated[Literal["local", "ray"], compute("This machine's cores, or Ray.")] = "local"
     processes: Annotated[int | None, compute("Worker processes; all cores by default.", at_least=1)] = None
     ray_address: RayAddress = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanOptions(CorpusOptions, EngineOptions):
+    """How rollouts are read, and where."""

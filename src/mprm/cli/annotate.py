@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from mprm.annotation.annotate import AnnotateConfig, SampleConfig, annotate, estimate_cost, sample
 from mprm.annotation.samplers.sampler import SamplerOptions
 from mprm.cli.arguments import as_json, command
-from mprm.config import Json, RayAddress, compute, inputs, output
+from mprm.config import Json, RayAddress, compute, output, positional
 from mprm.errors import ConfigError, counted
 from mprm.progress import progress_bar
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mprm.annotation.samplers.sampler import Sampler
 
 
-Questions = Annotated[tuple[str, ...], inputs("Files, globs, folders of questions.", "QUESTIONS", is_positional=True)]
+Questions = Annotated[tuple[str, ...], positional("Files, globs, folders of questions.", "QUESTIONS")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, command
-from mprm.config import Config, Force, Json, Option, Paths, output
+from mprm.config import Config, Force, Json, Paths, output, positional
 from mprm.data.check import CheckConfig, CheckReport, check
 from mprm.data.convert import ConvertConfig, convert
 from mprm.data.quickstart import quickstart
@@ -85,7 +85,7 @@ def run_convert(options: ConvertCommand) -> None:
 class QuickstartCommand(Config):
     """Write the quick-start corpus: 400 annotated rollouts of a small visual world, with their images."""
 
-    folder: Annotated[str, Option("Folder for annotations/ and images/.", "DIR", is_positional=True)] = "."
+    folder: Annotated[str, positional("Folder for annotations/ and images/.", "DIR")] = "."
     force: Force = False
 
 

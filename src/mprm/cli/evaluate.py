@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, command
-from mprm.config import Json, Option, output
+from mprm.config import Json, output, positional
 from mprm.evaluation.evaluate import EvaluateConfig, evaluate
 from mprm.evaluation.rerank import RerankConfig, rerank
 from mprm.progress import progress_bar
@@ -18,11 +18,10 @@ class EvaluateCommand(EvaluateConfig):
 
     benchmarks: Annotated[
         tuple[str, ...],
-        Option(
+        positional(
             "Files, globs, folders or URLs of VisualProcessBench, ProcessBench, PRMBench, VLRMBench or rollouts;"
             " not needed for saved scores.",
             "BENCHMARK",
-            is_positional=True,
         ),
     ] = ()
     verbose: Annotated[bool, output("Print every metric, source and difference.")] = False
@@ -49,8 +48,7 @@ class RerankCommand(RerankConfig):
     """Choose the best of N candidates by the scores of their steps, and measure what the choice is worth."""
 
     candidates: Annotated[
-        tuple[str, ...],
-        Option("Files, globs or folders of candidates: mprm, MM-PRM or RLHFlow.", "CANDIDATES", is_positional=True),
+        tuple[str, ...], positional("Files, globs or folders of candidates: mprm, MM-PRM or RLHFlow.", "CANDIDATES")
     ]
     json: Json = False
 

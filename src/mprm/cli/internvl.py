@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, command
-from mprm.config import Json, Option, output
+from mprm.config import Json, output, positional
 from mprm.models.internvl_convert import ConvertInternVLConfig, convert_internvl
 from mprm.progress import progress_bar
 
@@ -16,7 +16,7 @@ from mprm.progress import progress_bar
 class ConvertInternVLCommand(ConvertInternVLConfig):
     """Rewrite a published InternVL2.5 checkpoint for transformers' own class, without running its code."""
 
-    source: Annotated[str, Option("Folder of the published checkpoint.", "SOURCE", is_positional=True)]
+    source: Annotated[str, positional("Folder of the published checkpoint.", "SOURCE")]
     out: Annotated[str, output("Folder to write.", "DIR")]
     json: Json = False
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, command
-from mprm.config import Json, Option
+from mprm.config import Json, positional
 from mprm.errors import counted
 from mprm.progress import progress_bar
 from mprm.report.report import ReportConfig, report
@@ -17,8 +17,7 @@ class ReportCommand(ReportConfig):
     """Write one page that shows a corpus, what a selection keeps of it, and training runs; it opens offline."""
 
     paths: Annotated[
-        tuple[str, ...],
-        Option("Files, globs, folders or URLs of rollouts; not needed for runs alone.", "INPUT", is_positional=True),
+        tuple[str, ...], positional("Files, globs, folders or URLs of rollouts; not needed for runs alone.", "INPUT")
     ] = ()
     json: Json = False
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mprm.config import OUTPUT_FORMATS, CorpusOptions, EngineOptions, Force, Option, Tau, nearest, takes
+from mprm.config import OUTPUT_FORMATS, CorpusOptions, Force, ScanOptions, Tau, nearest, output, takes
 from mprm.data.corpus import (
     Corpus,
     CountedLines,
@@ -300,16 +300,12 @@ def open_sink(path: Path, container: Container) -> Iterator[Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertConfig(CorpusOptions, EngineOptions):
+class ConvertConfig(ScanOptions):
     """Convert a corpus to another format."""
 
     to: Annotated[
         str | None,
-        Option(
-            f"Output format: {', '.join(OUTPUT_FORMATS)}. A name that ends in .parquet means parquet.",
-            "FORMAT",
-            group="output",
-        ),
+        output(f"Output format: {', '.join(OUTPUT_FORMATS)}. A name that ends in .parquet means parquet.", "FORMAT"),
     ] = None
     tau: Tau = 0.0
     force: Force = False

@@ -18,7 +18,7 @@ from mprm.annotation.samplers.sampler import derived_seed
 from mprm.answers.compare import read_answer
 from mprm.answers.extract import final_answer
 from mprm.answers.grade import GradedAnswer
-from mprm.config import Option, takes
+from mprm.config import evaluation, inputs, takes
 from mprm.data.candidates import read_candidates
 from mprm.data.charts import can_draw, line_figure, save_figure
 from mprm.data.images import image_files
@@ -45,7 +45,6 @@ from mprm.evaluation.scores import (
     ScoredSolution,
     ScoredSolutions,
     ScoringConfig,
-    evaluation,
     hash_chain,
     read_lines,
     scored_solutions,
@@ -60,11 +59,11 @@ FIGURES = ("best_of_n.svg", "best_of_n.png")  # written where Altair is installe
 class RerankConfig(ScoringConfig):
     """Choose the best of N candidates by the scores of their steps, and measure what the choice is worth."""
 
-    scores: Annotated[str | None, Option("Saved step scores, instead of a model.", "FILE", "input")] = None
+    scores: Annotated[str | None, inputs("Saved step scores, instead of a model.", "FILE")] = None
     aggregate: Annotated[AggregateName, evaluation("Aggregate of step scores; the paper: mean.")] = "mean"
-    n: Annotated[tuple[int, ...], evaluation("Values of N; default: powers of two.", "N", at_least=1)] = ()
+    n: Annotated[tuple[int, ...], evaluation("Values of N; default: powers of two.", at_least=1)] = ()
     subsets: Annotated[Subsets, evaluation("All subsets of N candidates, or the first N.")] = "all"
-    draws: Annotated[int, evaluation("Bootstrap draws, and maximum of subsets for a vote.", "N", at_least=1)] = 1000
+    draws: Annotated[int, evaluation("Bootstrap draws, and maximum of subsets for a vote.", at_least=1)] = 1000
     check_timeout_s: Annotated[float, evaluation("Time limit of checking an answer.", "SECONDS", above=0)] = 5.0
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from mprm.config import Alpha, CorpusOptions, EngineOptions, Force, ImageRoot, Option, Seed, Tau, takes
+from mprm.config import Alpha, Force, ImageRoot, ScanOptions, Seed, Tau, inputs, output, selection, takes
 from mprm.errors import ConfigError
 from mprm.progress import Progress, silent
 
@@ -15,24 +15,20 @@ NOT_STORED = ("out", "figures", "force", "engine", "processes", "ray_address")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportConfig(EngineOptions, CorpusOptions):
+class ReportConfig(ScanOptions):
     """What a report shows, and where it is written."""
 
-    out: Annotated[str, Option("HTML file, or folder for report.html.", "FILE|DIR", "output")]
+    out: Annotated[str, output("HTML file, or folder for report.html.", "FILE|DIR")]
     runs: Annotated[
-        tuple[str, ...], Option("Folders of mprm train, evaluate and rerank, or folders above them.", "DIR", "input")
+        tuple[str, ...], inputs("Folders of mprm train, evaluate and rerank, or folders above them.", "DIR")
     ] = ()
     image_root: ImageRoot = None
-    rho: Annotated[
-        float, Option("Fraction kept from each source at first.", "NUMBER", "selection", above=0, at_most=1)
-    ] = 0.10
+    rho: Annotated[float, selection("Fraction kept from each source at first.", above=0, at_most=1)] = 0.10
     alpha: Alpha = 0.05
     tau: Tau = 0.0
     seed: Seed = 0
-    cases: Annotated[
-        int, Option("Case studies of each kind from each source; 0 for none.", "N", "output", at_least=0)
-    ] = 1
-    figures: Annotated[str | None, Option("Folder for the figures as SVG, PNG and PDF.", "DIR", "output")] = None
+    cases: Annotated[int, output("Case studies of each kind from each source; 0 for none.", at_least=0)] = 1
+    figures: Annotated[str | None, output("Folder for the figures as SVG, PNG and PDF.", "DIR")] = None
     force: Force = False
 
     def __post_init__(self) -> None:

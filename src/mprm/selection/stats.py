@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mprm.config import Alpha, CorpusOptions, EngineOptions, Force, Tau, takes
+from mprm.config import Alpha, Force, ScanOptions, Tau, takes
 from mprm.data.corpus import Corpus, Tabular, drop_or_raise, flattened, open_corpus
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import (
@@ -348,7 +348,7 @@ def index_auc(n_steps: IntArray, n_pos: IntArray, n_leading: IntArray) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatsConfig(CorpusOptions, EngineOptions):
+class StatsConfig(ScanOptions):
     """Show the paper's statistics tables for a corpus: per source and overall."""
 
     alpha: Alpha = 0.05
