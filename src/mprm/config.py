@@ -217,7 +217,6 @@ Stratify = Annotated[
 Seed = Annotated[int, Option("Random seed.", at_least=0, below=2**64)]
 Device = Annotated[str, compute("Device of the model, such as cpu or cuda:1.", "NAME")]
 Dtype = Annotated[Literal["auto", "float32", "bfloat16", "float16"], compute("Number format of the weights.")]
-BatchTokens = Annotated[int | None, compute("Tokens in a batch; fewer need less memory.", at_least=1)]
 RayAddress = Annotated[str | None, compute("Ray cluster to join; a local one by default.", "ADDRESS")]
 Force = Annotated[bool, output("Replace outputs that exist.")]
 Json = Annotated[bool, output("Print the summary as JSON.")]
@@ -247,7 +246,7 @@ class ModelOptions(Config):
     )
     device: Device = "auto"
     dtype: Dtype = "auto"
-    batch_tokens: BatchTokens = None
+    batch_tokens: Annotated[int | None, compute("Tokens in a batch; fewer need less memory.", at_least=1)] = None
 
 
 @dataclass(frozen=True, kw_only=True)

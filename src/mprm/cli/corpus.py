@@ -67,12 +67,6 @@ def _say_dropped(name: str, n_dropped: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class FitCommand(FitConfig):
-    """Fit the Beta-Binomial model to a corpus, overall and per source.
-
-    Gives the priors with 95% intervals, the effective noise of each count, the expected share of pseudo-positives,
-    and how much of each strategy's subset they make up. "mprm-lab theory" simulates the paper's analysis.
-    """
-
     paths: Paths
     out: Annotated[str | None, output("File for everything, as JSON.", "FILE")] = None
     force: Force = False

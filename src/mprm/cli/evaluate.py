@@ -14,8 +14,6 @@ from mprm.progress import progress_bar
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateCommand(EvaluateConfig):
-    """Evaluate process reward models on benchmarks of solutions with labelled steps."""
-
     benchmarks: Annotated[
         tuple[str, ...],
         positional(
@@ -45,8 +43,6 @@ def run_evaluate(options: EvaluateCommand) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RerankCommand(RerankConfig):
-    """Choose the best of N candidates by the scores of their steps, and measure what the choice is worth."""
-
     candidates: Annotated[
         tuple[str, ...], positional("Files, globs or folders of candidates: mprm, MM-PRM or RLHFlow.", "CANDIDATES")
     ]

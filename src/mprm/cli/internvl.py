@@ -14,8 +14,6 @@ from mprm.progress import progress_bar
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertInternVLCommand(ConvertInternVLConfig):
-    """Rewrite a published InternVL2.5 checkpoint for transformers' own class, without running its code."""
-
     source: Annotated[str, positional("Folder of the published checkpoint.", "SOURCE")]
     out: Annotated[str, output("Folder to write.", "DIR")]
     json: Json = False

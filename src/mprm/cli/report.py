@@ -14,8 +14,6 @@ from mprm.report.report import ReportConfig, report
 
 @dataclass(frozen=True, kw_only=True)
 class ReportCommand(ReportConfig):
-    """Write one page that shows a corpus, what a selection keeps of it, and training runs; it opens offline."""
-
     paths: Annotated[
         tuple[str, ...], positional("Files, globs, folders or URLs of rollouts; not needed for runs alone.", "INPUT")
     ] = ()

@@ -16,7 +16,7 @@ NOT_STORED = ("out", "figures", "force", "engine", "processes", "ray_address")
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig(ScanOptions):
-    """What a report shows, and where it is written."""
+    """Write one page that shows a corpus, what a selection keeps of it, and training runs; it opens offline."""
 
     out: Annotated[str, output("HTML file, or folder for report.html.", "FILE|DIR")]
     runs: Annotated[

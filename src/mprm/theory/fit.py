@@ -272,7 +272,11 @@ class CorpusFit:
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig(ScanOptions):
-    """Which corpus the model is fitted to, and how."""
+    """Fit the Beta-Binomial model to a corpus, overall and per source.
+
+    Gives the priors with 95% intervals, the effective noise of each count, the expected share of pseudo-positives,
+    and how much of each strategy's subset they make up. "mprm-lab theory" simulates the paper's analysis.
+    """
 
     rho: Annotated[float, selection("Fraction that each strategy keeps of a source.", above=0, at_most=1)] = 0.1
     alpha: Alpha = 0.05
