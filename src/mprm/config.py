@@ -20,7 +20,7 @@ import inspect
 import operator
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -123,9 +123,9 @@ class Config:
         """The same options as an instance of ``cls``, a class that this one extends."""
         return cls(**{field.name: getattr(self, field.name) for field in fields(cls)})
 
-    def as_dict(self) -> dict[str, Any]:
-        """All options by name, as they are stored beside outputs."""
-        return asdict(self)
+    def as_dict(self, *names: str) -> dict[str, Any]:
+        """All options by name, or those of these names, as they are stored beside outputs."""
+        return {name: getattr(self, name) for name in names or [field.name for field in fields(self)]}
 
 
 C = TypeVar("C", bound=Config)
@@ -184,12 +184,9 @@ def takes(config: type[Config]) -> Callable[[F], F]:
 # Options that several commands share.
 
 positional = partial(Option, is_positional=True)
-inputs, selection, labels, training = (
-    partial(Option, group=name) for name in ("input", "selection", "labels", "training")
-)
-annotation, adapt, sampling, serving = (
-    partial(Option, group=name) for name in ("annotation", "adaptive", "policy", "server")
-)
+inputs, selection, labels = (partial(Option, group=name) for name in ("input", "selection", "labels"))
+annotation, adapt = (partial(Option, group=name) for name in ("annotation", "adaptive"))
+sampling, serving, training = (partial(Option, group=name) for name in ("policy", "server", "training"))
 evaluation, compute, output = (partial(Option, group=name) for name in ("evaluation", "compute", "output"))
 """An `Option` under this heading."""
 StrategyName = Literal["bis", "random", "low-mc", "mixed", "reliable"]

@@ -25,7 +25,7 @@ class ScoreCommand(ScoreConfig):
 
 @command(ScoreCommand, "score", "annotations/*.jsonl --out scores.parquet")
 def run_score(options: ScoreCommand) -> None:
-    summary = score(options.paths, options.out, options.narrowed(ScoreConfig), progress=progress_bar)
+    summary = score(options.paths, options.out, options, progress=progress_bar)
     print(f"{counted(summary.n_rollouts, 'rollout')} scored in {options.out}.")
     if summary.n_dropped:
         print(f"{counted(summary.n_dropped, 'bad record')} dropped, each with its reason in {summary.dropped_to}.")
@@ -41,7 +41,7 @@ class StatsCommand(StatsConfig):
 
 @command(StatsCommand, "stats", "annotations/*.jsonl --style markdown")
 def run_stats(options: StatsCommand) -> None:
-    corpus = stats(options.paths, options.narrowed(StatsConfig), progress=progress_bar)
+    corpus = stats(options.paths, options, progress=progress_bar)
     _say_dropped("stats", corpus.n_dropped)
     sources = corpus.sources if options.by == "source" else {}
     if options.json:
@@ -86,7 +86,7 @@ def _run_fit(options: FitCommand) -> None:
     check_not_inputs([file.path for file in corpus.files], outs)
     for out in outs:
         check_overwrite(out, force=options.force)
-    fit = fit_corpus(corpus, options.narrowed(FitConfig), progress=progress_bar)
+    fit = fit_corpus(corpus, options, progress=progress_bar)
     for out in outs:
         with atomic_write(out) as temporary:
             temporary.write_text(as_json(fit.as_dict()) + "\n", encoding="utf-8")

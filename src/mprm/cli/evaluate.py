@@ -28,7 +28,7 @@ class EvaluateCommand(EvaluateConfig):
 
 @command(EvaluateCommand, "evaluate", "bench/test.jsonl --model runs/bis10 --image-root bench --out eval/bis10")
 def run_evaluate(options: EvaluateCommand) -> None:
-    evaluation = evaluate(options.benchmarks or None, config=options.narrowed(EvaluateConfig), progress=progress_bar)
+    evaluation = evaluate(options.benchmarks or None, config=options, progress=progress_bar)
     if options.json:
         print(as_json(evaluation.to_json()))
         return
@@ -51,7 +51,7 @@ class RerankCommand(RerankConfig):
 
 @command(RerankCommand, "rerank", "candidates.jsonl --model runs/bis10 --image-root images --out rerank/bis10")
 def run_rerank(options: RerankCommand) -> None:
-    reranking = rerank(options.candidates, config=options.narrowed(RerankConfig), progress=progress_bar)
+    reranking = rerank(options.candidates, config=options, progress=progress_bar)
     if options.json:
         print(as_json(reranking.to_json()))
         return

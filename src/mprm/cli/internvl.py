@@ -21,8 +21,7 @@ class ConvertInternVLCommand(ConvertInternVLConfig):
 
 @command(ConvertInternVLCommand, "convert-internvl", "InternVL2_5-8B --out InternVL2_5-8B-native")
 def run_internvl(options: ConvertInternVLCommand) -> None:
-    config = options.narrowed(ConvertInternVLConfig)
-    summary = convert_internvl(options.source, options.out, config, progress=progress_bar)
+    summary = convert_internvl(options.source, options.out, options, progress=progress_bar)
     if options.json:
         print(as_json(summary))
         return

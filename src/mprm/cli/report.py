@@ -22,7 +22,7 @@ class ReportCommand(ReportConfig):
 
 @command(ReportCommand, "report", "annotations/*.jsonl --image-root images --runs runs eval --out report.html")
 def run_report(options: ReportCommand) -> None:
-    result = report(options.paths, options.narrowed(ReportConfig), progress=progress_bar)
+    result = report(options.paths, options, progress=progress_bar)
     if options.json:
         print(as_json(result))
         return

@@ -342,7 +342,7 @@ def convert(
     dropped, warnings, sizes = DroppedRecords(), Counter[str](), list[tuple[str, int]]()
     n_records, n_rollouts = Counter[str](), Counter[str]()  # of each source
     soft_files: set[str] = set()
-    path, first_line = "", 1
+    n_lines = Counter[str]()  # read of each file
     with Outputs(out, force=config.force) as outputs:
         corpus = open_for(target.format, paths, config)
         check_labels_fit(corpus.formats, target)
@@ -357,18 +357,17 @@ def convert(
             open_sink(temporary, target.container) as sink,
         ):
             for chunk, converted in zip(corpus.chunks, engine.map(convert_lines, tasks), strict=True):
-                if chunk.path != path:
-                    path, first_line = chunk.path, 1
                 for index, kind, text, line in converted.bad:
-                    bad = Dropped(path, first_line + index, chunk.source, kind, text, line)
+                    number = n_lines[chunk.path] + 1 + index
+                    bad = Dropped(chunk.path, number, chunk.source, kind, text, line)
                     drop_or_raise(bad, dropped if config.skip_bad else None)
-                first_line += converted.n_lines
+                n_lines[chunk.path] += converted.n_lines
                 n_records[chunk.source] += converted.n_lines - converted.n_blank
                 n_rollouts[chunk.source] += converted.n_rollouts
                 warnings += converted.warnings
                 sizes.append((chunk.source, len(converted.data)))
                 if converted.has_soft:
-                    soft_files.add(path)
+                    soft_files.add(chunk.path)
                 sink.write(converted.data)
                 advance(chunk.n_bytes)
         check_labels_fit(corpus.formats, target, soft_files)
@@ -380,9 +379,7 @@ def convert(
             command="convert",
             config={
                 "to": target.format,
-                "tau": config.tau,
-                "skip_bad": config.skip_bad,
-                "map": config.map,
+                **config.as_dict("tau", "skip_bad", "map"),
                 "text_only": corpus.options.text_only,
             },
             inputs=corpus.manifest_entries(hashes),

@@ -523,8 +523,7 @@ def score(
             outputs.add_manifest(
                 name,
                 command="score",
-                config={option: getattr(config, option) for option in ("alpha", "tau", "skip_bad", "map")}
-                | {"text_only": corpus.options.text_only},
+                config=config.as_dict("alpha", "tau", "skip_bad", "map") | {"text_only": corpus.options.text_only},
                 inputs=corpus.manifest_entries(hashes),
                 sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
                 output=output_entry(name, temporary, n_rollouts),
