@@ -372,8 +372,8 @@ def convert(
                 advance(chunk.n_bytes)
         check_labels_fit(corpus.formats, target, soft_files)
         dropped_to = dropped.write_beside(out, outputs)
-        output = output_entry(out, temporary, n_rollouts.total())
-        output["source_bytes"] = bytes_by_source(sizes) if target.container == "plain" else None
+        entry = output_entry(out, temporary, n_rollouts=n_rollouts.total())
+        entry["source_bytes"] = bytes_by_source(sizes) if target.container == "plain" else None
         manifest = outputs.add_manifest(
             out,
             command="convert",
@@ -387,7 +387,7 @@ def convert(
                 source: {"read": n_read, "rollouts": n_rollouts[source], **dropped.reasons(source)}
                 for source, n_read in n_records.items()
             },
-            output=output,
+            output=entry,
         )
     return ConvertSummary(
         out, manifest, n_records.total(), n_rollouts.total(), len(dropped), dict(warnings), dropped_to

@@ -22,9 +22,9 @@ from mprm.config import evaluation, inputs, takes
 from mprm.data.candidates import read_candidates
 from mprm.data.charts import can_draw, line_figure, save_figure
 from mprm.data.images import image_files
-from mprm.data.output import Table, atomic_write, check_not_inputs, hash_file, markdown_text, printable
-from mprm.data.questions import extracted_golds
-from mprm.data.records import DataFile, find_files, is_url
+from mprm.data.output import Table, atomic_write, check_not_inputs, markdown_text, printable
+from mprm.data.questions import extracted_golds, input_entries
+from mprm.data.records import find_files, is_url
 from mprm.data.types import Candidate, CandidateSet, StepScorer
 from mprm.errors import ConfigError, DataError, OutputExistsError, counted
 from mprm.evaluation.best_of_n import (
@@ -196,12 +196,11 @@ def rerank(
     config = RerankConfig.of(config, options if model is None else {**options, "model": model})
     if config.model is not None and config.scores is not None:
         raise ConfigError("give a model or saved scores, not both")
-    files = find_files(candidates)
     if config.out is not None:
-        _check_outputs(config, [file.path for file in files])
+        _check_outputs(config, [file.path for file in find_files(candidates)])
     sets = read_candidates(candidates, format=config.format)
     ns = _values_of_n(sets, config.n)
-    inputs = [] if config.out is None else [_input(file) for file in files]
+    inputs = [] if config.out is None else input_entries(candidates)
     scored = _step_scores(sets, config, inputs, progress)
     verdicts = candidate_verdicts(sets, timeout_s=config.check_timeout_s, progress=progress)
     lines = iter(scored.solutions)
@@ -237,11 +236,6 @@ def _check_outputs(config: RerankConfig, inputs: list[str]) -> None:
             remedy = f"use them with --scores {saved}, or score again with --force"
             raise OutputExistsError(f"{saved} holds scores already; {remedy}")
     config.check_outputs(["chosen.jsonl", *FIGURES], inputs)
-
-
-def _input(file: DataFile) -> dict[str, Any]:
-    """A file as the manifest names it; one behind a URL has no hash."""
-    return {"path": file.path, "n_bytes": file.n_bytes, "xxh3_128": None if file.is_remote else hash_file(file.path)}
 
 
 def _values_of_n(sets: Sequence[CandidateSet], given: tuple[int, ...]) -> tuple[int, ...]:
@@ -395,7 +389,7 @@ def _write(reranking: Reranking, sets: Sequence[CandidateSet], inputs: list[dict
         f"# Best of N\n\n{notes}\n{picture}" + "\n".join(table.markdown() for table in reranking.tables()),
         command="rerank",
         config={"model": reranking.model, **config.recorded(), "n": reranking.ns, **golds},
-        inputs=inputs if scores is None else [*inputs, *map(_input, find_files(scores))],
+        inputs=inputs if scores is None else [*inputs, *input_entries(scores)],
         sources={
             name: {"questions": group.n_questions, "candidates": n_candidates[name]}
             for name, group in reranking.best_of_n.sources.items()

@@ -62,7 +62,8 @@ def report(
     ``paths``: whatever `mprm.open_corpus` takes; may be empty where there are runs.
     """
     # here and not above: the command line needs the options alone
-    from mprm.data import charts, images, output
+    from mprm.data import charts, images
+    from mprm.data.output import Outputs, check_folder, output_entry
     from mprm.report.corpus import view_corpus
     from mprm.report.page import page_markup, write_figures
 
@@ -73,8 +74,8 @@ def report(
     images.image_folder(config.image_root)
     if config.figures is not None:
         charts.need_altair()
-        output.check_folder(config.figures)
-    with output.Outputs(config.page, force=config.force) as outputs:
+        check_folder(config.figures)
+    with Outputs(config.page, force=config.force) as outputs:
         runs = None
         if config.runs:
             from mprm.report.runs import read_runs, view_runs
@@ -85,19 +86,19 @@ def report(
         temporary = outputs.add(config.page)
         temporary.write_text(page_markup(paths, corpus, runs, config), encoding="utf-8")
         figures = () if config.figures is None else write_figures(corpus, runs, config, outputs)
-        n_bytes, digest = temporary.stat().st_size, output.hash_file(str(temporary))
+        entry = output_entry(config.page, temporary, figures=figures)
         outputs.add_manifest(
             config.page,
             command="report",
             config={name: value for name, value in config.as_dict().items() if name not in NOT_STORED},
             inputs=[] if corpus is None else corpus.inputs,
             sources=n_rollouts,
-            output={"path": config.page, "n_bytes": n_bytes, "xxh3_128": digest, "figures": figures},
+            output=entry,
             warnings=[] if corpus is None else corpus.warnings,
         )
     return ReportResult(
         page=config.page,
-        n_bytes=n_bytes,
+        n_bytes=entry["n_bytes"],
         figures=figures,
         n_rollouts=sum(n_rollouts.values()),
         n_dropped=0 if corpus is None else corpus.n_dropped,

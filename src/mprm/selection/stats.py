@@ -526,6 +526,6 @@ def score(
                 config=config.as_dict("alpha", "tau", "skip_bad", "map") | {"text_only": corpus.options.text_only},
                 inputs=corpus.manifest_entries(hashes),
                 sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
-                output=output_entry(name, temporary, n_rollouts),
+                output=output_entry(name, temporary, n_rollouts=n_rollouts),
             )
     return ScoreSummary(n_rollouts, len(dropped), dropped_to, batches)
