@@ -5,7 +5,7 @@ it: a field's annotation says what the option is for and which values it takes.
 
 >>> @dataclass(frozen=True, kw_only=True)
 ... class KeepConfig(Config):
-...     rho: Annotated[float, Option("Fraction that is kept.", "NUMBER", above=0, at_most=1)] = 0.1
+...     rho: Annotated[float, Option("Fraction that is kept.", above=0, at_most=1)] = 0.1
 >>> @takes(KeepConfig)
 ... def keep(paths, config=None, **options):
 ...     return KeepConfig.of(config, options).rho
@@ -20,7 +20,7 @@ import inspect
 import operator
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -123,9 +123,9 @@ class Config:
         """The same options as an instance of ``cls``, a class that this one extends."""
         return cls(**{field.name: getattr(self, field.name) for field in fields(cls)})
 
-    def as_dict(self) -> dict[str, Any]:
-        """All options by name, as they are stored beside outputs."""
-        return asdict(self)
+    def as_dict(self, *names: str) -> dict[str, Any]:
+        """All options by name, or those of these names, as they are stored beside outputs."""
+        return {name: getattr(self, name) for name in names or [field.name for field in fields(self)]}
 
 
 C = TypeVar("C", bound=Config)
@@ -183,10 +183,11 @@ def takes(config: type[Config]) -> Callable[[F], F]:
 
 # Options that several commands share.
 
-inputs, selection, labels, training, evaluation, compute, output = (
-    partial(Option, group=name)
-    for name in ("input", "selection", "labels", "training", "evaluation", "compute", "output")
-)
+positional = partial(Option, is_positional=True)
+inputs, selection, labels = (partial(Option, group=name) for name in ("input", "selection", "labels"))
+annotation, adapt = (partial(Option, group=name) for name in ("annotation", "adaptive"))
+sampling, serving, training = (partial(Option, group=name) for name in ("policy", "server", "training"))
+evaluation, compute, output = (partial(Option, group=name) for name in ("evaluation", "compute", "output"))
 """An `Option` under this heading."""
 StrategyName = Literal["bis", "random", "low-mc", "mixed", "reliable"]
 """The selection strategies; `mprm.selection.strategies` says how each ranks."""
@@ -199,7 +200,7 @@ MAX_LENGTH = 8192
 PromptLayout = Literal["user", "paper", "chat"]
 """Which turns of the chat hold question and steps; `mprm.models.prompt` says how."""
 
-Paths = Annotated[tuple[str, ...], inputs("Files, globs, folders or URLs of rollouts.", "INPUT", is_positional=True)]
+Paths = Annotated[tuple[str, ...], positional("Files, globs, folders or URLs of rollouts.", "INPUT")]
 InputFormat = Annotated[str | None, inputs("Input format, where the first record must not decide.", "NAME")]
 ImageRoot = Annotated[str | None, inputs("Folder that image paths are relative to.", "DIR")]
 TextOnly = Annotated[bool, inputs("Accept records without an image beside others with one.")]
@@ -213,7 +214,6 @@ Stratify = Annotated[
 Seed = Annotated[int, Option("Random seed.", at_least=0, below=2**64)]
 Device = Annotated[str, compute("Device of the model, such as cpu or cuda:1.", "NAME")]
 Dtype = Annotated[Literal["auto", "float32", "bfloat16", "float16"], compute("Number format of the weights.")]
-BatchTokens = Annotated[int | None, compute("Tokens in a batch; fewer need less memory.", at_least=1)]
 RayAddress = Annotated[str | None, compute("Ray cluster to join; a local one by default.", "ADDRESS")]
 Force = Annotated[bool, output("Replace outputs that exist.")]
 Json = Annotated[bool, output("Print the summary as JSON.")]
@@ -243,7 +243,7 @@ class ModelOptions(Config):
     )
     device: Device = "auto"
     dtype: Dtype = "auto"
-    batch_tokens: BatchTokens = None
+    batch_tokens: Annotated[int | None, compute("Tokens in a batch; fewer need less memory.", at_least=1)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,3 +253,8 @@ class EngineOptions(Config):
     engine: Annotated[Literal["local", "ray"], compute("This machine's cores, or Ray.")] = "local"
     processes: Annotated[int | None, compute("Worker processes; all cores by default.", at_least=1)] = None
     ray_address: RayAddress = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanOptions(CorpusOptions, EngineOptions):
+    """How rollouts are read, and where."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from mprm.cli import Program, as_json, parsed, run, show_table
-from mprm.config import Config, DryRun, Force, Json, Option, Seed
+from mprm.config import Config, DryRun, Force, Json, Option, Seed, output, positional
 from mprm.errors import ConfigError, InputNotFoundError
 from mprm.progress import progress_bar
 
@@ -30,7 +30,7 @@ MPRM_LAB = Program(
 )
 
 log = partial(print, file=sys.stderr, flush=True)
-Folder = Annotated[str, Option("Folder of the lab; made if it is not there.", "DIR", is_positional=True)]
+Folder = Annotated[str, positional("Folder of the lab; made if it is not there.", "DIR")]
 
 
 def main() -> None:
@@ -64,7 +64,7 @@ class DemoCommand(Config):
     Takes a few minutes on two cores, without a GPU.
     """
 
-    folder: Annotated[str, Option("A new folder.", "DIR", is_positional=True)]
+    folder: Annotated[str, positional("A new folder.", "DIR")]
 
 
 def run_demo(arguments: list[str]) -> int:
@@ -131,15 +131,15 @@ class ReproduceCommand(Config):
 
     folder: Folder
     only: Annotated[str, Option("Runs whose names match this pattern, such as 'qwen.*-10.*'.", "PATTERN")] = "*"
-    seeds: Annotated[int, Option("Seeds of each condition.", "N", at_least=1, at_most=1000)] = 5
+    seeds: Annotated[int, Option("Seeds of each condition.", at_least=1, at_most=1000)] = 5
     trials: Annotated[bool, Option("Try the learning rates that the plan's were chosen from, instead.")] = False
     jobs: Annotated[
-        int | None, Option("Runs at a time; by default 3/4 of the cores on a GPU, else one.", "N", at_least=1)
+        int | None, Option("Runs at a time; by default 3/4 of the cores on a GPU, else one.", at_least=1)
     ] = None
     make: Annotated[bool, Option("Make the lab first, where files are missing: the whole from nothing.")] = False
-    out: Annotated[
-        str | None, Option("Folder for lab.json, lab.md and its figures, once runs are done.", "DIR", group="output")
-    ] = None
+    out: Annotated[str | None, output("Folder for lab.json, lab.md and its figures, once runs are done.", "DIR")] = (
+        None
+    )
     dry_run: DryRun = False
     force: Force = False
 
@@ -204,7 +204,7 @@ class TheoryCommand(Config):
         tuple[Literal["steps", "rollouts", "success-rates", "training", "strategies"], ...],
         Option("Parts to simulate; all by default."),
     ] = ()
-    out: Annotated[str | None, Option("Folder for theory.json and the figures.", "DIR", group="output")] = None
+    out: Annotated[str | None, output("Folder for theory.json and the figures.", "DIR")] = None
     force: Force = False
     json: Json = False
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mprm.annotation.samplers.sampler import SamplingParams
-from mprm.config import Config, Force, ImageRoot, InputFormat, Option, Seed, SkipBad, takes
+from mprm.config import Config, Force, ImageRoot, InputFormat, Seed, SkipBad, adapt, annotation, inputs, output, takes
 from mprm.errors import ConfigError, MprmError
 from mprm.progress import Progress, silent
 
@@ -30,7 +30,7 @@ class RunConfig(SamplingParams):
     image_root: ImageRoot = None
     seed: Seed = 0
     allow_failures: Annotated[
-        bool, Option("Write the output without the questions that failed, instead of stopping.", group="output")
+        bool, output("Write the output without the questions that failed, instead of stopping.")
     ] = False
     force: Force = False
 
@@ -89,13 +89,11 @@ class AdaptiveRule(Config):
     uniform; `mprm.theory.beta_binomial.fit_beta` takes another from counts that were sampled before.
     """
 
-    continuations: Annotated[int, Option("N, continuations of each prefix.", "N", "annotation", at_least=1)] = 16
-    delta: Annotated[float, Option("Risk of a wrong decision.", "NUMBER", "adaptive", above=0, below=0.5)] = 0.05
-    reliable: Annotated[
-        float, Option("Success rate from which a step is reliable.", "NUMBER", "adaptive", above=0, below=1)
-    ] = 0.5
-    prior: Annotated[tuple[float, ...], Option("a, b of the Beta prior.", "NUMBER", "adaptive", above=0)] = (1.0, 1.0)
-    round: Annotated[int, Option("Continuations sampled between two decisions.", "N", "adaptive", at_least=1)] = 4
+    continuations: Annotated[int, annotation("N, continuations of each prefix.", at_least=1)] = 16
+    delta: Annotated[float, adapt("Risk of a wrong decision.", above=0, below=0.5)] = 0.05
+    reliable: Annotated[float, adapt("Success rate from which a step is reliable.", above=0, below=1)] = 0.5
+    prior: Annotated[tuple[float, ...], adapt("a, b of the Beta prior.", above=0)] = (1.0, 1.0)
+    round: Annotated[int, adapt("Continuations sampled between two decisions.", at_least=1)] = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,20 +133,20 @@ class AnnotateConfig(AdaptiveRule, RunConfig):
     """How steps are annotated; the defaults are those of VisualPRM400K-v1.1."""
 
     rollouts_from: Annotated[
-        tuple[str, ...], Option("Annotate these rollouts or candidates; their counts are added to.", "FILE", "input")
+        tuple[str, ...], inputs("Annotate these rollouts or candidates; their counts are added to.", "FILE")
     ] = ()
     skip_bad: SkipBad = False
-    shard: Annotated[str, Option("Do one of several equal parts, such as 3/64.", "I/N", "input")] = "1/1"
-    rollouts: Annotated[int, Option("Rollouts of each question.", "N", "annotation", at_least=1)] = 4
-    max_steps: Annotated[int | None, Option("Most steps of a rollout.", "N", "annotation", at_least=1)] = 12
-    early_stop: Annotated[
-        bool, Option("Leave out steps after one that never succeeded; they are negative.", group="annotation")
-    ] = False
-    fresh: Annotated[bool, Option("Sample all anew, whatever counts the rollouts carry.", group="annotation")] = False
-    check_timeout_s: Annotated[float, Option("Time limit of a comparison.", "SECONDS", "annotation", above=0)] = 5.0
-    adaptive: Annotated[bool, Option("Stop once label and reliability are decided.", group="adaptive")] = False
+    shard: Annotated[str, inputs("Do one of several equal parts, such as 3/64.", "I/N")] = "1/1"
+    rollouts: Annotated[int, annotation("Rollouts of each question.", at_least=1)] = 4
+    max_steps: Annotated[int | None, annotation("Most steps of a rollout.", at_least=1)] = 12
+    early_stop: Annotated[bool, annotation("Leave out steps after one that never succeeded; they are negative.")] = (
+        False
+    )
+    fresh: Annotated[bool, annotation("Sample all anew, whatever counts the rollouts carry.")] = False
+    check_timeout_s: Annotated[float, annotation("Time limit of a comparison.", "SECONDS", above=0)] = 5.0
+    adaptive: Annotated[bool, adapt("Stop once label and reliability are decided.")] = False
     audit: Annotated[
-        float, Option("Share of prefixes sampled in full all the same.", "SHARE", "adaptive", at_least=0, at_most=1)
+        float, adapt("Share of prefixes sampled in full all the same.", "SHARE", at_least=0, at_most=1)
     ] = 0.05
 
     def __post_init__(self) -> None:
@@ -270,8 +268,8 @@ def estimate_cost(
 class SampleConfig(RunConfig):
     """What is sampled; the defaults are the paper's for best-of-N."""
 
-    n: Annotated[int, Option("Candidates of each question.", "N", "annotation", at_least=1)] = 16
-    max_steps: Annotated[int | None, Option("Most steps of a candidate.", "N", "annotation", at_least=1)] = None
+    n: Annotated[int, annotation("Candidates of each question.", at_least=1)] = 16
+    max_steps: Annotated[int | None, annotation("Most steps of a candidate.", at_least=1)] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

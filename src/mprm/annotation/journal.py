@@ -21,7 +21,7 @@ from mprm.annotation.checker import AnswerChecker
 from mprm.annotation.samplers.sampler import Answered, Request, Sampler, derived_seed
 from mprm.answers.extract import last_box
 from mprm.data.images import image_files
-from mprm.data.output import Outputs, atomic_write, check_overwrite, hash_file, printable
+from mprm.data.output import Outputs, atomic_write, check_overwrite, output_entry, printable
 from mprm.data.questions import prompt_of
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError
@@ -248,9 +248,8 @@ def run_resumable(
                     stats.update(entry["stats"])
                     lines.write(LINES.encode_lines(entry["records"]))
             run = {"policy": sampler.name, **run, "n_extracted_golds": n_extracted, **stats}
-            output = {"path": out, "n_bytes": temporary.stat().st_size, "xxh3_128": hash_file(str(temporary))}
             manifest = outputs.add_manifest(
-                out, command=command, config=run, inputs=inputs, sources=sources, output=output
+                out, command=command, config=run, inputs=inputs, sources=sources, output=output_entry(out, temporary)
             )
         journal.remove()
     return RunSummary(

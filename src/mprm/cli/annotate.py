@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from mprm.annotation.annotate import AnnotateConfig, SampleConfig, annotate, estimate_cost, sample
 from mprm.annotation.samplers.sampler import SamplerOptions
 from mprm.cli.arguments import as_json, command
-from mprm.config import Json, RayAddress, compute, inputs, output
+from mprm.config import Json, RayAddress, compute, output, positional
 from mprm.errors import ConfigError, counted
 from mprm.progress import progress_bar
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mprm.annotation.samplers.sampler import Sampler
 
 
-Questions = Annotated[tuple[str, ...], inputs("Files, globs, folders of questions.", "QUESTIONS", is_positional=True)]
+Questions = Annotated[tuple[str, ...], positional("Files, globs, folders of questions.", "QUESTIONS")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +65,13 @@ EXAMPLE = "questions.jsonl --policy Qwen2.5-VL-7B-Instruct --image-root images -
 
 @command(AnnotateCommand, "annotate", EXAMPLE)
 def run_annotate(options: AnnotateCommand) -> None:
-    config = options.narrowed(AnnotateConfig)
     questions = options.questions or None
     if options.dry_run:
-        cost = estimate_cost(questions, options.engine_sampler, config, progress=progress_bar)
+        cost = estimate_cost(questions, options.engine_sampler, options, progress=progress_bar)
         print(as_json(cost) if options.json else _cost_text(cost))
         return
-    summary = annotate(questions, options.engine_sampler, str(options.out), config, progress=progress_bar)
-    print(as_json(summary) if options.json else "\n".join(_summary_lines(summary, config)))
+    summary = annotate(questions, options.engine_sampler, str(options.out), options, progress=progress_bar)
+    print(as_json(summary) if options.json else "\n".join(_summary_lines(summary, options)))
 
 
 def _cost_text(cost: CostEstimate) -> str:
@@ -153,8 +152,7 @@ class SampleCommand(SampleConfig, SamplerOptions):
 @command(SampleCommand, "sample", "questions.jsonl --policy Qwen2.5-VL-7B-Instruct --out candidates.jsonl")
 def run_sample(options: SampleCommand) -> None:
     options.check_sampler(options.out)
-    config = options.narrowed(SampleConfig)
-    summary = sample(options.questions, options.sampler, options.out, config, progress=progress_bar)
+    summary = sample(options.questions, options.sampler, options.out, options, progress=progress_bar)
     if options.json:
         print(as_json(summary))
         return

@@ -22,7 +22,7 @@ class ScoreCommand(ScoreConfig):
 
 @command(ScoreCommand, "score", "annotations/*.jsonl --out scores.parquet")
 def run_score(options: ScoreCommand) -> None:
-    summary = score(options.paths, options.out, options.narrowed(ScoreConfig), progress=progress_bar)
+    summary = score(options.paths, options.out, options, progress=progress_bar)
     print(f"{counted(summary.n_rollouts, 'rollout')} scored in {options.out}.")
     if summary.n_dropped:
         print(f"{counted(summary.n_dropped, 'bad record')} dropped, each with its reason in {summary.dropped_to}.")
@@ -38,7 +38,7 @@ class StatsCommand(StatsConfig):
 
 @command(StatsCommand, "stats", "annotations/*.jsonl --style markdown")
 def run_stats(options: StatsCommand) -> None:
-    corpus = stats(options.paths, options.narrowed(StatsConfig), progress=progress_bar)
+    corpus = stats(options.paths, options, progress=progress_bar)
     say_dropped("stats", corpus.n_dropped)
     sources = corpus.sources if options.by == "source" else {}
     if options.json:

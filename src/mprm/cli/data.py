@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, command
-from mprm.config import Config, Force, Json, Option, Paths, output
+from mprm.config import Config, Force, Json, Paths, output, positional
 from mprm.data.check import CheckConfig, CheckReport, check
 from mprm.data.convert import ConvertConfig, convert
 from mprm.data.quickstart import quickstart
@@ -28,7 +28,7 @@ class CheckCommand(CheckConfig):
 
 @command(CheckCommand, "check", "annotations/*.jsonl --image-root images/")
 def run_check(options: CheckCommand) -> int:
-    report = check(options.paths, options.narrowed(CheckConfig), progress=progress_bar)
+    report = check(options.paths, options, progress=progress_bar)
     if options.json:
         names = ("files", "records", "bad_records", "errors", "warnings")
         summary = {name: getattr(report, f"n_{name}") for name in names}
@@ -70,7 +70,7 @@ class ConvertCommand(ConvertConfig):
 
 @command(ConvertCommand, "convert", "bis10.jsonl --to trl --out bis10_trl.jsonl")
 def run_convert(options: ConvertCommand) -> None:
-    summary = convert(options.paths, options.out, options.narrowed(ConvertConfig), progress=progress_bar)
+    summary = convert(options.paths, options.out, options, progress=progress_bar)
     if options.json:
         print(as_json(summary))
         return
@@ -85,7 +85,7 @@ def run_convert(options: ConvertCommand) -> None:
 class QuickstartCommand(Config):
     """Write the quick-start corpus: 400 annotated rollouts of a small visual world, with their images."""
 
-    folder: Annotated[str, Option("Folder for annotations/ and images/.", "DIR", is_positional=True)] = "."
+    folder: Annotated[str, positional("Folder for annotations/ and images/.", "DIR")] = "."
     force: Force = False
 
 

@@ -6,22 +6,19 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, command
-from mprm.config import Json, Option, output
+from mprm.config import Json, output, positional
 from mprm.evaluation.evaluate import EvaluateConfig, evaluate
 from mprm.progress import progress_bar
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateCommand(EvaluateConfig):
-    """Evaluate process reward models on benchmarks of solutions with labelled steps."""
-
     benchmarks: Annotated[
         tuple[str, ...],
-        Option(
+        positional(
             "Files, globs, folders or URLs of VisualProcessBench, ProcessBench, PRMBench, VLRMBench or rollouts;"
             " not needed for saved scores.",
             "BENCHMARK",
-            is_positional=True,
         ),
     ] = ()
     verbose: Annotated[bool, output("Print every metric, source and difference.")] = False
@@ -30,7 +27,7 @@ class EvaluateCommand(EvaluateConfig):
 
 @command(EvaluateCommand, "evaluate", "bench/test.jsonl --model runs/bis10 --image-root bench --out eval/bis10")
 def run_evaluate(options: EvaluateCommand) -> None:
-    evaluation = evaluate(options.benchmarks or None, config=options.narrowed(EvaluateConfig), progress=progress_bar)
+    evaluation = evaluate(options.benchmarks or None, config=options, progress=progress_bar)
     if options.json:
         print(as_json(evaluation.to_json()))
         return

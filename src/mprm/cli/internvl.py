@@ -7,24 +7,21 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, command
-from mprm.config import Json, Option, output
+from mprm.config import Json, output, positional
 from mprm.models.internvl_convert import ConvertInternVLConfig, convert_internvl
 from mprm.progress import progress_bar
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertInternVLCommand(ConvertInternVLConfig):
-    """Rewrite a published InternVL2.5 checkpoint for transformers' own class, without running its code."""
-
-    source: Annotated[str, Option("Folder of the published checkpoint.", "SOURCE", is_positional=True)]
+    source: Annotated[str, positional("Folder of the published checkpoint.", "SOURCE")]
     out: Annotated[str, output("Folder to write.", "DIR")]
     json: Json = False
 
 
 @command(ConvertInternVLCommand, "convert-internvl", "InternVL2_5-8B --out InternVL2_5-8B-native")
 def run_internvl(options: ConvertInternVLCommand) -> None:
-    config = options.narrowed(ConvertInternVLConfig)
-    summary = convert_internvl(options.source, options.out, config, progress=progress_bar)
+    summary = convert_internvl(options.source, options.out, options, progress=progress_bar)
     if options.json:
         print(as_json(summary))
         return

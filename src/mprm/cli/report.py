@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, command
-from mprm.config import Json, Option
+from mprm.config import Json, positional
 from mprm.errors import counted
 from mprm.progress import progress_bar
 from mprm.report.report import ReportConfig, report
@@ -14,18 +14,15 @@ from mprm.report.report import ReportConfig, report
 
 @dataclass(frozen=True, kw_only=True)
 class ReportCommand(ReportConfig):
-    """Write one page that shows a corpus, what a selection keeps of it, and training runs; it opens offline."""
-
     paths: Annotated[
-        tuple[str, ...],
-        Option("Files, globs, folders or URLs of rollouts; not needed for runs alone.", "INPUT", is_positional=True),
+        tuple[str, ...], positional("Files, globs, folders or URLs of rollouts; not needed for runs alone.", "INPUT")
     ] = ()
     json: Json = False
 
 
 @command(ReportCommand, "report", "annotations/*.jsonl --image-root images --runs runs eval --out report.html")
 def run_report(options: ReportCommand) -> None:
-    result = report(options.paths, options.narrowed(ReportConfig), progress=progress_bar)
+    result = report(options.paths, options, progress=progress_bar)
     if options.json:
         print(as_json(result))
         return

@@ -6,25 +6,22 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, command
-from mprm.config import Json, Option
+from mprm.config import Json, positional
 from mprm.evaluation.rerank import RerankConfig, rerank
 from mprm.progress import progress_bar
 
 
 @dataclass(frozen=True, kw_only=True)
 class RerankCommand(RerankConfig):
-    """Choose the best of N candidates by the scores of their steps, and measure what the choice is worth."""
-
     candidates: Annotated[
-        tuple[str, ...],
-        Option("Files, globs or folders of candidates: mprm, MM-PRM or RLHFlow.", "CANDIDATES", is_positional=True),
+        tuple[str, ...], positional("Files, globs or folders of candidates: mprm, MM-PRM or RLHFlow.", "CANDIDATES")
     ]
     json: Json = False
 
 
 @command(RerankCommand, "rerank", "candidates.jsonl --model runs/bis10 --image-root images --out rerank/bis10")
 def run_rerank(options: RerankCommand) -> None:
-    reranking = rerank(options.candidates, config=options.narrowed(RerankConfig), progress=progress_bar)
+    reranking = rerank(options.candidates, config=options, progress=progress_bar)
     if options.json:
         print(as_json(reranking.to_json()))
         return

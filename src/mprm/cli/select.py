@@ -54,7 +54,7 @@ def run_select(options: SelectCommand) -> None:
         outs = options.outputs(out_dir, by_source=options.by_source)
     written: list[Written] = []
     with Outputs(*outs, force=options.force) as outputs:
-        selection = select(options.paths, options.narrowed(SelectConfig), progress=progress_bar)
+        selection = select(options.paths, options, progress=progress_bar)
         how: Any = {"outputs": outputs, "progress": progress_bar}
         if out is not None:
             written = [selection.write(out, **how)]

@@ -17,12 +17,6 @@ from mprm.theory.fit import CorpusFit, FitConfig, SourceFit, fit_corpus
 
 @dataclass(frozen=True, kw_only=True)
 class FitCommand(FitConfig):
-    """Fit the Beta-Binomial model to a corpus, overall and per source.
-
-    Gives the priors with 95% intervals, the effective noise of each count, the expected share of pseudo-positives,
-    and how much of each strategy's subset they make up. "mprm-lab theory" simulates the paper's analysis.
-    """
-
     paths: Paths
     out: Annotated[str | None, output("File for everything, as JSON.", "FILE")] = None
     force: Force = False
@@ -42,7 +36,7 @@ def _run_fit(options: FitCommand) -> None:
     check_not_inputs([file.path for file in corpus.files], outs)
     for out in outs:
         check_overwrite(out, force=options.force)
-    fit = fit_corpus(corpus, options.narrowed(FitConfig), progress=progress_bar)
+    fit = fit_corpus(corpus, options, progress=progress_bar)
     for out in outs:
         with atomic_write(out) as temporary:
             temporary.write_text(as_json(fit.as_dict()) + "\n", encoding="utf-8")

@@ -30,11 +30,10 @@ class TrainCommand(TrainConfig):
 def run_train(options: TrainCommand) -> None:
     from mprm.training.train import leave_process_group, resume_hint, train
 
-    config = options.narrowed(TrainConfig)
     try:
-        trained = train(options.paths, config, resume=options.resume, force=options.force, progress=progress_bar)
+        trained = train(options.paths, options, resume=options.resume, force=options.force, progress=progress_bar)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(resume_hint(config.out)) from None
+        raise KeyboardInterrupt(resume_hint(options.out)) from None
     leave_process_group()
     if not trained.is_first:
         os._exit(0)  # its work is done, and threads of torch.distributed now and then crash a process that ends
@@ -50,7 +49,7 @@ def run_train(options: TrainCommand) -> None:
     if data["steps_lost_to_truncation"]:
         print(
             f"{data['steps_lost_to_truncation']:,} steps of {data['rollouts_truncated']:,} rollouts were truncated"
-            f" at {config.max_length:,} tokens."
+            f" at {options.max_length:,} tokens."
         )
     if n_dropped:
         print(f"{n_dropped:,} rollouts dropped, each with its reason in {trained.out}/data/dropped.jsonl.")

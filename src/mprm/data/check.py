@@ -54,9 +54,7 @@ class CheckReport:
         return len(self.issues) - self.n_errors
 
 
-def _check_chunk(
-    task: tuple[Chunk, ValidationOptions],
-) -> tuple[int, list[tuple[int, str, str]], array[int], bytes]:
+def _check_chunk(task: tuple[Chunk, ValidationOptions]) -> tuple[int, list[tuple[int, str, str]], array[int], bytes]:
     """Number of lines; (line within the chunk, kind, text) of each issue; of each record its line, and 16 bytes."""
     chunk, options = task
     record_lines, digests = array("q"), bytearray()

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mprm.config import OUTPUT_FORMATS, CorpusOptions, EngineOptions, Force, Option, Tau, nearest, takes
+from mprm.config import OUTPUT_FORMATS, CorpusOptions, Force, ScanOptions, Tau, nearest, output, takes
 from mprm.data.corpus import (
     Corpus,
     CountedLines,
@@ -300,16 +300,12 @@ def open_sink(path: Path, container: Container) -> Iterator[Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertConfig(CorpusOptions, EngineOptions):
+class ConvertConfig(ScanOptions):
     """Convert a corpus to another format."""
 
     to: Annotated[
         str | None,
-        Option(
-            f"Output format: {', '.join(OUTPUT_FORMATS)}. A name that ends in .parquet means parquet.",
-            "FORMAT",
-            group="output",
-        ),
+        output(f"Output format: {', '.join(OUTPUT_FORMATS)}. A name that ends in .parquet means parquet.", "FORMAT"),
     ] = None
     tau: Tau = 0.0
     force: Force = False
@@ -346,7 +342,7 @@ def convert(
     dropped, warnings, sizes = DroppedRecords(), Counter[str](), list[tuple[str, int]]()
     n_records, n_rollouts = Counter[str](), Counter[str]()  # of each source
     soft_files: set[str] = set()
-    path, first_line = "", 1
+    n_lines = Counter[str]()  # read of each file
     with Outputs(out, force=config.force) as outputs:
         corpus = open_for(target.format, paths, config)
         check_labels_fit(corpus.formats, target)
@@ -361,32 +357,29 @@ def convert(
             open_sink(temporary, target.container) as sink,
         ):
             for chunk, converted in zip(corpus.chunks, engine.map(convert_lines, tasks), strict=True):
-                if chunk.path != path:
-                    path, first_line = chunk.path, 1
                 for index, kind, text, line in converted.bad:
-                    bad = Dropped(path, first_line + index, chunk.source, kind, text, line)
+                    number = n_lines[chunk.path] + 1 + index
+                    bad = Dropped(chunk.path, number, chunk.source, kind, text, line)
                     drop_or_raise(bad, dropped if config.skip_bad else None)
-                first_line += converted.n_lines
+                n_lines[chunk.path] += converted.n_lines
                 n_records[chunk.source] += converted.n_lines - converted.n_blank
                 n_rollouts[chunk.source] += converted.n_rollouts
                 warnings += converted.warnings
                 sizes.append((chunk.source, len(converted.data)))
                 if converted.has_soft:
-                    soft_files.add(path)
+                    soft_files.add(chunk.path)
                 sink.write(converted.data)
                 advance(chunk.n_bytes)
         check_labels_fit(corpus.formats, target, soft_files)
         dropped_to = dropped.write_beside(out, outputs)
-        output = output_entry(out, temporary, n_rollouts.total())
-        output["source_bytes"] = bytes_by_source(sizes) if target.container == "plain" else None
+        entry = output_entry(out, temporary, n_rollouts=n_rollouts.total())
+        entry["source_bytes"] = bytes_by_source(sizes) if target.container == "plain" else None
         manifest = outputs.add_manifest(
             out,
             command="convert",
             config={
                 "to": target.format,
-                "tau": config.tau,
-                "skip_bad": config.skip_bad,
-                "map": config.map,
+                **config.as_dict("tau", "skip_bad", "map"),
                 "text_only": corpus.options.text_only,
             },
             inputs=corpus.manifest_entries(hashes),
@@ -394,7 +387,7 @@ def convert(
                 source: {"read": n_read, "rollouts": n_rollouts[source], **dropped.reasons(source)}
                 for source, n_read in n_records.items()
             },
-            output=output,
+            output=entry,
         )
     return ConvertSummary(
         out, manifest, n_records.total(), n_rollouts.total(), len(dropped), dict(warnings), dropped_to

@@ -541,10 +541,9 @@ class InputHashes:
         return self._hashes.get(file.path)
 
 
-def output_entry(out: str, temporary: Path, n_rollouts: int) -> dict[str, Any]:
+def output_entry(out: str, temporary: Path, **more: Any) -> dict[str, Any]:
     """What a manifest says of an output that was just written to a temporary file."""
-    n_bytes, digest = temporary.stat().st_size, hash_file(str(temporary))
-    return {"path": out, "n_bytes": n_bytes, "xxh3_128": digest, "n_rollouts": n_rollouts}
+    return {"path": out, "n_bytes": temporary.stat().st_size, "xxh3_128": hash_file(str(temporary)), **more}
 
 
 def write_with_manifest(

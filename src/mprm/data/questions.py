@@ -70,7 +70,7 @@ def is_in_memory(questions: Any) -> bool:
 
 
 def input_entries(paths: Any) -> list[dict[str, Any]]:
-    """What a manifest says of the files that were read."""
+    """What a manifest says of the files that were read; one behind a URL has no hash."""
     return [
         {"path": file.path, "n_bytes": file.n_bytes, "xxh3_128": None if file.is_remote else hash_file(file.path)}
         for file in find_files(paths)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from mprm import __version__
-from mprm.config import Option, Tau, TextOnly, takes
+from mprm.config import Tau, TextOnly, evaluation, inputs, takes
 from mprm.data.benchmarks import Benchmark, check_images_exist, check_images_readable, read_benchmark
 from mprm.data.output import Table
 from mprm.data.records import Paths
@@ -25,7 +25,6 @@ from mprm.evaluation.scores import (
     ScoredSolutions,
     ScoringConfig,
     check_same_steps,
-    evaluation,
     read_scores,
     scored_solutions,
     without_scores,
@@ -54,7 +53,7 @@ class EvaluateConfig(ScoringConfig):
     """Evaluate process reward models on benchmarks of solutions with labelled steps."""
 
     scores: Annotated[
-        tuple[str, ...], Option("Saved step scores; each model is compared with the first.", "FILE", "input")
+        tuple[str, ...], inputs("Saved step scores; each model is compared with the first.", "FILE")
     ] = ()
     text_only: TextOnly = False
     tau: Tau = 0.0
@@ -65,8 +64,8 @@ class EvaluateConfig(ScoringConfig):
             "held-out|test|NUMBER",
         ),
     ] = "held-out"
-    folds: Annotated[int, evaluation("Folds of problems, for held-out thresholds.", "N", at_least=2)] = 5
-    draws: Annotated[int, evaluation("Bootstrap draws; 0 = no intervals.", "N", at_least=0)] = 1000
+    folds: Annotated[int, evaluation("Folds of problems, for held-out thresholds.", at_least=2)] = 5
+    draws: Annotated[int, evaluation("Bootstrap draws; 0 = no intervals.", at_least=0)] = 1000
 
     def __post_init__(self) -> None:
         super().__post_init__()

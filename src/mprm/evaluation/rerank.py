@@ -18,13 +18,13 @@ from mprm.annotation.samplers.sampler import derived_seed
 from mprm.answers.compare import read_answer
 from mprm.answers.extract import final_answer
 from mprm.answers.grade import GradedAnswer
-from mprm.config import Option, takes
+from mprm.config import evaluation, inputs, takes
 from mprm.data.candidates import read_candidates
 from mprm.data.charts import can_draw, line_figure, save_figure
 from mprm.data.images import image_files
-from mprm.data.output import Table, atomic_write, check_not_inputs, hash_file, markdown_text, printable
-from mprm.data.questions import extracted_golds
-from mprm.data.records import DataFile, find_files, is_url
+from mprm.data.output import Table, atomic_write, check_not_inputs, markdown_text, printable
+from mprm.data.questions import extracted_golds, input_entries
+from mprm.data.records import find_files, is_url
 from mprm.data.types import Candidate, CandidateSet, StepScorer
 from mprm.errors import ConfigError, DataError, OutputExistsError, counted
 from mprm.evaluation.best_of_n import (
@@ -45,7 +45,6 @@ from mprm.evaluation.scores import (
     ScoredSolution,
     ScoredSolutions,
     ScoringConfig,
-    evaluation,
     hash_chain,
     read_lines,
     scored_solutions,
@@ -60,11 +59,11 @@ FIGURES = ("best_of_n.svg", "best_of_n.png")  # written where Altair is installe
 class RerankConfig(ScoringConfig):
     """Choose the best of N candidates by the scores of their steps, and measure what the choice is worth."""
 
-    scores: Annotated[str | None, Option("Saved step scores, instead of a model.", "FILE", "input")] = None
+    scores: Annotated[str | None, inputs("Saved step scores, instead of a model.", "FILE")] = None
     aggregate: Annotated[AggregateName, evaluation("Aggregate of step scores; the paper: mean.")] = "mean"
-    n: Annotated[tuple[int, ...], evaluation("Values of N; default: powers of two.", "N", at_least=1)] = ()
+    n: Annotated[tuple[int, ...], evaluation("Values of N; default: powers of two.", at_least=1)] = ()
     subsets: Annotated[Subsets, evaluation("All subsets of N candidates, or the first N.")] = "all"
-    draws: Annotated[int, evaluation("Bootstrap draws, and maximum of subsets for a vote.", "N", at_least=1)] = 1000
+    draws: Annotated[int, evaluation("Bootstrap draws, and maximum of subsets for a vote.", at_least=1)] = 1000
     check_timeout_s: Annotated[float, evaluation("Time limit of checking an answer.", "SECONDS", above=0)] = 5.0
 
     def __post_init__(self) -> None:
@@ -197,12 +196,11 @@ def rerank(
     config = RerankConfig.of(config, options if model is None else {**options, "model": model})
     if config.model is not None and config.scores is not None:
         raise ConfigError("give a model or saved scores, not both")
-    files = find_files(candidates)
     if config.out is not None:
-        _check_outputs(config, [file.path for file in files])
+        _check_outputs(config, [file.path for file in find_files(candidates)])
     sets = read_candidates(candidates, format=config.format)
     ns = _values_of_n(sets, config.n)
-    inputs = [] if config.out is None else [_input(file) for file in files]
+    inputs = [] if config.out is None else input_entries(candidates)
     scored = _step_scores(sets, config, inputs, progress)
     verdicts = candidate_verdicts(sets, timeout_s=config.check_timeout_s, progress=progress)
     lines = iter(scored.solutions)
@@ -238,11 +236,6 @@ def _check_outputs(config: RerankConfig, inputs: list[str]) -> None:
             remedy = f"use them with --scores {saved}, or score again with --force"
             raise OutputExistsError(f"{saved} holds scores already; {remedy}")
     config.check_outputs(["chosen.jsonl", *FIGURES], inputs)
-
-
-def _input(file: DataFile) -> dict[str, Any]:
-    """A file as the manifest names it; one behind a URL has no hash."""
-    return {"path": file.path, "n_bytes": file.n_bytes, "xxh3_128": None if file.is_remote else hash_file(file.path)}
 
 
 def _values_of_n(sets: Sequence[CandidateSet], given: tuple[int, ...]) -> tuple[int, ...]:
@@ -396,7 +389,7 @@ def _write(reranking: Reranking, sets: Sequence[CandidateSet], inputs: list[dict
         f"# Best of N\n\n{notes}\n{picture}" + "\n".join(table.markdown() for table in reranking.tables()),
         command="rerank",
         config={"model": reranking.model, **config.recorded(), "n": reranking.ns, **golds},
-        inputs=inputs if scores is None else [*inputs, *map(_input, find_files(scores))],
+        inputs=inputs if scores is None else [*inputs, *input_entries(scores)],
         sources={
             name: {"questions": group.n_questions, "candidates": n_candidates[name]}
             for name, group in reranking.best_of_n.sources.items()

@@ -11,14 +11,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import xxhash
 
-from mprm.config import Force, ModelOptions, Option, Seed
+from mprm.config import Force, ModelOptions, Seed, output
 from mprm.data.output import MANIFEST_SUFFIX, check_not_inputs, check_overwrite, write_with_manifest
 from mprm.data.records import is_url
 from mprm.data.types import Chain, Solution, StepScorer, first_error_of
@@ -32,7 +31,6 @@ SCORES = "scores.jsonl"
 RESULTS = ("metrics.json", "metrics.json" + MANIFEST_SUFFIX, "metrics.md")
 NOT_RECORDED = {"model", "scores", "device", "dtype", "batch_tokens", "out", "force"}
 """Options that metrics.json leaves out: they change no number."""
-evaluation = partial(Option, group="evaluation")
 Scores = tuple[float | None, ...]
 """Probability that each step is correct; None for a step without a score, as truncation leaves it."""
 
@@ -42,7 +40,7 @@ class ScoringConfig(ModelOptions):
     """The model that scores steps, and where the results go."""
 
     seed: Seed = 0
-    out: Annotated[str | None, Option("Folder for scores, metrics and tables.", "DIR", "output")] = None
+    out: Annotated[str | None, output("Folder for scores, metrics and tables.", "DIR")] = None
     force: Force = False
 
     def __post_init__(self) -> None:

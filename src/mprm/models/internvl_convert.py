@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from mprm import __version__
-from mprm.config import Config, Dtype, Force, Option, takes
+from mprm.config import Config, Dtype, Force, output, takes
 from mprm.data.output import files_of_manifest
 from mprm.errors import ConfigError, DataError, InputNotFoundError, OutputExistsError
 from mprm.models import internvl_config
@@ -36,7 +36,7 @@ class ConvertInternVLConfig(Config):
     """Rewrite a published InternVL2.5 checkpoint for transformers' own class, without running its code."""
 
     dtype: Dtype = "auto"
-    max_shard_size: Annotated[str, Option("Largest weight file and memory use.", "SIZE", group="output")] = "5GB"
+    max_shard_size: Annotated[str, output("Largest weight file and memory use.", "SIZE")] = "5GB"
     force: Force = False
 
     def __post_init__(self) -> None:

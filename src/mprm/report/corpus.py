@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import StrategyName
-from mprm.data.corpus import flattened, open_corpus, parse_line
+from mprm.data.corpus import open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
-from mprm.data.output import MANIFEST_SUFFIX, DroppedRecords, InputHashes, check_not_inputs, unchanged
+from mprm.data.output import MANIFEST_SUFFIX, InputHashes, check_not_inputs, unchanged
 from mprm.data.records import Chunk, lines_of
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, RolloutFormat
 from mprm.data.types import Issues, Rollout
@@ -35,7 +35,7 @@ from mprm.selection.stats import (
     R_of,
     Rows,
     Statistics,
-    count_corpus,
+    flat_counts,
     label_warnings,
     p_pos_of,
     statistics_by_source,
@@ -333,10 +333,7 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
     check_not_inputs([file.path for file in corpus.files], [config.page, config.page + MANIFEST_SUFFIX])
     with unchanged(corpus.files):
         engine = make_engine(config, n_bytes=corpus.n_bytes)
-        dropped = DroppedRecords()
-        on_bad = dropped if config.skip_bad else None
-        corpus = flattened(corpus, on_bad)
-        counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+        corpus, counts, dropped = flat_counts(corpus, engine, config, tau=config.tau, progress=progress)
         statistics = statistics_by_source(counts, alpha=config.alpha)
         present = [number for number, name in enumerate(counts.sources) if statistics[name].n_rollouts]
         if not present:

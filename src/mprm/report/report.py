@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from mprm.config import Alpha, CorpusOptions, EngineOptions, Force, ImageRoot, Option, Seed, Tau, takes
+from mprm.config import Alpha, Force, ImageRoot, ScanOptions, Seed, Tau, inputs, output, selection, takes
 from mprm.errors import ConfigError
 from mprm.progress import Progress, silent
 
@@ -15,24 +15,20 @@ NOT_STORED = ("out", "figures", "force", "engine", "processes", "ray_address")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportConfig(EngineOptions, CorpusOptions):
-    """What a report shows, and where it is written."""
+class ReportConfig(ScanOptions):
+    """Write one page that shows a corpus, what a selection keeps of it, and training runs; it opens offline."""
 
-    out: Annotated[str, Option("HTML file, or folder for report.html.", "FILE|DIR", "output")]
+    out: Annotated[str, output("HTML file, or folder for report.html.", "FILE|DIR")]
     runs: Annotated[
-        tuple[str, ...], Option("Folders of mprm train, evaluate and rerank, or folders above them.", "DIR", "input")
+        tuple[str, ...], inputs("Folders of mprm train, evaluate and rerank, or folders above them.", "DIR")
     ] = ()
     image_root: ImageRoot = None
-    rho: Annotated[
-        float, Option("Fraction kept from each source at first.", "NUMBER", "selection", above=0, at_most=1)
-    ] = 0.10
+    rho: Annotated[float, selection("Fraction kept from each source at first.", above=0, at_most=1)] = 0.10
     alpha: Alpha = 0.05
     tau: Tau = 0.0
     seed: Seed = 0
-    cases: Annotated[
-        int, Option("Case studies of each kind from each source; 0 for none.", "N", "output", at_least=0)
-    ] = 1
-    figures: Annotated[str | None, Option("Folder for the figures as SVG, PNG and PDF.", "DIR", "output")] = None
+    cases: Annotated[int, output("Case studies of each kind from each source; 0 for none.", at_least=0)] = 1
+    figures: Annotated[str | None, output("Folder for the figures as SVG, PNG and PDF.", "DIR")] = None
     force: Force = False
 
     def __post_init__(self) -> None:
@@ -66,7 +62,8 @@ def report(
     ``paths``: whatever `mprm.open_corpus` takes; may be empty where there are runs.
     """
     # here and not above: the command line needs the options alone
-    from mprm.data import charts, images, output
+    from mprm.data import charts, images
+    from mprm.data.output import Outputs, check_folder, output_entry
     from mprm.report.corpus import view_corpus
     from mprm.report.page import page_markup, write_figures
 
@@ -77,8 +74,8 @@ def report(
     images.image_folder(config.image_root)
     if config.figures is not None:
         charts.need_altair()
-        output.check_folder(config.figures)
-    with output.Outputs(config.page, force=config.force) as outputs:
+        check_folder(config.figures)
+    with Outputs(config.page, force=config.force) as outputs:
         runs = None
         if config.runs:
             from mprm.report.runs import read_runs, view_runs
@@ -89,19 +86,19 @@ def report(
         temporary = outputs.add(config.page)
         temporary.write_text(page_markup(paths, corpus, runs, config), encoding="utf-8")
         figures = () if config.figures is None else write_figures(corpus, runs, config, outputs)
-        n_bytes, digest = temporary.stat().st_size, output.hash_file(str(temporary))
+        entry = output_entry(config.page, temporary, figures=figures)
         outputs.add_manifest(
             config.page,
             command="report",
             config={name: value for name, value in config.as_dict().items() if name not in NOT_STORED},
             inputs=[] if corpus is None else corpus.inputs,
             sources=n_rollouts,
-            output={"path": config.page, "n_bytes": n_bytes, "xxh3_128": digest, "figures": figures},
+            output=entry,
             warnings=[] if corpus is None else corpus.warnings,
         )
     return ReportResult(
         page=config.page,
-        n_bytes=n_bytes,
+        n_bytes=entry["n_bytes"],
         figures=figures,
         n_rollouts=sum(n_rollouts.values()),
         n_dropped=0 if corpus is None else corpus.n_dropped,

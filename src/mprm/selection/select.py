@@ -5,17 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mprm.config import (
-    OUTPUT_FORMATS,
-    Alpha,
-    CorpusOptions,
-    EngineOptions,
-    Option,
-    StrategyName,
-    Stratify,
-    Tau,
-    takes,
-)
+from mprm.config import OUTPUT_FORMATS, Alpha, ScanOptions, StrategyName, Stratify, Tau, output, selection, takes
 from mprm.errors import ConfigError, DataError
 from mprm.progress import Progress, silent
 
@@ -24,49 +14,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectConfig(CorpusOptions, EngineOptions):
+class SelectConfig(ScanOptions):
     """Keep, from each source of a corpus, the rollouts that teach the most."""
 
     strategy: Annotated[
-        tuple[StrategyName, ...],
-        Option("How to rank rollouts; several give several subsets from one scan.", group="selection"),
+        tuple[StrategyName, ...], selection("How to rank rollouts; several give several subsets from one scan.")
     ] = ("bis",)
     rho: Annotated[
         tuple[float, ...],
-        Option(
-            "Fraction kept from each source; several give several subsets.",
-            "NUMBER",
-            group="selection",
-            above=0,
-            at_most=1,
-        ),
+        selection("Fraction kept from each source; several give several subsets.", above=0, at_most=1),
     ] = (0.1,)
-    keep: Annotated[
-        int | None, Option("Number kept from each source, instead of rho.", "N", group="selection", at_least=1)
-    ] = None
-    source_rho: Annotated[
-        tuple[str, ...], Option("Fraction for single sources.", "SOURCE=RHO", group="selection")
-    ] = ()
+    keep: Annotated[int | None, selection("Number kept from each source, instead of rho.", at_least=1)] = None
+    source_rho: Annotated[tuple[str, ...], selection("Fraction for single sources.", "SOURCE=RHO")] = ()
     """In Python also a mapping from source to fraction."""
     alpha: Alpha = 0.05
     tau: Tau = 0.0
-    seed: Annotated[int, Option("Seed of the random order.", "N", group="selection")] = 0
+    seed: Annotated[int, selection("Seed of the random order.")] = 0
     ties: Annotated[
         Literal["hash", "file-order"],
-        Option(
-            "Rollouts of equal rank: in seeded random order, or in file order as the paper's code.",
-            group="selection",
-        ),
+        selection("Rollouts of equal rank: in seeded random order, or in file order as the paper's code."),
     ] = "hash"
-    pool: Annotated[bool, Option("Rank all sources together instead of each by itself.", group="selection")] = False
+    pool: Annotated[bool, selection("Rank all sources together instead of each by itself.")] = False
     stratify: Stratify = None
     to: Annotated[
         str | None,
-        Option(
-            f"Output format; without it lines are copied byte for byte. {', '.join(OUTPUT_FORMATS)}.",
-            "FORMAT",
-            group="output",
-        ),
+        output(f"Output format; without it lines are copied byte for byte. {', '.join(OUTPUT_FORMATS)}.", "FORMAT"),
     ] = None
 
     def __post_init__(self) -> None:

@@ -259,7 +259,7 @@ class Selection(Tabular):
                 sizes = copy_pieces(pieces, temporary, self._engine, advance)
             else:
                 sizes = convert_pieces(pieces, temporary, target, self._engine, advance)
-        entry = output_entry(out, temporary, sum(len(piece.rows) for piece in pieces))
+        entry = output_entry(out, temporary, n_rollouts=sum(len(piece.rows) for piece in pieces))
         if target.container == "plain":
             sources = (piece.source for piece in pieces)
             entry["source_bytes"] = bytes_by_source(zip(sources, sizes, strict=True))

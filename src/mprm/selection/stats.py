@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mprm.config import Alpha, CorpusOptions, EngineOptions, Force, Tau, takes
+from mprm.config import Alpha, Force, ScanOptions, Tau, takes
 from mprm.data.corpus import Corpus, Tabular, drop_or_raise, flattened, open_corpus
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import (
@@ -348,11 +348,21 @@ def index_auc(n_steps: IntArray, n_pos: IntArray, n_leading: IntArray) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatsConfig(CorpusOptions, EngineOptions):
+class StatsConfig(ScanOptions):
     """Show the paper's statistics tables for a corpus: per source and overall."""
 
     alpha: Alpha = 0.05
     tau: Tau = 0.0
+
+
+def flat_counts(
+    corpus: Corpus, engine: Engine, config: ScanOptions, *, tau: float, progress: Progress
+) -> tuple[Corpus, LabelCounts, DroppedRecords]:
+    """The corpus with one rollout a line, its label counts, and the bad records that were left out."""
+    dropped = DroppedRecords()
+    on_bad = dropped if config.skip_bad else None
+    corpus = flattened(corpus, on_bad)
+    return corpus, count_corpus(corpus, engine, tau=tau, on_bad=on_bad, progress=progress), dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,10 +389,7 @@ def stats(
     config = StatsConfig.of(config, options)
     corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
     engine = make_engine(config, n_bytes=corpus.n_bytes)
-    dropped = DroppedRecords()
-    on_bad = dropped if config.skip_bad else None
-    corpus = flattened(corpus, on_bad)
-    counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+    _, counts, dropped = flat_counts(corpus, engine, config, tau=config.tau, progress=progress)
     by_source = statistics_by_source(counts, alpha=config.alpha)
     return CorpusStatistics(by_source, total(by_source), len(dropped), label_warnings(counts, by_source))
 
@@ -506,10 +513,7 @@ def score(
         beside = [path for name in outs for path in (name, name + MANIFEST_SUFFIX, dropped_path(name))]
         check_not_inputs([file.path for file in corpus.files], beside)
         engine = make_engine(config, n_bytes=corpus.n_bytes)
-        dropped = DroppedRecords()
-        on_bad = dropped if config.skip_bad else None
-        corpus = flattened(corpus, on_bad)
-        counts = count_corpus(corpus, engine, tau=config.tau, on_bad=on_bad, progress=progress)
+        corpus, counts, dropped = flat_counts(corpus, engine, config, tau=config.tau, progress=progress)
         batches = partial(score_batches, corpus, counts, alpha=config.alpha)
         n_rollouts, dropped_to = sum(counts.n_rollouts.values()), None
         for name in outs:
@@ -519,10 +523,9 @@ def score(
             outputs.add_manifest(
                 name,
                 command="score",
-                config={option: getattr(config, option) for option in ("alpha", "tau", "skip_bad", "map")}
-                | {"text_only": corpus.options.text_only},
+                config=config.as_dict("alpha", "tau", "skip_bad", "map") | {"text_only": corpus.options.text_only},
                 inputs=corpus.manifest_entries(hashes),
                 sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
-                output=output_entry(name, temporary, n_rollouts),
+                output=output_entry(name, temporary, n_rollouts=n_rollouts),
             )
     return ScoreSummary(n_rollouts, len(dropped), dropped_to, batches)

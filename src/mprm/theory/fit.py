@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from mprm.config import Alpha, CorpusOptions, EngineOptions, Option, Seed, StrategyName, Tau, takes
+from mprm.config import Alpha, Option, ScanOptions, Seed, StrategyName, Tau, selection, takes
 from mprm.data.corpus import Corpus, flattened, open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import DroppedRecords
@@ -271,24 +271,24 @@ class CorpusFit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitConfig(CorpusOptions, EngineOptions):
-    """Which corpus the model is fitted to, and how."""
+class FitConfig(ScanOptions):
+    """Fit the Beta-Binomial model to a corpus, overall and per source.
 
-    rho: Annotated[
-        float,
-        Option("Fraction that each strategy keeps of a source.", "NUMBER", group="selection", above=0, at_most=1),
-    ] = 0.1
+    Gives the priors with 95% intervals, the effective noise of each count, the expected share of pseudo-positives,
+    and how much of each strategy's subset they make up. "mprm-lab theory" simulates the paper's analysis.
+    """
+
+    rho: Annotated[float, selection("Fraction that each strategy keeps of a source.", above=0, at_most=1)] = 0.1
     alpha: Alpha = 0.05
     tau: Tau = 0.0
     reliable: Annotated[
-        float, Option("A step is reliable when its success rate is at least this.", "NUMBER", above=0, below=1)
+        float, Option("A step is reliable when its success rate is at least this.", above=0, below=1)
     ] = 0.5
     seed: Seed = 0
     continuations: Annotated[
         int | None,
         Option(
             "Continuations behind each score, where files do not say; else the scores' grid tells.",
-            "N",
             at_least=2,
             at_most=2**32 - 1,
         ),

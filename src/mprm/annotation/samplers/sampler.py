@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
-from mprm.config import Config, Device, Dtype, Option
+from mprm.config import Config, Device, Dtype, sampling, serving
 from mprm.errors import ConfigError
 
 DEFAULT_KEY = "OPENAI_API_KEY"
@@ -24,24 +24,22 @@ FinishReason = Literal["stop", "length", "error"]  # the policy ended its answer
 class SamplingParams(Config):
     """How tokens are sampled. The defaults are the paper's for best-of-N."""
 
-    temperature: Annotated[float, Option("0 = greedy decoding.", "NUMBER", "policy", at_least=0)] = 0.7
-    top_p: Annotated[
-        float, Option("Probability mass to sample from; 1 = all.", "NUMBER", "policy", above=0, at_most=1)
-    ] = 0.9
-    top_k: Annotated[int, Option("Number of tokens to sample from; 0 = all.", "N", "policy", at_least=0)] = 30
-    max_new_tokens: Annotated[int, Option("Token limit of an answer.", "N", "policy", at_least=1)] = 2048
+    temperature: Annotated[float, sampling("0 = greedy decoding.", at_least=0)] = 0.7
+    top_p: Annotated[float, sampling("Probability mass to sample from; 1 = all.", above=0, at_most=1)] = 0.9
+    top_k: Annotated[int, sampling("Number of tokens to sample from; 0 = all.", at_least=0)] = 30
+    max_new_tokens: Annotated[int, sampling("Token limit of an answer.", at_least=1)] = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(Config):
     """How an OpenAI-compatible server is spoken to."""
 
-    concurrency: Annotated[int, Option("Requests in flight.", "N", "server", at_least=1)] = 64
-    timeout_s: Annotated[float, Option("Time limit of a whole reply.", "SECONDS", "server", above=0)] = 600.0
-    retries: Annotated[int, Option("Retries of a request, with back-off.", "N", "server", at_least=0)] = 10
-    patience_s: Annotated[float, Option("Time limit of an outage.", "SECONDS", "server", at_least=0)] = 900.0
+    concurrency: Annotated[int, serving("Requests in flight.", at_least=1)] = 64
+    timeout_s: Annotated[float, serving("Time limit of a whole reply.", "SECONDS", above=0)] = 600.0
+    retries: Annotated[int, serving("Retries of a request, with back-off.", at_least=0)] = 10
+    patience_s: Annotated[float, serving("Time limit of an outage.", "SECONDS", at_least=0)] = 900.0
     chat_template: Annotated[
-        str | None, Option("Checkpoint or template file of the policy, for transformers serve.", "PATH", "server")
+        str | None, serving("Checkpoint or template file of the policy, for transformers serve.", "PATH")
     ] = None
 
 
@@ -122,18 +120,18 @@ def derived_seed(seed: int, *names: object) -> int:
 class PolicyOptions(Config):
     """Where the policy is."""
 
-    policy: Annotated[str | None, Option("Checkpoint to sample from in this process.", "DIR", "policy")] = None
+    policy: Annotated[str | None, sampling("Checkpoint to sample from in this process.", "DIR")] = None
     rows_per_batch: Annotated[
-        int | None, Option("Sequences in a batch; default: 1,024 on a GPU, 64 elsewhere.", "N", "policy", at_least=1)
+        int | None, sampling("Sequences in a batch; default: 1,024 on a GPU, 64 elsewhere.", at_least=1)
     ] = None
     device: Device = "auto"
     dtype: Dtype = "auto"
-    server: Annotated[
-        str | None, Option("OpenAI-compatible server, such as http://localhost:8000/v1.", "URL", "server")
-    ] = None
-    served_model: Annotated[str | None, Option("Name of the policy on the server.", "NAME", "server")] = None
-    api_key_env: Annotated[str, Option("Environment variable of the API key.", "NAME", "server")] = DEFAULT_KEY
-    extra_body: Annotated[str | None, Option("More fields of a request, as a JSON object.", "JSON", "server")] = None
+    server: Annotated[str | None, serving("OpenAI-compatible server, such as http://localhost:8000/v1.", "URL")] = (
+        None
+    )
+    served_model: Annotated[str | None, serving("Name of the policy on the server.", "NAME")] = None
+    api_key_env: Annotated[str, serving("Environment variable of the API key.", "NAME")] = DEFAULT_KEY
+    extra_body: Annotated[str | None, serving("More fields of a request, as a JSON object.", "JSON")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
