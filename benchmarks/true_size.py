@@ -151,7 +151,7 @@ def flops_of(model: Any, *, n_tokens: int, n_pairs: int, n_patches: int, is_trai
     text, family = model.config.get_text_config(), model.prm_family
     decoder = model.model.language_model
     language = sum(p.numel() for name, p in decoder.named_parameters() if "embed_tokens" not in name)
-    projector = sum(p.numel() for p in family.projector(model).parameters())
+    projector = sum(p.numel() for module in family.projectors(model) for p in module.parameters())
     tower = sum(p.numel() for p in family.vision_tower(model).parameters())
     tower -= projector if family.name == "qwen2_5_vl" else 0
     attention = 4 * text.num_hidden_layers * text.hidden_size * n_pairs

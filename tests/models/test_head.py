@@ -109,18 +109,15 @@ def test_the_vision_tower_is_frozen_and_never_in_train_mode(pair: tuple[PRM, Any
     if family.name == "text":
         assert all(parameter.requires_grad for parameter in model.parameters())
         return
-    projector = set(family.projector(model).parameters())
+    [merger] = family.projectors(model)
+    projector = set(merger.parameters())
     tower = set(family.vision_tower(model).parameters()) - projector
     for parameter in model.parameters():
         assert parameter.requires_grad == (parameter not in tower)
-    inside = [
-        module
-        for module in family.vision_tower(model).modules()
-        if module not in set(family.projector(model).modules())
-    ]
+    inside = [module for module in family.vision_tower(model).modules() if module not in set(merger.modules())]
     assert tower
     assert not any(module.training for module in inside)
-    assert family.projector(model).training
+    assert merger.training
     assert model.get_input_embeddings().training
 
 
@@ -140,7 +137,7 @@ def test_a_batch_without_images_still_sends_gradients_to_the_projector(pair: tup
     logits = model(**inputs)["logits"]
     torch.testing.assert_close(logits, quiet)
     logits.sum().backward()
-    assert all(p.grad is not None and not p.grad.any() for p in family.projector(model).parameters())
+    assert all(p.grad is not None and not p.grad.any() for p in family.projectors(model)[0].parameters())
 
 
 @pytest.mark.parametrize(

@@ -205,9 +205,9 @@ def test_loss_and_gradients_equal_those_of_padded_batches(reader: Reader, some: 
     for name, gradient in plain.items():
         # some are zero but for rounding, such as those of biases that softmax does not see
         assert (tree[name] - gradient).norm() <= 1e-4 * gradient.norm() + 1e-6 * overall, name
-    projector = reader.encoder.family.projector(reader.model)
-    if projector is not None and any(chain.images for chain in batch):
-        assert all(weight.grad.any() for weight in projector.parameters())
+    for projector in reader.encoder.family.projectors(reader.model):
+        if any(chain.images for chain in batch):
+            assert all(weight.grad.any() for weight in projector.parameters())
 
 
 @within

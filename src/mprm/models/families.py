@@ -95,6 +95,9 @@ class Family:
         """Names of the trained modules between vision tower and language model."""
         return [self.projector_path] if self.projector_path else []
 
+    def projectors(self, model: Any) -> list[Any]:
+        return [model.get_submodule(path) for path in self.projector_paths(model)]
+
 
 class Qwen25VL(Family):
     """Qwen2.5-VL: images at their own shape, at most 256 tokens each at the paper's setting; M-RoPE positions."""

@@ -124,8 +124,8 @@ class PRMModel:
         super().train(mode)  # type: ignore[misc]
         if (tower := self.prm_family.vision_tower(self)) is not None:
             tower.eval()
-            for path in self.prm_family.projector_paths(self):
-                self.get_submodule(path).train(mode)
+            for projector in self.prm_family.projectors(self):
+                projector.train(mode)
         return self
 
     def enable_input_require_grads(self) -> None:
@@ -148,5 +148,5 @@ def freeze_vision(model: Any) -> None:
     model.requires_grad_(True)
     if (tower := model.prm_family.vision_tower(model)) is not None:
         tower.requires_grad_(False)
-        for path in model.prm_family.projector_paths(model):
-            model.get_submodule(path).requires_grad_(True)
+        for projector in model.prm_family.projectors(model):
+            projector.requires_grad_(True)

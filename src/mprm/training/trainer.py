@@ -175,17 +175,16 @@ def with_lora(model: Any, config: TrainConfig) -> Any:
     except ImportError as error:
         raise MissingDependencyError("--lora-rank needs peft: install mprm with its extra [train]") from error
 
-    head, projectors = model.get_output_embeddings(), model.prm_family.projector_paths(model)
-    tower = model.prm_family.vision_tower(model)
-    left_out = {head, *(tower.modules() if tower is not None else ())}
-    left_out.update(module for path in projectors for module in model.get_submodule(path).modules())
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    targets = [name for name in linear if model.get_submodule(name) not in left_out]
+    family = model.prm_family
+    apart = [model.get_output_embeddings(), family.vision_tower(model), *family.projectors(model)]
+    left_out = {module for part in apart if part is not None for module in part.modules()}
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    targets = [name for name, module in linear.items() if module not in left_out]
     lora = LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha if config.lora_alpha is not None else 2 * config.lora_rank,
         target_modules=targets,
-        modules_to_save=projectors or None,
+        modules_to_save=family.projector_paths(model) or None,
         base_model_name_or_path=config.model,
     )
     return get_peft_model(model, lora)
