@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,17 @@ from tests.tiny_models import save_tiny
 from tests.tiny_rollouts import bar_records, write_records
 from tests.tiny_vlms import VLMS, save_tiny_vlm
 
-each_vlm = pytest.mark.parametrize("kind", VLMS)
+NEEDS_NUM2WORDS = pytest.mark.skipif(find_spec("num2words") is None, reason="SmolVLM's processor needs num2words")
+KINDS = [pytest.param(kind, marks=NEEDS_NUM2WORDS) if kind == "smolvlm" else kind for kind in VLMS]
+each_vlm = pytest.mark.parametrize("kind", KINDS)
 QUESTION, STEPS = "how long is bar 1?", ("the bar is 3 long", "the answer is 7")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of each type, ten rollouts with images, and images of two shapes."""
+    """A checkpoint of each type, eight rollouts with images, and images of two shapes."""
     root = tmp_path_factory.mktemp("vlms")
     for kind in VLMS:
-        if kind == "smolvlm":
-            pytest.importorskip("num2words", reason="SmolVLM's processor needs num2words")
         save_tiny_vlm(kind, root / kind)
     write_records(root / "rollouts.jsonl", bar_records(8, root / "images"))
     for name, size in (("wide.png", (100, 70)), ("high.png", (60, 120))):
@@ -61,9 +62,8 @@ def test_scores_are_those_of_the_whole_model_on_what_its_own_processor_makes(kin
     chain = Chain(QUESTION, STEPS, ("wide.png",))
     assert prm.encoder.encode(chain).input_ids == inputs["input_ids"][0].tolist()
     whole = AutoModelForImageTextToText.from_pretrained(folder / kind).eval()
-    whole.resize_token_embeddings(len(prm.encoder.tokenizer)) if len(prm.encoder.tokenizer) > len(
-        whole.get_input_embeddings().weight
-    ) else None
+    if len(prm.encoder.tokenizer) > len(whole.get_input_embeddings().weight):
+        whole.resize_token_embeddings(len(prm.encoder.tokenizer))
     whole.load_state_dict(prm.model.state_dict())
     with torch.no_grad():
         logits = whole(**inputs).logits[0][inputs["input_ids"][0] == tokens.prm]
@@ -162,7 +162,7 @@ def test_adapters_are_on_the_language_model_alone(kind: str, folder: Path, tmp_p
     )
 
 
-@pytest.mark.parametrize("kind", ["qwen3_vl", "gemma3", "smolvlm"])
+@pytest.mark.parametrize("kind", ["qwen3_vl", "gemma3", "llava_next"])
 def test_a_policy_answers_requests_with_images(kind: str, folder: Path) -> None:
     policy = load_backbone(folder / kind, device="cpu")
     sampler = TransformersSampler(policy, name=kind)
@@ -184,3 +184,17 @@ def test_a_template_without_images_is_named(folder: Path, tmp_path: Path) -> Non
     (path / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'][-1]['text'] }}{% endfor %}")
     with pytest.raises(ConfigError, match="chat template renders no image"):
         PRM.from_pretrained(path, PRMConfig(), device="cpu")
+
+
+def test_a_type_without_a_token_for_images_and_settings_that_it_has_not_are_named(
+    folder: Path, tmp_path: Path
+) -> None:
+    from transformers import GitConfig, GitForCausalLM
+
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    git = GitConfig(vision_config=vision, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=40)
+    GitForCausalLM(git).save_pretrained(tmp_path / "git")
+    with pytest.raises(ConfigError, match="models of type git have no token for images in text"):
+        PRM.from_pretrained(tmp_path / "git", PRMConfig(), device="cpu")
+    with pytest.raises(ConfigError, match="max_pixels: no setting of this type of model; it takes none"):
+        load_backbone(folder / "gemma3", device="cpu", image_settings={"max_pixels": 784})

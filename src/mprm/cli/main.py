@@ -25,7 +25,7 @@ COMMANDS = {
     "report": ("mprm.cli.report:run_report", "one offline page on a corpus, its selection and its runs"),
     "convert-internvl": ("mprm.cli.internvl:run_internvl", "a published InternVL2.5 checkpoint for transformers"),
     "theory": ("mprm.cli.theory:run_theory", "the paper's model of Monte-Carlo labels, fitted to a corpus"),
-    "quickstart": ("mprm.cli.data:run_quickstart", "write a small annotated corpus, to try every stage on"),
+    "quickstart": ("mprm.cli.data:run_quickstart", "write a small annotated corpus to try select and train on"),
 }
 """Where each command lives, and what it is for."""
 

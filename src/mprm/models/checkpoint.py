@@ -272,8 +272,8 @@ def load_backbone(
         model.to(device)
     settings = image_settings or {}
     if unknown := settings.keys() - family.image_settings.keys():
-        known = ", ".join(family.image_settings) or "none, they see no images"
-        raise ConfigError(f"{', '.join(sorted(unknown))}: no setting of {family.name} checkpoints; expected {known}")
+        known = ", ".join(family.image_settings) or "none"
+        raise ConfigError(f"{', '.join(sorted(unknown))}: no setting of this type of model; it takes {known}")
     if min(settings.values(), default=1) < 1:
         raise ConfigError(f"image settings must be at least 1, got {settings}")
     with named_errors(path, "image processor"):

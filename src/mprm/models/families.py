@@ -225,7 +225,11 @@ class AnyVLM(Family):
         from mprm.models.chat import image_text
 
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
-        image_id = transformers.AutoConfig.from_pretrained(path, **options).image_token_id
+        image_id = getattr(transformers.AutoConfig.from_pretrained(path, **options), "image_token_id", None)
+        if image_id is None:
+            raise ConfigError(
+                f"{path}: models of type {self._model_type} have no token for images in text; use another"
+            )
         kind: Any = getattr(transformers, PROCESSOR_MAPPING_NAMES[self._model_type])
         # its parts are given, so that no video processor is needed, which takes torchvision
         kind = type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda *_: None})

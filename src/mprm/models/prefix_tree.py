@@ -22,7 +22,7 @@ def why_not_shared(model: Any) -> str | None:
     text = model.config.get_text_config()
     if model.config.model_type not in MODELS or text.model_type not in LANGUAGE_MODELS:
         kinds = " with ".join(dict.fromkeys((model.config.model_type, text.model_type)))
-        return f"models of type {kinds} are not known to it"
+        return f"models of type {kinds} are not known to be plain decoders"
     if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
         return "the model is spread over several devices"
     if text._attn_implementation != "sdpa":

@@ -338,7 +338,7 @@ def test_settings_that_do_nothing_are_no_reason(policy: Any, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("model_type", "mamba", "models of type mamba are not known to it"),
+        ("model_type", "mamba", "models of type mamba are not known to be plain decoders"),
         ("_attn_implementation_internal", "eager", "the model attends with eager; expected sdpa"),
         ("layer_types", ["full_attention", "sliding_attention"], "the model attends to a sliding window"),
     ],
