@@ -92,6 +92,7 @@ def qwen3_vl() -> TinyVLM:
 
 def gemma3() -> TinyVLM:
     """Attends both ways within an image; its embeddings are the head."""
+    import torch
     from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
     tokens = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
@@ -108,7 +109,9 @@ def gemma3() -> TinyVLM:
     )
     size = {"height": 56, "width": 56}
     processor = _image_processor("gemma3.image_processing_pil_gemma3", "Gemma3ImageProcessorPil", size=size)
-    return TinyVLM(Gemma3ForConditionalGeneration(config), tokenizer, processor, {"image_seq_length": 4})
+    model = Gemma3ForConditionalGeneration(config)
+    torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight)  # else no image would be seen
+    return TinyVLM(model, tokenizer, processor, {"image_seq_length": 4})
 
 
 def _idefics(model: str, config: str, module: str, image_processor: str) -> TinyVLM:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -186,15 +187,60 @@ def test_a_template_without_images_is_named(folder: Path, tmp_path: Path) -> Non
         PRM.from_pretrained(path, PRMConfig(), device="cpu")
 
 
-def test_a_type_without_a_token_for_images_and_settings_that_it_has_not_are_named(
-    folder: Path, tmp_path: Path
-) -> None:
-    from transformers import GitConfig, GitForCausalLM
+@pytest.mark.parametrize("kind", ["paligemma", "aya_vision", "blip-2", "mllama", "git"])
+def test_types_whose_scores_would_be_wrong_are_refused(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(ConfigError, match=f"models of type {kind} see images in a way that mprm does not know"):
+        family_of(tmp_path)
 
-    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    git = GitConfig(vision_config=vision, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=40)
-    GitForCausalLM(git).save_pretrained(tmp_path / "git")
-    with pytest.raises(ConfigError, match="models of type git have no token for images in text"):
-        PRM.from_pretrained(tmp_path / "git", PRMConfig(), device="cpu")
+
+def test_settings_that_a_type_has_not_are_named(folder: Path) -> None:
     with pytest.raises(ConfigError, match="max_pixels: no setting of this type of model; it takes none"):
         load_backbone(folder / "gemma3", device="cpu", image_settings={"max_pixels": 784})
+
+
+def test_a_template_in_a_file_of_the_processor_is_read(folder: Path, tmp_path: Path) -> None:
+    path = save_tiny_vlm("qwen3_vl", tmp_path / "model")
+    template = (path / "chat_template.jinja").read_text()
+    (path / "chat_template.jinja").unlink()
+    (path / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    prm = PRM.from_pretrained(path, PRMConfig(), device="cpu", image_root=folder / "images")
+    scores = prm.score(QUESTION, images=["wide.png"], steps=STEPS)
+    assert scores == loaded("qwen3_vl", folder).score(QUESTION, images=["wide.png"], steps=STEPS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "settings"),
+    [
+        ("gemma3", "processor_config.json", {"image_seq_length": 5}),
+        ("idefics3", "processor_config.json", {}),
+        ("llava_next", "processor_config.json", {"patch_size": 7}),
+        ("qwen3_vl", "config.json", {"image_token_id": 5}),
+        ("qwen3_vl", "config.json", {"image_token_id": 10**6}),
+    ],
+)
+def test_a_processor_that_does_not_fit_its_model_is_named_when_it_is_loaded(
+    kind: str, file: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    path = save_tiny_vlm(kind, tmp_path / "model")
+    before = json.loads((path / file).read_text()) if file == "config.json" else {}
+    (path / file).write_text(json.dumps(before | settings))
+    with pytest.raises(ConfigError, match=str(path)):
+        load_backbone(path, device="cpu")
+
+
+def test_a_run_is_saved_whole_though_its_base_is_gone(folder: Path, tmp_path: Path) -> None:
+    path = save_tiny_vlm("llava_next", tmp_path / "base")
+    prm = PRM.from_pretrained(path, PRMConfig(), device="cpu", image_root=folder / "images")
+    shutil.rmtree(path)
+    prm.save_pretrained(tmp_path / "run")
+    again = PRM.from_pretrained(tmp_path / "run", device="cpu", image_root=folder / "images")
+    scores = [model.score(QUESTION, images=["wide.png"], steps=STEPS) for model in (prm, again)]
+    assert scores[0] == scores[1]
+
+
+@each_vlm
+def test_images_are_seen(kind: str, folder: Path) -> None:
+    prm = loaded(kind, folder)
+    black, white = (Image.new("RGB", (80, 60), color) for color in ("black", "white"))
+    assert prm.score(QUESTION, images=[black], steps=STEPS) != prm.score(QUESTION, images=[white], steps=STEPS)

@@ -245,7 +245,7 @@ def test_an_image_of_impossible_shape_is_named(tmp_path: Path) -> None:
 def test_settings_of_another_backbone_are_refused(tmp_path: Path) -> None:
     base = save_tiny("qwen2_5_vl", tmp_path / "qwen")
     for settings, message in (
-        ({"max_patches": 3}, "max_patches: no setting of qwen2_5_vl"),
+        ({"max_patches": 3}, "max_patches: no setting of this type of model; it takes min_pixels, max_pixels"),
         ({"min_pixels": -5}, "must be at least 1"),
         ({"min_pixels": 5000, "max_pixels": 1000}, "min_pixels must be at most max_pixels"),
     ):

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
 from os.path import commonprefix
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -43,6 +44,15 @@ def paper_frame(tokenizer: Any, system_message: str) -> tuple[list[int], str, li
     end = max((before.rindex(token) + len(token) for token in added), default=0)
     ids, end_ids = (tokenizer.encode(text, add_special_tokens=False) for text in (before[:end], after))
     return ids, before[end:], end_ids
+
+
+def chat_template_of(path: str | Path) -> str | None:
+    """The template in a file of the processor's own, as older checkpoints have it."""
+    file = Path(path) / "chat_template.json"
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["chat_template"]) if file.is_file() else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file}: the chat template cannot be loaded: {error!r}") from error
 
 
 def image_text(tokenizer: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,8 +19,8 @@ from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE, PromptLayout
 from mprm.data.format import PRM_TOKEN
 from mprm.data.output import atomic_write
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError, MprmError
-from mprm.models.chat import Backbone
-from mprm.models.families import FAMILIES, AnyVLM, Family
+from mprm.models.chat import Backbone, chat_template_of
+from mprm.models.families import FAMILIES, OTHER_VLMS, Family, OtherVLM
 from mprm.models.prompt import PROMPT_VERSION
 
 PRM_CONFIG = "prm_config.json"
@@ -139,16 +139,23 @@ def family_of(path: str | Path) -> Family:
             raise ConfigError(f"{config_path}: attention {odd[0]!r:.100}; expected one of {', '.join(ATTENTION)}")
         if part is not config and "auto_map" in part:  # transformers would ask whether to run it
             raise ConfigError(f"{config_path}: a part of the model has code of its own (auto_map), never run")
-    return FAMILIES.get(model_type) or (AnyVLM(model_type) if _is_vlm(model_type) else Family())
+    if model_type in FAMILIES or model_type not in _vlm_types():
+        return FAMILIES.get(model_type, Family())
+    if model_type not in OTHER_VLMS:
+        known = ", ".join((*FAMILIES, *OTHER_VLMS))
+        raise ConfigError(
+            f"{config_path}: models of type {model_type} see images in a way that mprm does not know; use {known}"
+        )
+    return OtherVLM(model_type)
 
 
-def _is_vlm(model_type: str) -> bool:
-    """Whether transformers has a model of the type that takes images and text, and a processor for it."""
+def _vlm_types() -> Collection[str]:
+    """The types of models that take images and text, as transformers knows them."""
     need_torch()
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
-    return model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES and model_type in PROCESSOR_MAPPING_NAMES
+    types: Collection[str] = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    return types
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
@@ -278,10 +285,10 @@ def load_backbone(
         raise ConfigError(f"image settings must be at least 1, got {settings}")
     with named_errors(path, "image processor"):
         processor = family.image_processor(str(path), settings)
+        if not is_deepspeed_zero3_enabled():  # its weights are not here
+            family.check(model, processor)
     with named_errors(path, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(str(path), **SAFE)
-    template = Path(path) / "chat_template.json"  # of the processor
-    if not tokenizer.chat_template and template.is_file():
-        with named_errors(template, "chat template"):
-            tokenizer.chat_template = json.loads(template.read_text(encoding="utf-8"))["chat_template"]
+    if not tokenizer.chat_template or isinstance(family, OtherVLM):
+        tokenizer.chat_template = chat_template_of(path) or tokenizer.chat_template
     return Backbone(family, model.eval(), tokenizer, processor)

@@ -25,6 +25,7 @@ INTERNVL2_5_SYSTEM = (
 )
 NO_IMAGES = "a text model cannot see images; use a vision-language checkpoint, or rollouts without images"
 
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 PROCESSING = Lock()
 """A fast tokenizer is one thread's at a time while it pads or truncates, as processors make it do."""
 
@@ -61,6 +62,9 @@ class Family:
         if (whole := folder / "processor_config.json").is_file():  # a newer layout has the image processor in it
             rest = {name: value for name, value in json.loads(whole.read_text()).items() if name != "image_processor"}
             whole.write_text(json.dumps(rest, indent=2) + "\n")
+
+    def check(self, model: Any, processor: Any) -> None:
+        """Raise what the model raises at an image, where its processor does not fit it."""
 
     def n_image_tokens(self, processor: Any, width: int, height: int, n_images: int = 1) -> int:
         raise DataError(NO_IMAGES)
@@ -201,11 +205,16 @@ def _blank(size: tuple[int, int]) -> Image:
     return Image.new("RGB", size)
 
 
-class AnyVLM(Family):
-    """Whatever ``AutoModelForImageTextToText`` loads, one object a checkpoint; its own processor expands images.
+OTHER_VLMS = ("qwen2_vl", "qwen3_vl", "gemma3", "smolvlm", "idefics3", "llava_next", "llava_onevision")
+"""Types whose scores were compared with the whole model's. Others may see later steps, as PaliGemma does, scale
+logits elsewhere, as Aya Vision does, or have no image tokens in their text: scores would be wrong in silence."""
 
-    Batches are padded: of how the model attends nothing is known. Images are preprocessed with Pillow, so that
-    results do not depend on whether torchvision is installed.
+
+class OtherVLM(Family):
+    """One of `OTHER_VLMS`, an object a checkpoint; images are left to the checkpoint's own processor.
+
+    Batches are padded. Images are preprocessed with Pillow, so that results do not depend on whether torchvision is
+    installed.
     """
 
     name = "auto"
@@ -214,6 +223,7 @@ class AnyVLM(Family):
     def __init__(self, model_type: str) -> None:
         self._model_type = model_type
         self._image_text, self._token_inputs = "", tuple[str, ...]()
+        self._files: dict[str, bytes] = {}
         self._ids: dict[tuple[int, int], list[int]] = {}
         """Of an image, by its size."""
 
@@ -222,14 +232,11 @@ class AnyVLM(Family):
         import transformers
         from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
-        from mprm.models.chat import image_text
+        from mprm.models.chat import chat_template_of, image_text
 
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
-        image_id = getattr(transformers.AutoConfig.from_pretrained(path, **options), "image_token_id", None)
-        if image_id is None:
-            raise ConfigError(
-                f"{path}: models of type {self._model_type} have no token for images in text; use another"
-            )
+        image_id = transformers.AutoConfig.from_pretrained(path, **options).image_token_id
+        self._files = {name: file.read_bytes() for name in PROCESSOR_FILES if (file := Path(path) / name).is_file()}
         kind: Any = getattr(transformers, PROCESSOR_MAPPING_NAMES[self._model_type])
         # its parts are given, so that no video processor is needed, which takes torchvision
         kind = type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda *_: None})
@@ -241,11 +248,24 @@ class AnyVLM(Family):
         }
         known = inspect.signature(kind.__init__).parameters
         processor = kind(**{**{name: own[name] for name in own.keys() & known.keys()}, **parts})
+        processor.tokenizer.chat_template = chat_template_of(path) or processor.tokenizer.chat_template
         self._image_text = image_text(processor.tokenizer)
-        self.image_tokens = (processor.tokenizer.convert_ids_to_tokens(image_id),)
         inputs = self._processed(processor, _blank((56, 56)))
         self._token_inputs = tuple(name for name in inputs if name.endswith("token_type_ids"))
+        if image_id not in inputs["input_ids"]:
+            raise ConfigError(f"{path}: its processor writes no image token, id {image_id}, for an image")
+        self.image_tokens = (processor.tokenizer.convert_ids_to_tokens(image_id),)
         return processor
+
+    def check(self, model: Any, processor: Any) -> None:
+        import torch
+
+        blank = _blank((56, 56))
+        inputs = {name: torch.as_tensor(array) for name, array in self.preprocess(processor, [blank]).items()}
+        inputs["input_ids"] = torch.tensor([self.image_ids(processor.tokenizer, processor, "blank", blank.size)])
+        inputs |= self.batch_inputs(processor.tokenizer, inputs["input_ids"])
+        with torch.no_grad():
+            model.model(**{name: tensor.to(model.device) for name, tensor in inputs.items()}, use_cache=False)
 
     def _processed(self, processor: Any, image: Image) -> Any:
         with PROCESSING:
@@ -274,7 +294,8 @@ class AnyVLM(Family):
         return dict.fromkeys(self._token_inputs, is_image)
 
     def save_processor(self, processor: Any, folder: Path) -> None:
-        """Nothing: it has no settings of its own, and its files were copied."""
+        for name, content in self._files.items():
+            (folder / name).write_bytes(content)
 
     def vision_tower(self, model: Any) -> Any:
         return model.get_encoder(modality="image")
@@ -293,7 +314,7 @@ class AnyVLM(Family):
 
 
 FAMILIES: dict[str, Family] = {"qwen2_5_vl": Qwen25VL(), "internvl": InternVL()}
-"""By the checkpoint's ``model_type``; others are `AnyVLM`, or a text model."""
+"""By the checkpoint's ``model_type``; others are `OtherVLM`, or a text model."""
 
 
 def group_equal_grids(grids: Any) -> Any:

@@ -21,12 +21,12 @@ from mprm.data.types import Chain
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
 from mprm.models import checkpoint
 from mprm.models.checkpoint import PRM_CONFIG, PRMConfig, fingerprint_of
+from mprm.models.families import PROCESSOR_FILES
 from mprm.models.prefix_tree import collate_tree, pack_chains
 from mprm.models.prompt import PromptEncoder, TokenizedChain, step_tokens
 from mprm.progress import Progress, silent
 
 TOKENS_PER_BATCH = 16_384
-PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 LOOKAHEAD = 2
 """Batches whose images are decoded while one is scored."""
 
