@@ -13,7 +13,6 @@ import time
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -544,11 +543,7 @@ class InputHashes:
 
 def output_entry(out: str, temporary: Path, **more: Any) -> dict[str, Any]:
     """What a manifest says of an output that was just written to a temporary file."""
-    with ThreadPoolExecutor(1) as pool:
-        synced = pool.submit(_sync, temporary)  # reaches the disk while it is hashed
-        digest = hash_file(str(temporary))
-        synced.result()
-    return {"path": out, "n_bytes": temporary.stat().st_size, "xxh3_128": digest, **more}
+    return {"path": out, "n_bytes": temporary.stat().st_size, "xxh3_128": hash_file(str(temporary)), **more}
 
 
 def write_with_manifest(
