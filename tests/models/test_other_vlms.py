@@ -48,6 +48,20 @@ def loaded(kind: str, folder: Path) -> PRM:
     return PRM.from_pretrained(folder / kind, PRMConfig(), device="cpu", image_root=folder / "images")
 
 
+def config_for(kind: str, folder: Path, out: Path, **options: Any) -> TrainConfig:
+    return TrainConfig(
+        model=str(folder / kind),
+        out=str(out),
+        image_root=str(folder / "images"),
+        batch_size=8,
+        device="cpu",
+        dataloader_workers=0,
+        save_every=0,
+        report_to=("none",),
+        **options,
+    )
+
+
 @each_vlm
 def test_scores_are_those_of_the_whole_model_on_what_its_own_processor_makes(kind: str, folder: Path) -> None:
     from transformers import AutoModelForImageTextToText
@@ -105,21 +119,8 @@ def test_special_tokens_in_data_are_text(kind: str, folder: Path) -> None:
 def test_training_fits_eight_rollouts_leaves_the_tower_alone_and_is_saved_whole(
     kind: str, folder: Path, tmp_path: Path
 ) -> None:
-    config = TrainConfig(
-        model=str(folder / kind),
-        out=str(tmp_path / "run"),
-        image_root=str(folder / "images"),
-        batch_size=8,
-        per_device=8,
-        epochs=40,
-        learning_rate=2e-2,
-        weight_decay=0.0,
-        gradient_checkpointing=False,
-        device="cpu",
-        dataloader_workers=0,
-        save_every=0,
-        report_to=("none",),
-    )
+    options = {"per_device": 8, "epochs": 40, "learning_rate": 2e-2, "weight_decay": 0.0}
+    config = config_for(kind, folder, tmp_path / "run", gradient_checkpointing=False, **options)
     trained = train(str(folder / "rollouts.jsonl"), config)
     history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
     losses = [entry["loss"] for entry in history if "loss" in entry]
@@ -141,18 +142,7 @@ def test_training_fits_eight_rollouts_leaves_the_tower_alone_and_is_saved_whole(
 
 @pytest.mark.parametrize("kind", ["qwen3_vl", "gemma3", "idefics3"])
 def test_adapters_are_on_the_language_model_alone(kind: str, folder: Path, tmp_path: Path) -> None:
-    config = TrainConfig(
-        model=str(folder / kind),
-        out=str(tmp_path / "run"),
-        image_root=str(folder / "images"),
-        batch_size=8,
-        lora_rank=2,
-        learning_rate=1e-2,
-        device="cpu",
-        dataloader_workers=0,
-        save_every=0,
-        report_to=("none",),
-    )
+    config = config_for(kind, folder, tmp_path / "run", lora_rank=2, learning_rate=1e-2)
     train(str(folder / "rollouts.jsonl"), config)
     names = [name for name in load_file(tmp_path / "run" / "adapter_model.safetensors") if "lora" in name]
     assert names
