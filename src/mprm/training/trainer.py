@@ -212,7 +212,8 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
             batch_sampler=batches,
             collate_fn=dict,  # what `TrainingSet` gives is a batch already
             num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.device.type == "cuda",
+            # without workers the training process itself would have to wait for it
+            pin_memory=self.args.device.type == "cuda" and self.args.dataloader_num_workers > 0,
         )
         loader.set_epoch = batches.set_epoch  # Trainer calls it where it is there
         return loader
