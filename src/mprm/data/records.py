@@ -16,8 +16,9 @@ import json
 import mmap
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, repeat
@@ -45,6 +46,8 @@ MAX_LINE_BYTES = 64 << 20
 """Of a compressed file, where a few kilobytes can be a line of gigabytes."""
 MAX_UNPACKED_RATIO = 200
 """Of a compressed file, once it is longer than two lines may be; that of JSON is seldom over 30."""
+MADV_POPULATE_READ = 22
+"""Map all pages of a range in one call, not a few with each page fault: a tenth of the time of a selection."""
 READ_AHEAD = 1 << 16
 """Bytes read at a time in search of the end of a chunk's last line."""
 MAX_DEPTH = 500
@@ -262,6 +265,10 @@ def mapped(chunk: Chunk) -> Iterator[bytes | mmap.mmap]:
         # a process dies when it touches a mapped page of a file that was cut short: only a worker may
         if engine.is_worker:
             with mmap.mmap(handle.fileno(), size, access=mmap.ACCESS_READ) as data:
+                if sys.platform == "linux":
+                    first_page = chunk.start - chunk.start % mmap.PAGESIZE
+                    with suppress(OSError):  # before Linux 5.14
+                        data.madvise(MADV_POPULATE_READ, first_page, min(chunk.stop, size) - first_page)
                 yield data
         else:
             with mmap.mmap(-1, size, access=mmap.ACCESS_COPY) as data:  # takes memory only where it is written to
