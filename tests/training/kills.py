@@ -8,12 +8,14 @@ EVERY, only each EVERY-th change is tried. torch is imported once, and each run 
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +96,14 @@ def main(root: Path, every: int = 1) -> None:
 
         on_change(root / "whole", count)
         run(root / "whole")
-        (root / "count").write_text(str(n))
+        (root / "count").write_text(" ".join([str(n), *sys.modules]))
 
     assert forked(counted) == 0
-    n_changes = int((root / "count").read_text())
+    count, *modules = (root / "count").read_text().split()
+    n_changes = int(count)
+    for module in modules:  # once, and not in every fork
+        with suppress(Exception):
+            importlib.import_module(module)
     whole = (root / "whole" / "model.safetensors").read_bytes()
     out = root / "run"
     for number in range(0, n_changes, every):
