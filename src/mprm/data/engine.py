@@ -20,7 +20,7 @@ from multiprocessing import current_process
 from typing import Any, Protocol, TypeVar
 
 from mprm.config import EngineOptions
-from mprm.errors import MissingDependencyError, MprmError
+from mprm.errors import MprmError, imported
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -151,10 +151,7 @@ RETRIES = 8
 
 def joined(address: str | None) -> Any:
     """Ray, connected to the cluster at ``address`` or to one of this machine's own."""
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingDependencyError("the ray engine needs Ray: install mprm with its extra [ray]") from error
+    ray = imported("ray", "the ray engine needs Ray: install mprm with its extra [ray]")
     if not ray.is_initialized():
         has_dashboard = False if address is None else None
         try:
