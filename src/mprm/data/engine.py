@@ -161,6 +161,19 @@ def joined(address: str | None) -> Any:
     return ray
 
 
+def ray_result(noun: str, get: Callable[..., Any], *arguments: Any) -> Any:
+    """What ``get`` has from Ray; ``noun`` is what Ray calls its source in an error."""
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        return get(*arguments)
+    except RayTaskError as error:
+        cause = error.cause
+        raise (cause if isinstance(cause, MprmError) else MprmError(f"a Ray {noun} failed: {cause}")) from error
+    except RayError as error:
+        raise MprmError(f"Ray lost a {noun} {RETRIES} times: {error}") from error
+
+
 class RayEngine:
     """Works in Ray tasks, on the cluster at ``address`` or on a Ray of this machine's own."""
 
@@ -170,13 +183,5 @@ class RayEngine:
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         task = self._ray.remote(function).options(max_retries=RETRIES)
         n_pending = 4 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-        return _in_order(task.remote, items, n_pending, self._result, partial(self._ray.cancel, force=True))
-
-    def _result(self, reference: Any) -> Any:
-        try:
-            return self._ray.get(reference)
-        except self._ray.exceptions.RayTaskError as error:
-            cause = error.cause
-            raise (cause if isinstance(cause, MprmError) else MprmError(f"a Ray task failed: {cause}")) from error
-        except self._ray.exceptions.RayError as error:
-            raise MprmError(f"Ray lost a task {RETRIES} times: {error}") from error
+        result = partial(ray_result, "task", self._ray.get)
+        return _in_order(task.remote, items, n_pending, result, partial(self._ray.cancel, force=True))
