@@ -90,14 +90,8 @@ def target_for(to: str | None, container: Container, tau: float) -> Target:
 def open_for(to: str | None, paths: Any, config: CorpusOptions) -> Corpus:
     """The corpus, to be validated also by what rollouts in the format ``to`` need and must not hold."""
     fmt = ROLLOUT_FORMATS.get("visualprm-raw" if to == "parquet" else to or "")
-    return open_corpus(
-        paths,
-        format=config.format,
-        map=config.map,
-        text_only=config.text_only,
-        forbids=None if fmt is None else fmt.forbids,
-        needs_image=fmt is not None and fmt.has_images,
-    )
+    options: dict[str, Any] = {} if fmt is None else {"forbids": fmt.forbids, "needs_image": fmt.has_images}
+    return open_corpus(paths, **config.as_dict("format", "map", "text_only"), **options)
 
 
 def check_labels_fit(
