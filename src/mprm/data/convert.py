@@ -51,9 +51,6 @@ from mprm.data.types import WARNINGS, Issues, Rollout, ValidationOptions, locati
 from mprm.errors import ConfigError
 from mprm.progress import Progress, silent
 
-RAW_STEPS = ("visualprm-raw", "vl-prm")
-"""Formats whose lines `append_mm_prm` reads."""
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -146,7 +143,8 @@ class Converted:
 def convert_lines(task: ConvertTask) -> Converted:
     """The task's lines, converted if that was asked for."""
     chunk, target = task.chunk, task.target
-    if task.spans and task.options is None and target.format == "mm-prm" and chunk.format in RAW_STEPS:
+    is_raw = ROLLOUT_FORMATS[chunk.format].decode is not None
+    if task.spans and task.options is None and target.format == "mm-prm" and is_raw:
         return _mm_prm_lines(task)
     lines = CountedLines(_lines_of_task(task))
     if target.keeps_lines:
