@@ -132,8 +132,8 @@ class Converted:
     """Lines of the chunk, or of what was taken of it."""
     n_rollouts: int
     n_blank: int = 0
-    bad: Sequence[tuple[int, str, str, bytes]] = ()
-    """(line within the chunk, kind, text, line itself) of each record that cannot be used."""
+    bad: Sequence[Dropped] = ()
+    """Records that cannot be used; their ``line`` is that within the chunk, from 0."""
     warnings: Counter[str] = field(default_factory=Counter)
     """How often each kind of warning occurred."""
     has_soft: bool = False
@@ -150,7 +150,7 @@ def convert_lines(task: ConvertTask) -> Converted:
     if target.keeps_lines:
         kept = [line if line.endswith(b"\n") else line + b"\n" for line in lines]
         return Converted(b"".join(kept), lines.n_lines, len(kept))
-    bad: list[tuple[int, str, str, bytes]] = []
+    bad: list[Dropped] = []
     warnings = Counter[str]()
     is_unknown, has_soft = ROLLOUT_FORMATS[chunk.format].labels == "either", False
 
@@ -162,7 +162,7 @@ def convert_lines(task: ConvertTask) -> Converted:
                     warnings[kind] += 1
             error = parsed.issues.first_error()
             if error is not None:
-                bad.append((parsed.number, *error, parsed.raw))
+                bad.append(Dropped(chunk.path, parsed.number, chunk.source, *error, parsed.raw))
             for rollout in parsed.rollouts:
                 if is_unknown and not has_soft:
                     has_soft = any(0 < step.score < 1 for step in rollout.steps)
@@ -349,10 +349,9 @@ def convert(
             open_sink(temporary, target.container) as sink,
         ):
             for chunk, converted in zip(corpus.chunks, engine.map(convert_lines, tasks), strict=True):
-                for index, kind, text, line in converted.bad:
-                    number = n_lines[chunk.path] + 1 + index
-                    bad = Dropped(chunk.path, number, chunk.source, kind, text, line)
-                    drop_or_raise(bad, dropped if config.skip_bad else None)
+                for bad in converted.bad:
+                    located = bad._replace(line=n_lines[chunk.path] + 1 + bad.line)
+                    drop_or_raise(located, dropped if config.skip_bad else None)
                 n_lines[chunk.path] += converted.n_lines
                 n_records[chunk.source] += converted.n_lines - converted.n_blank
                 n_rollouts[chunk.source] += converted.n_rollouts
