@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -160,9 +160,8 @@ def bins_of(sources: Sequence[UniqueCounts], *, alpha: float) -> dict[str, tuple
     }
 
 
-def histograms(sources: Sequence[UniqueCounts], kept: Sequence[IntArray], *, alpha: float) -> list[Histogram]:
+def histograms(sources: Sequence[UniqueCounts], kept: Sequence[IntArray], *, alpha: float) -> Iterator[Histogram]:
     """For each quantity, the histogram of all sources together and of each; ``kept``: their `UniqueCounts.n_kept`."""
-    result = []
     for quantity, (start, end, n) in bins_of(sources, alpha=alpha).items():
         counts = np.zeros((1 + len(sources), 2, n), np.int64)
         for s, (source, kept_of_source) in enumerate(zip(sources, kept, strict=True), 1):
@@ -172,8 +171,7 @@ def histograms(sources: Sequence[UniqueCounts], kept: Sequence[IntArray], *, alp
         counts[0] = counts.sum(0)
         for name, numbers in zip([None, *(source.source for source in sources)], counts.tolist(), strict=True):
             n_all, n_kept = map(tuple, numbers)
-            result.append(Histogram(name, quantity, start, end, n_all, n_kept))
-    return result
+            yield Histogram(name, quantity, start, end, n_all, n_kept)
 
 
 def _values(source: UniqueCounts, quantity: str, *, alpha: float) -> NDArray[Any]:
