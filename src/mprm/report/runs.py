@@ -361,18 +361,17 @@ def _curve_charts(measured: Sequence[TrainingRun], groups: dict[str, list[Traini
         }
         stem = "curve_overall" if source is None else f"curve_source_{number}"
         title = "Overall F1 during training" if source is None else f"Macro-F1 during training: {source}"
-        yield Chart(name=stem, title=title, x="optimizer steps", y="F1", series=_mean_series(curves))
+        yield Chart(name=stem, title=title, x="optimizer steps", y="F1", series=tuple(_mean_series(curves)))
 
 
 def _loss_charts(groups: dict[str, list[TrainingRun]]) -> list[Chart]:
-    series = _mean_series({name: [run.loss for run in runs] for name, runs in groups.items()})
+    series = tuple(_mean_series({name: [run.loss for run in runs] for name, runs in groups.items()}))
     chart = Chart(name="loss", title="Training loss", x="optimizer steps", y="loss", series=series, is_percent=False)
     return [chart] if series else []
 
 
-def _mean_series(curves: Mapping[str, Sequence[Sequence[tuple[int, float | None]]]]) -> tuple[Series, ...]:
+def _mean_series(curves: Mapping[str, Sequence[Sequence[tuple[int, float | None]]]]) -> Iterator[Series]:
     """A line for each group of seeds."""
-    series = []
     for name, seeds in curves.items():
         values: dict[int, list[float]] = defaultdict(list)
         for x, value in (point for seed in seeds for point in seed):
@@ -381,8 +380,7 @@ def _mean_series(curves: Mapping[str, Sequence[Sequence[tuple[int, float | None]
         # only where every seed was measured: else the mean jumps as runs come and go
         points = tuple(_mean_point(x, values[x]) for x in sorted(values) if len(values[x]) == len(seeds))
         if points:
-            series.append(Series(name=name, points=points))
-    return tuple(series)
+            yield Series(name=name, points=points)
 
 
 def _mean_point(x: float, values: Sequence[float]) -> Point:
