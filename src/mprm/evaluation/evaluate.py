@@ -13,7 +13,8 @@ import msgspec
 
 from mprm import __version__
 from mprm.config import Tau, TextOnly, evaluation, inputs, takes
-from mprm.data.benchmarks import Benchmark, check_images_exist, check_images_readable, read_benchmark
+from mprm.data.benchmarks import Benchmark, read_benchmark
+from mprm.data.images import check_images_exist, check_images_readable
 from mprm.data.output import Table
 from mprm.data.records import Paths
 from mprm.data.types import StepScorer

@@ -25,9 +25,9 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
-from mprm.data.benchmarks import Benchmark, check_images_exist, check_images_readable, read_benchmark
+from mprm.data.benchmarks import Benchmark, read_benchmark
 from mprm.data.engine import n_cores
-from mprm.data.images import image_folder
+from mprm.data.images import check_images_exist, check_images_readable, image_folder
 from mprm.data.output import hash_file
 from mprm.errors import ConfigError, DataError, imported
 from mprm.evaluation.bootstrap import model_result
