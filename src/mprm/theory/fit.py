@@ -148,7 +148,7 @@ class StepCounts:
 def count_corpus_steps(
     corpus: Corpus, engine: Engine, *, tau: float = 0.0, on_bad: OnBad = None, progress: Progress = silent
 ) -> StepCounts:
-    """Read the corpus once; see `mprm.selection.stats.count_corpus`."""
+    """Read the corpus once; see `mprm.selection.stats.gather_counts`."""
     numbers: dict[Kind, int] = {}
     codes = bytearray()
 
