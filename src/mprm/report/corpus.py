@@ -30,10 +30,9 @@ from mprm.report.report import ReportConfig
 from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT
 from mprm.selection.select import SelectConfig
 from mprm.selection.selection import Selection
-from mprm.selection.stats import LabelCounts, R_of, Rows, Statistics, flat_counts, p_pos_of
+from mprm.selection.stats import IntArray, LabelCounts, R_of, Rows, Statistics, flat_counts, p_pos_of
 from mprm.selection.strategies import STRATEGIES, rank_bis, tie_order
 
-IntArray = NDArray[np.int64]
 HIGH_MC, LOW_MC = 0.90, 0.70
 """The paper gives examples of the three levels and no bounds; these put every source that it names where it does."""
 MAX_UNIQUE = 200_000
