@@ -19,7 +19,7 @@ import numpy as np
 
 from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE, PromptLayout
 from mprm.data.format import PRM_TOKEN
-from mprm.data.images import image_size, open_image, place_images
+from mprm.data.images import broken_image, image_size, open_image, place_images
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, DataError
 from mprm.models.chat import PlainText, chat_frame, paper_frame, plain_text
@@ -225,10 +225,11 @@ class PromptEncoder:
 
     def image_error(self, image: str) -> str | None:
         """Why no chain with the image can be encoded, or None; all of it is decoded."""
+        if reason := broken_image(image, self.image_root):
+            return reason
         try:
-            open_image(image, self.image_root)
-            self.prompt(Chain("", (), (image,)))  # the backbone may not take its shape
-        except DataError as error:
+            self.prompt(Chain("", (), (image,)))
+        except DataError as error:  # of a shape that the backbone cannot take
             return str(error)
         return None
 
