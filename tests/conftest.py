@@ -112,3 +112,12 @@ def script(path: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def count_corpus(corpus: Any, engine: Any, *, tau: float = 0.0, on_bad: Any = None) -> Any:
+    """The label counts of a corpus."""
+    from mprm.progress import silent
+    from mprm.selection.stats import gather_counts, start_counting
+
+    counting = start_counting(corpus, engine, tau=tau, stop_at_bad=on_bad is None)
+    return gather_counts(corpus, counting, on_bad=on_bad, progress=silent)

@@ -1,7 +1,5 @@
 """Multimodal process reward models: choose the rollouts that teach the most, train, evaluate, rerank."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from mprm._lazy import lazy_exports

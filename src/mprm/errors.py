@@ -6,6 +6,7 @@ nothing of mprm would expect.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 
@@ -31,6 +32,14 @@ class OutputExistsError(MprmError, FileExistsError):
 
 class MissingDependencyError(MprmError, ImportError):
     """An optional package is needed and not installed."""
+
+
+def imported(module: str, problem: str | None = None) -> Any:
+    """The module; where it is not installed, an error that says what to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(problem or f"this needs {module}: pip install {module}") from error
 
 
 def counted(n: int, noun: str) -> str:

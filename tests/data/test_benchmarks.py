@@ -10,10 +10,9 @@ from mprm.data.benchmarks import (
     NONE_LEFT,
     OCCURS_TWICE,
     PAST_THE_END,
-    check_images_exist,
-    check_images_readable,
     read_benchmark,
 )
+from mprm.data.images import check_images_exist, check_images_readable
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError
 from tests.conftest import PUBLIC, raw_record, write_jsonl
 

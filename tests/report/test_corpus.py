@@ -28,12 +28,12 @@ from mprm.report.corpus import (
 )
 from mprm.report.page import bis_computation
 from mprm.selection.select import SelectConfig
-from mprm.selection.stats import LabelCounts, count_corpus
-from tests.conftest import random_scores, raw_record, write_jsonl
+from mprm.selection.stats import LabelCounts
+from tests.conftest import count_corpus, random_scores, raw_record, write_jsonl
 
 
 def counted(path: Path, *, tau: float = 0.0, on_bad: object = None) -> LabelCounts:
-    return count_corpus(open_corpus(path), InlineEngine(), tau=tau, on_bad=on_bad)  # type: ignore[arg-type]
+    return count_corpus(open_corpus(path), InlineEngine(), tau=tau, on_bad=on_bad)
 
 
 def by_source(counts: LabelCounts, seed: int = 0) -> list[UniqueCounts]:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mprm.cli.main import run as run_mprm
-from mprm.cli.report import run_report as run
+from mprm.cli.runs import run_report as run
 from mprm.data import charts
 from mprm.data.output import Table
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError, OutputExistsError

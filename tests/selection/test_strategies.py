@@ -12,10 +12,9 @@ from mprm.config import StrategyName
 from mprm.data import records
 from mprm.data.corpus import open_corpus
 from mprm.data.engine import InlineEngine, ProcessEngine
-from mprm.selection.stats import count_corpus
 from mprm.selection.strategies import STRATEGIES, best, keep_top
 from tests import oracle
-from tests.conftest import raw_record, write_jsonl
+from tests.conftest import count_corpus, raw_record, write_jsonl
 
 n_mc = st.sampled_from([16, 12, 8, 5])
 rollouts = n_mc.flatmap(

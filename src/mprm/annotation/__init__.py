@@ -1,7 +1,5 @@
 """From questions to rollouts with Monte-Carlo step scores, and to candidate solutions."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from mprm._lazy import lazy_exports

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mprm.annotation.samplers.sampler import SamplingParams
+from mprm.annotation.samplers.sampler import Sampler, SamplingParams
 from mprm.config import Config, Force, ImageRoot, InputFormat, Seed, SkipBad, adapt, annotation, inputs, output, takes
 from mprm.errors import ConfigError, MprmError
 from mprm.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mprm.annotation.journal import Task, Work
-    from mprm.annotation.samplers.sampler import Sampler
 
 Decision = Literal["positive-reliable", "positive-unreliable", "negative", "undecided"]
 

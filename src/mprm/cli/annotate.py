@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mprm.annotation.annotate import AnnotateConfig, SampleConfig, annotate, estimate_cost, sample
-from mprm.annotation.samplers.sampler import SamplerOptions
+from mprm.annotation.samplers.sampler import Sampler, SamplerOptions
 from mprm.cli.arguments import as_json, command
 from mprm.config import Json, RayAddress, compute, output, positional
 from mprm.errors import ConfigError, counted
@@ -14,7 +14,6 @@ from mprm.progress import progress_bar
 
 if TYPE_CHECKING:
     from mprm.annotation.annotate import CostEstimate, RunSummary
-    from mprm.annotation.samplers.sampler import Sampler
 
 
 Questions = Annotated[tuple[str, ...], positional("Files, globs, folders of questions.", "QUESTIONS")]

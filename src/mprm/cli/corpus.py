@@ -1,4 +1,4 @@
-"""``mprm stats``, ``mprm score`` and ``mprm theory fit``."""
+"""``mprm stats`` and ``mprm score``."""
 
 from __future__ import annotations
 

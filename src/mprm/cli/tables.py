@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mprm.data.output import printable
-
-if TYPE_CHECKING:
-    from mprm.data.output import Table
+from mprm.data.output import Table, printable
 
 Cells = Sequence[str]
 Rows = Sequence[Cells]

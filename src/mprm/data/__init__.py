@@ -5,11 +5,7 @@ from typing import TYPE_CHECKING
 from mprm._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from mprm.data.benchmarks import (
-        Benchmark as Benchmark,
-        check_images_exist as check_images_exist,
-        read_benchmark as read_benchmark,
-    )
+    from mprm.data.benchmarks import Benchmark as Benchmark, read_benchmark as read_benchmark
     from mprm.data.candidates import read_candidates as read_candidates
     from mprm.data.charts import (
         Chart as Chart,
@@ -23,6 +19,7 @@ if TYPE_CHECKING:
     from mprm.data.corpus import Corpus as Corpus, open_corpus as open_corpus
     from mprm.data.engine import n_cores as n_cores
     from mprm.data.format import Format as Format
+    from mprm.data.images import check_images_exist as check_images_exist
     from mprm.data.output import (
         atomic_write as atomic_write,
         check_overwrite as check_overwrite,

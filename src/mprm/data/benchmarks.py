@@ -26,7 +26,6 @@ from mprm.data.format import (
     read_items,
     text_of,
 )
-from mprm.data.images import check_images_exist as check_images_exist, check_images_readable as check_images_readable
 from mprm.data.output import hash_file
 from mprm.data.records import DataFile, Paths, find_files, read_records
 from mprm.data.rollout_formats import ROLLOUT_FORMATS

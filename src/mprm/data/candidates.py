@@ -5,7 +5,7 @@ To add a format: write its parse function and a `Format` in `CANDIDATE_FORMATS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,7 @@ def read_candidates(paths: Any, *, format: str | None = None) -> list[CandidateS
 
 
 def _parser(
-    question_key: str, candidates_key: str, candidates_of: Callable[[Data], list[Candidate]]
+    question_key: str, candidates_key: str, candidates_of: Callable[[Data], Iterator[Candidate]]
 ) -> Callable[[Data, Issues], tuple[CandidateSet, ...]]:
     """The parse function of a format, from where the question stands and how its candidates are read."""
 
@@ -64,39 +64,33 @@ def _parser(
     return parse
 
 
-def _own_candidates(data: Data) -> list[Candidate]:
-    candidates = []
+def _own_candidates(data: Data) -> Iterator[Candidate]:
     for index, entry in enumerate(field(data, "candidates", list)):
         if not isinstance(entry, dict) or not isinstance(entry.get("text"), str):
             raise BadRecord(f'candidate {index} is {shown(entry)}; expected an object with "text"')
         text, given = entry["text"], entry.get("steps")
         steps = split_steps(text) if given is None else _texts(given, f'"steps" of candidate {index}')
-        candidates.append(Candidate(text=text, steps=steps, finish_reason=optional_text(entry, "finish_reason")))
-    return candidates
+        yield Candidate(text=text, steps=steps, finish_reason=optional_text(entry, "finish_reason"))
 
 
-def _mm_prm_candidates(data: Data) -> list[Candidate]:
+def _mm_prm_candidates(data: Data) -> Iterator[Candidate]:
     splits = field(data, "solutions_splits", list)
     labels = _labels(data, len(splits))
     scores = data.get("prm_scores") or [None] * len(splits)
     if not isinstance(scores, list) or len(scores) != len(splits):
         raise BadRecord(f'"prm_scores" is {shown(scores)}; expected a list for each solution')
-    candidates = []
     for index, (split, label, values) in enumerate(zip(splits, labels, scores, strict=True)):
         steps = _texts(split, f"solution {index}")
         text, scored = STEP_SEPARATOR.join(steps), None if values is None else _scores(values, len(steps), index)
-        candidates.append(Candidate(text=text, steps=steps, is_correct=label, step_scores=scored))
-    return candidates
+        yield Candidate(text=text, steps=steps, is_correct=label, step_scores=scored)
 
 
-def _rlhflow_candidates(data: Data) -> list[Candidate]:
+def _rlhflow_candidates(data: Data) -> Iterator[Candidate]:
     texts = _texts(field(data, "answers", list), '"answers"')
-    candidates = []
     for text, label in zip(texts, _labels(data, len(texts)), strict=True):
         marked = tuple(step for part in text.split(STEP_END) if (step := part.strip()))
         steps = marked if STEP_END in text else split_steps(text)
-        candidates.append(Candidate(text=text, steps=steps, is_correct=label))
-    return candidates
+        yield Candidate(text=text, steps=steps, is_correct=label)
 
 
 def _texts(value: Any, what: str) -> tuple[str, ...]:

@@ -83,9 +83,7 @@ def check(
     {'empty_step': 1}
     """
     config = CheckConfig.of(config, options)
-    corpus = open_corpus(
-        paths, format=config.format, map=config.map, text_only=config.text_only, image_root=config.image_root
-    )
+    corpus = open_corpus(paths, **config.as_dict("format", "map", "text_only", "image_root"))
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     issues: list[Issue] = []
     files = [file.path for file in corpus.files]

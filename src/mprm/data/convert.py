@@ -51,9 +51,6 @@ from mprm.data.types import WARNINGS, Issues, Rollout, ValidationOptions, locati
 from mprm.errors import ConfigError
 from mprm.progress import Progress, silent
 
-RAW_STEPS = ("visualprm-raw", "vl-prm")
-"""Formats whose lines `append_mm_prm` reads."""
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -90,14 +87,8 @@ def target_for(to: str | None, container: Container, tau: float) -> Target:
 def open_for(to: str | None, paths: Any, config: CorpusOptions) -> Corpus:
     """The corpus, to be validated also by what rollouts in the format ``to`` need and must not hold."""
     fmt = ROLLOUT_FORMATS.get("visualprm-raw" if to == "parquet" else to or "")
-    return open_corpus(
-        paths,
-        format=config.format,
-        map=config.map,
-        text_only=config.text_only,
-        forbids=None if fmt is None else fmt.forbids,
-        needs_image=fmt is not None and fmt.has_images,
-    )
+    options: dict[str, Any] = {} if fmt is None else {"forbids": fmt.forbids, "needs_image": fmt.has_images}
+    return open_corpus(paths, **config.as_dict("format", "map", "text_only"), **options)
 
 
 def check_labels_fit(
@@ -141,8 +132,8 @@ class Converted:
     """Lines of the chunk, or of what was taken of it."""
     n_rollouts: int
     n_blank: int = 0
-    bad: Sequence[tuple[int, str, str, bytes]] = ()
-    """(line within the chunk, kind, text, line itself) of each record that cannot be used."""
+    bad: Sequence[Dropped] = ()
+    """Records that cannot be used; their ``line`` is that within the chunk, from 0."""
     warnings: Counter[str] = field(default_factory=Counter)
     """How often each kind of warning occurred."""
     has_soft: bool = False
@@ -152,13 +143,14 @@ class Converted:
 def convert_lines(task: ConvertTask) -> Converted:
     """The task's lines, converted if that was asked for."""
     chunk, target = task.chunk, task.target
-    if task.spans and task.options is None and target.format == "mm-prm" and chunk.format in RAW_STEPS:
+    is_raw = ROLLOUT_FORMATS[chunk.format].decode is not None
+    if task.spans and task.options is None and target.format == "mm-prm" and is_raw:
         return _mm_prm_lines(task)
     lines = CountedLines(_lines_of_task(task))
     if target.keeps_lines:
         kept = [line if line.endswith(b"\n") else line + b"\n" for line in lines]
         return Converted(b"".join(kept), lines.n_lines, len(kept))
-    bad: list[tuple[int, str, str, bytes]] = []
+    bad: list[Dropped] = []
     warnings = Counter[str]()
     is_unknown, has_soft = ROLLOUT_FORMATS[chunk.format].labels == "either", False
 
@@ -170,7 +162,7 @@ def convert_lines(task: ConvertTask) -> Converted:
                     warnings[kind] += 1
             error = parsed.issues.first_error()
             if error is not None:
-                bad.append((parsed.number, *error, parsed.raw))
+                bad.append(Dropped(chunk.path, parsed.number, chunk.source, *error, parsed.raw))
             for rollout in parsed.rollouts:
                 if is_unknown and not has_soft:
                     has_soft = any(0 < step.score < 1 for step in rollout.steps)
@@ -357,10 +349,9 @@ def convert(
             open_sink(temporary, target.container) as sink,
         ):
             for chunk, converted in zip(corpus.chunks, engine.map(convert_lines, tasks), strict=True):
-                for index, kind, text, line in converted.bad:
-                    number = n_lines[chunk.path] + 1 + index
-                    bad = Dropped(chunk.path, number, chunk.source, kind, text, line)
-                    drop_or_raise(bad, dropped if config.skip_bad else None)
+                for bad in converted.bad:
+                    located = bad._replace(line=n_lines[chunk.path] + 1 + bad.line)
+                    drop_or_raise(located, dropped if config.skip_bad else None)
                 n_lines[chunk.path] += converted.n_lines
                 n_records[chunk.source] += converted.n_lines - converted.n_blank
                 n_rollouts[chunk.source] += converted.n_rollouts

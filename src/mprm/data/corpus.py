@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import tempfile
 from array import array
@@ -34,7 +33,7 @@ from mprm.data.records import (
 )
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, ParsedLine, RolloutFormat, write_raw, write_trl
 from mprm.data.types import IN_MEMORY, BadRecord, Issues, Rollout, ValidationOptions, location, validate
-from mprm.errors import ConfigError, DataError, MissingDependencyError
+from mprm.errors import ConfigError, DataError, imported
 
 LOOK_AT = 1000
 """How many broken lines at a file's start are passed over in the search for a record."""
@@ -120,14 +119,14 @@ class Tabular:
         raise NotImplementedError
 
     def to_pandas(self) -> Any:
-        _imported("pandas")
+        imported("pandas")
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
-        return _imported("polars").from_arrow(self.to_arrow())
+        return imported("polars").from_arrow(self.to_arrow())
 
     def to_dataset(self) -> Any:
-        return _imported("datasets").Dataset(self.to_arrow())
+        return imported("datasets").Dataset(self.to_arrow())
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,13 +441,6 @@ def _manifest_of(file: DataFile) -> _Manifest | None:
     return manifest if manifest.output.n_bytes == file.n_bytes else None
 
 
-def _imported(package: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise MissingDependencyError(f"this needs {package}: pip install {package}") from error
-
-
 def is_frame(thing: Any) -> bool:
     """Whether the thing is a table in memory, not a path or a list of paths."""
     if isinstance(thing, list | tuple):
@@ -468,7 +460,7 @@ def _rows_of(frame: Any) -> Iterator[dict[str, Any]]:
         for batch in frame.to_batches(BATCH_ROWS):
             yield from batch.to_pylist()
     elif package == "datasets":
-        datasets = _imported("datasets")
+        datasets = imported("datasets")
         if isinstance(frame, dict):
             if len(frame) != 1:
                 first = next(iter(frame), "train")

@@ -20,7 +20,7 @@ from multiprocessing import current_process
 from typing import Any, Protocol, TypeVar
 
 from mprm.config import EngineOptions
-from mprm.errors import MissingDependencyError, MprmError
+from mprm.errors import MprmError, imported
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -151,10 +151,7 @@ RETRIES = 8
 
 def joined(address: str | None) -> Any:
     """Ray, connected to the cluster at ``address`` or to one of this machine's own."""
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingDependencyError("the ray engine needs Ray: install mprm with its extra [ray]") from error
+    ray = imported("ray", "the ray engine needs Ray: install mprm with its extra [ray]")
     if not ray.is_initialized():
         has_dashboard = False if address is None else None
         try:
@@ -162,6 +159,19 @@ def joined(address: str | None) -> Any:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise MprmError(f"no Ray cluster answers at {address}: {error}") from error
     return ray
+
+
+def ray_result(noun: str, get: Callable[..., Any], *arguments: Any) -> Any:
+    """What ``get`` has from Ray; ``noun`` is what Ray calls its source in an error."""
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        return get(*arguments)
+    except RayTaskError as error:
+        cause = error.cause
+        raise (cause if isinstance(cause, MprmError) else MprmError(f"a Ray {noun} failed: {cause}")) from error
+    except RayError as error:
+        raise MprmError(f"Ray lost a {noun} {RETRIES} times: {error}") from error
 
 
 class RayEngine:
@@ -173,13 +183,5 @@ class RayEngine:
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         task = self._ray.remote(function).options(max_retries=RETRIES)
         n_pending = 4 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-        return _in_order(task.remote, items, n_pending, self._result, partial(self._ray.cancel, force=True))
-
-    def _result(self, reference: Any) -> Any:
-        try:
-            return self._ray.get(reference)
-        except self._ray.exceptions.RayTaskError as error:
-            cause = error.cause
-            raise (cause if isinstance(cause, MprmError) else MprmError(f"a Ray task failed: {cause}")) from error
-        except self._ray.exceptions.RayError as error:
-            raise MprmError(f"Ray lost a task {RETRIES} times: {error}") from error
+        result = partial(ray_result, "task", self._ray.get)
+        return _in_order(task.remote, items, n_pending, result, partial(self._ray.cancel, force=True))

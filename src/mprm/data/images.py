@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError
+from mprm.errors import ConfigError, DataError, InputNotFoundError, imported
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -160,10 +160,9 @@ def listed(reasons: Iterable[str]) -> str:
 
 
 def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingDependencyError("images need Pillow: install mprm with its extra [train]") from error
+    imported("PIL", "images need Pillow: install mprm with its extra [train]")
+    from PIL import Image
+
     return Image
 
 

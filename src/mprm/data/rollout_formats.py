@@ -181,14 +181,12 @@ SECTION_QUESTION, SECTION_PROCESS = "### Question:\n", "\n\n### Solution Process
 SIGNS = {"+": 1.0, "-": 0.0}
 
 
-def _turns(data: Data) -> list[tuple[str, Any]]:
+def _turns(data: Data) -> Iterator[tuple[str, Any]]:
     """(speaker, value) of each turn of a conversation."""
-    turns = []
     for index, turn in enumerate(field(data, "conversations", list)):
         if not isinstance(turn, dict) or not isinstance(turn.get("from"), str) or "value" not in turn:
             raise BadRecord(f"turn {index} is {shown(turn)}; expected an object with from and value")
-        turns.append((turn["from"], turn["value"]))
-    return turns
+        yield turn["from"], turn["value"]
 
 
 def _turn_values(data: Data) -> list[Any]:
@@ -199,7 +197,7 @@ def _turn_values(data: Data) -> list[Any]:
 
 def parse_mm_prm(data: Data, issues: Issues) -> tuple[Rollout, ...]:
     """The record's one rollout; its question and steps are cut out of the human turn."""
-    first_turns = dict(reversed(_turns(data)))
+    first_turns = dict(reversed(list(_turns(data))))
     human, labels = first_turns.get("human"), first_turns.get("gpt")
     if not isinstance(human, str) or not isinstance(labels, list):
         raise BadRecord("expected a human turn of text and a gpt turn with a list of scores")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +13,8 @@ import msgspec
 
 from mprm import __version__
 from mprm.config import Tau, TextOnly, evaluation, inputs, takes
-from mprm.data.benchmarks import Benchmark, check_images_exist, check_images_readable, read_benchmark
+from mprm.data.benchmarks import Benchmark, read_benchmark
+from mprm.data.images import check_images_exist, check_images_readable
 from mprm.data.output import Table
 from mprm.data.records import Paths
 from mprm.data.types import StepScorer
@@ -134,7 +135,7 @@ class Evaluation:
                     "step_thresholds": list(model.thresholds.steps),
                     "solution_thresholds": list(model.thresholds.solutions),
                     "metrics": _nested(model.metrics),
-                    "warnings": _warnings(model),
+                    "warnings": list(_warnings(model)),
                 }
                 for model in self.models
             ],
@@ -313,23 +314,21 @@ def _source_table(model: ModelResult, threshold: str, columns: Sequence[str]) ->
     )
 
 
-def _warnings(model: ModelResult) -> list[str]:
-    warnings = []
+def _warnings(model: ModelResult) -> Iterator[str]:
     for source in model.table.sources:
         counts = step_counts(model.table, source)
         if not counts.n_counted:
-            warnings.append(f"{source}*: no step counts; it has no weight in the overall value")
+            yield f"{source}*: no step counts; it has no weight in the overall value"
         elif not (counts.n_correct and counts.n_error):
             kind = "correct" if counts.n_correct else "incorrect"
             effect = "the F1 of the other class counts as 0, and AUC and average precision are undefined"
-            warnings.append(f"{source}*: every step is labelled {kind}; {effect}")
+            yield f"{source}*: every step is labelled {kind}; {effect}"
     total = step_counts(model.table)
     if n := total.n_unscored:
         reason = "cut off by truncation or not a number (nan)"
-        warnings.append(f"{n:,} labelled steps have no score, {reason}, and count as no prediction at all")
+        yield f"{n:,} labelled steps have no score, {reason}, and count as no prediction at all"
     if n := total.n_unscored_solutions:
-        warnings.append(f"{n:,} solutions with a step without score are left out of first-error metrics")
-    return warnings
+        yield f"{n:,} solutions with a step without score are left out of first-error metrics"
 
 
 def _comparison_table(pair: Comparison, threshold: str, metrics: Sequence[str]) -> Table:

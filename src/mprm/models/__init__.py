@@ -1,7 +1,5 @@
 """Process reward models: backbones, their prompt, the two-row head, shared prefixes, loading and scoring."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from mprm._lazy import lazy_exports

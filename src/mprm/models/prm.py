@@ -18,7 +18,7 @@ from typing import Any, overload
 from mprm.config import PromptLayout
 from mprm.data.images import image_folder
 from mprm.data.types import Chain
-from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
+from mprm.errors import ConfigError, InputNotFoundError, imported
 from mprm.models import checkpoint
 from mprm.models.checkpoint import PRM_CONFIG, PRMConfig, fingerprint_of
 from mprm.models.families import PROCESSOR_FILES
@@ -254,17 +254,14 @@ def _checked(index: int, chain: Any) -> Chain:
 
 
 def _with_adapter(model: Any, path: str | Path) -> Any:
-    try:
-        from peft import PeftModel
-    except ImportError as error:
-        raise MissingDependencyError("a LoRA adapter needs peft: install mprm with its extra [train]") from error
+    peft = imported("peft", "a LoRA adapter needs peft: install mprm with its extra [train]")
     checkpoint.check_weights(path, "adapter_model")
     with checkpoint.named_errors(path, "adapter"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         settings = json.loads((Path(path) / "adapter_config.json").read_bytes())
         if settings.get("peft_type") != "LORA" or settings.get("megatron_config"):  # the latter imports a module
             raise ConfigError(f"{path}: adapter_config.json is not of a LoRA adapter as mprm train writes it")
-        adapted = PeftModel.from_pretrained(model, str(path))
+        adapted = peft.PeftModel.from_pretrained(model, str(path))
     if missing := [str(warning.message) for warning in caught if "missing adapter keys" in str(warning.message)]:
         raise ConfigError(f"{path}: the adapter lacks weights: {missing[0][:300]}")
     return adapted.merge_and_unload().eval()

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from mprm.config import StrategyName
 from mprm.data.corpus import open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
-from mprm.data.output import MANIFEST_SUFFIX, InputHashes, check_not_inputs, unchanged
+from mprm.data.output import MANIFEST_SUFFIX, check_not_inputs, unchanged
 from mprm.data.records import Chunk, lines_of
 from mprm.data.rollout_formats import ROLLOUT_FORMATS, RolloutFormat
 from mprm.data.types import Issues, Rollout
@@ -30,19 +29,10 @@ from mprm.progress import Progress, silent
 from mprm.report.report import ReportConfig
 from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT
 from mprm.selection.select import SelectConfig
-from mprm.selection.stats import (
-    LabelCounts,
-    R_of,
-    Rows,
-    Statistics,
-    flat_counts,
-    label_warnings,
-    p_pos_of,
-    statistics_by_source,
-)
-from mprm.selection.strategies import STRATEGIES, keep_top, rank_bis, tie_order
+from mprm.selection.selection import Selection
+from mprm.selection.stats import IntArray, LabelCounts, R_of, Rows, Statistics, flat_counts, p_pos_of
+from mprm.selection.strategies import STRATEGIES, rank_bis, tie_order
 
-IntArray = NDArray[np.int64]
 HIGH_MC, LOW_MC = 0.90, 0.70
 """The paper gives examples of the three levels and no bounds; these put every source that it names where it does."""
 MAX_UNIQUE = 200_000
@@ -169,9 +159,8 @@ def bins_of(sources: Sequence[UniqueCounts], *, alpha: float) -> dict[str, tuple
     }
 
 
-def histograms(sources: Sequence[UniqueCounts], kept: Sequence[IntArray], *, alpha: float) -> list[Histogram]:
+def histograms(sources: Sequence[UniqueCounts], kept: Sequence[IntArray], *, alpha: float) -> Iterator[Histogram]:
     """For each quantity, the histogram of all sources together and of each; ``kept``: their `UniqueCounts.n_kept`."""
-    result = []
     for quantity, (start, end, n) in bins_of(sources, alpha=alpha).items():
         counts = np.zeros((1 + len(sources), 2, n), np.int64)
         for s, (source, kept_of_source) in enumerate(zip(sources, kept, strict=True), 1):
@@ -181,8 +170,7 @@ def histograms(sources: Sequence[UniqueCounts], kept: Sequence[IntArray], *, alp
         counts[0] = counts.sum(0)
         for name, numbers in zip([None, *(source.source for source in sources)], counts.tolist(), strict=True):
             n_all, n_kept = map(tuple, numbers)
-            result.append(Histogram(name, quantity, start, end, n_all, n_kept))
-    return result
+            yield Histogram(name, quantity, start, end, n_all, n_kept)
 
 
 def _values(source: UniqueCounts, quantity: str, *, alpha: float) -> NDArray[Any]:
@@ -334,24 +322,22 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
     with unchanged(corpus.files):
         engine = make_engine(config, n_bytes=corpus.n_bytes)
         corpus, counts, dropped = flat_counts(corpus, engine, config, tau=config.tau, progress=progress)
-        statistics = statistics_by_source(counts, alpha=config.alpha)
-        present = [number for number, name in enumerate(counts.sources) if statistics[name].n_rollouts]
+        present = [number for number, members in enumerate(counts.rollouts) if len(members)]
         if not present:
             raise DataError(f"of {len(dropped)} records none is usable: nothing to report on; mprm check says why")
         unique = [unique_counts(counts, number, seed=config.seed) for number in present]
-        n_keep_of = partial(SelectConfig(rho=(config.rho,)).n_keep, config.rho)
-        n_keep = [n_keep_of(source.source, len(source.inverse)) for source in unique]
-        first = keep_top(counts, "bis", n_keep_of, alpha=config.alpha, seed=config.seed)
-        subset = statistics_by_source(counts, alpha=config.alpha, is_kept=first.mask)
-        warnings = label_warnings(counts, statistics, kept=first.mask, subset=subset, n_by_ties=first.n_by_ties)
+        options = SelectConfig(rho=(config.rho,), alpha=config.alpha, tau=config.tau, seed=config.seed)
+        selection = Selection(corpus, counts, options, dropped, engine)
+        statistics, [first] = selection.statistics, selection.subsets
         cases: list[Case] = []
         kept = []
-        for source, n in zip(unique, n_keep, strict=True):
+        for source in unique:
+            n = first.statistics[source.source].n_rollouts
             cases += choose_cases(source, alpha=config.alpha, n_keep=n, n_each=config.cases)
             kept.append(source.n_kept("bis", alpha=config.alpha, n_keep=n))
         step_scores, cases = read_scores_and_cases(counts, engine, cases, origin=corpus.origin, progress=progress)
         return CorpusView(
-            inputs=corpus.manifest_entries(InputHashes(corpus.files, engine)),
+            inputs=corpus.manifest_entries(selection.hashes),
             statistics={source.source: statistics[source.source] for source in unique},
             unique=tuple(unique),
             histograms=tuple(histograms(unique, kept, alpha=config.alpha)),
@@ -359,5 +345,5 @@ def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> Corp
             step_scores=step_scores[present],
             cases=cases,
             n_dropped=len(dropped),
-            warnings=warnings,
+            warnings=first.warnings,
         )

@@ -353,8 +353,7 @@ def _seed_groups(measured: Iterable[TrainingRun], settings: dict[Path, list[str]
     return named
 
 
-def _curve_charts(measured: Sequence[TrainingRun], groups: dict[str, list[TrainingRun]]) -> list[Chart]:
-    charts = []
+def _curve_charts(measured: Sequence[TrainingRun], groups: dict[str, list[TrainingRun]]) -> Iterator[Chart]:
     for number, source in enumerate(dict.fromkeys(s for run in measured for point in run.curve for s in point.f1)):
         curves = {
             name: [[(point.update, point.f1.get(source)) for point in run.curve] for run in runs]
@@ -362,19 +361,17 @@ def _curve_charts(measured: Sequence[TrainingRun], groups: dict[str, list[Traini
         }
         stem = "curve_overall" if source is None else f"curve_source_{number}"
         title = "Overall F1 during training" if source is None else f"Macro-F1 during training: {source}"
-        charts.append(Chart(name=stem, title=title, x="optimizer steps", y="F1", series=_mean_series(curves)))
-    return charts
+        yield Chart(name=stem, title=title, x="optimizer steps", y="F1", series=tuple(_mean_series(curves)))
 
 
 def _loss_charts(groups: dict[str, list[TrainingRun]]) -> list[Chart]:
-    series = _mean_series({name: [run.loss for run in runs] for name, runs in groups.items()})
+    series = tuple(_mean_series({name: [run.loss for run in runs] for name, runs in groups.items()}))
     chart = Chart(name="loss", title="Training loss", x="optimizer steps", y="loss", series=series, is_percent=False)
     return [chart] if series else []
 
 
-def _mean_series(curves: Mapping[str, Sequence[Sequence[tuple[int, float | None]]]]) -> tuple[Series, ...]:
+def _mean_series(curves: Mapping[str, Sequence[Sequence[tuple[int, float | None]]]]) -> Iterator[Series]:
     """A line for each group of seeds."""
-    series = []
     for name, seeds in curves.items():
         values: dict[int, list[float]] = defaultdict(list)
         for x, value in (point for seed in seeds for point in seed):
@@ -383,8 +380,7 @@ def _mean_series(curves: Mapping[str, Sequence[Sequence[tuple[int, float | None]
         # only where every seed was measured: else the mean jumps as runs come and go
         points = tuple(_mean_point(x, values[x]) for x in sorted(values) if len(values[x]) == len(seeds))
         if points:
-            series.append(Series(name=name, points=points))
-    return tuple(series)
+            yield Series(name=name, points=points)
 
 
 def _mean_point(x: float, values: Sequence[float]) -> Point:
@@ -459,7 +455,7 @@ def _assumed_note(names: Sequence[str]) -> list[str]:
     return [f"{words}: {', '.join(names)}."] if names else []
 
 
-def _evaluation_tables(evaluations: Sequence[EvaluationRun]) -> list[Table]:
+def _evaluation_tables(evaluations: Sequence[EvaluationRun]) -> Iterator[Table]:
     """A table for each benchmark, set of sources and way to choose thresholds: only those can be compared."""
     known = {run.metrics.models[0].name: run.trained_on for run in evaluations if run.trained_on is not None}
     tables: dict[tuple[_Headline, str, tuple[str | None, ...]], dict[tuple[Any, ...], ModelRow]] = defaultdict(dict)
@@ -470,14 +466,12 @@ def _evaluation_tables(evaluations: Sequence[EvaluationRun]) -> list[Table]:
         is_taken = any(name == model.name for name, *_ in rows.values())
         name = f"{model.name} ({run.folder})" if is_taken else model.name
         rows.setdefault((model.name, *values.values()), (name, on, values))  # one measured before is compared here
-    result = []
     for (headline, threshold, columns), by_key in tables.items():
         metric, meaning = HEADLINES[headline.metric]
         title = f"Evaluation on {headline.benchmark}: {metric}" if headline.benchmark else f"Evaluation: {metric}"
         note = f"In percent: {metric}, AUC, then {meaning}. {threshold}. The best of each group is marked."
         notes = [note, *_assumed_note([name for name, on, _ in by_key.values() if on.is_assumed])]
-        result.append(_model_table(title, columns, by_key.values(), notes, headline=metric))
-    return result
+        yield _model_table(title, columns, by_key.values(), notes, headline=metric)
 
 
 def _model_table(

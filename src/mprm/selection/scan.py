@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from struct import Struct
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
@@ -22,7 +22,7 @@ from mprm.data.engine import Engine
 from mprm.data.output import Dropped
 from mprm.data.records import Chunk, decode_record, is_blank, is_deep, lines_of, mapped, range_start
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
-from mprm.data.types import BEFORE_FIRST_STEP, Count, Issues, ValidationOptions
+from mprm.data.types import BEFORE_FIRST_STEP, Issues, Step, ValidationOptions
 
 ROW = Struct("=IIIIIIIIddQ")
 """n_steps, n_pos, n_words, n_unsampled, source, kind, n_mc, n_leading, sum_pos, sum_all, n_bytes.
@@ -62,25 +62,18 @@ def pack_empty(kind: int, line: bytes, source: int = 0) -> bytes:
     return ROW.pack(0, 0, 0, 0, source, kind, 0, 0, 0.0, 0.0, len(line))
 
 
-class _Step(msgspec.Struct, gc=False):
-    score: Annotated[float, msgspec.Meta(ge=0, le=1)]
-    step: str
-    num_mc_correct: Count | None = None
-    num_mc_total: Count | None = None
-
-    @property
-    def is_consistent(self) -> bool:
-        if self.num_mc_correct is None or self.num_mc_total is None:
-            return True
-        expected = self.num_mc_correct / self.num_mc_total if self.num_mc_total else 0.0
-        return self.num_mc_correct <= self.num_mc_total and abs(self.score - expected) < 1e-6
+def _is_consistent(step: Step) -> bool:
+    if step.n_correct is None or step.n_total is None:
+        return True
+    expected = step.n_correct / step.n_total if step.n_total else 0.0
+    return step.n_correct <= step.n_total and abs(step.score - expected) < 1e-6
 
 
 @lru_cache
 def _decoder(with_source: bool) -> msgspec.json.Decoder[Any]:
     """Decodes what a row needs and skips the rest of the line."""
     fields: list[Any] = [
-        ("steps_with_score", list[_Step]),
+        ("steps_with_score", list[Step]),
         ("question", str),
         ("image", str | list[str] | None, None),
         ("source", str, "") if with_source else ("source", msgspec.UnsetType, msgspec.UNSET),
@@ -129,11 +122,11 @@ def _row(line: bytes, decode: Any, needs_image: bool, tau: float, sources: dict[
     except (ValueError, RecursionError, msgspec.MsgspecError):
         return None
     steps, image = record.steps_with_score, record.image
-    texts = [step.step for step in steps]
+    texts = [step.text for step in steps]
     if (
         not steps
         or not all(map(str.strip, texts))
-        or not all(step.is_consistent for step in steps)
+        or not all(map(_is_consistent, steps))
         or not record.question.strip()
         or (needs_image and not image)
         or (isinstance(image, list) and not (image and all(image)))
@@ -142,7 +135,7 @@ def _row(line: bytes, decode: Any, needs_image: bool, tau: float, sources: dict[
         return None
     source = 0 if sources is None else sources.setdefault(record.source, len(sources))
     scores = [step.score for step in steps]
-    n_totals = [step.num_mc_total for step in steps]
+    n_totals = [step.n_total for step in steps]
     return pack_row(texts, scores, n_totals, tau=tau, source=source, n_bytes=len(line))
 
 

@@ -80,7 +80,7 @@ class Selection(Tabular):
     ) -> None:
         self.corpus, self.counts, self.config, self.dropped = corpus, counts, config, dropped
         self._engine = engine
-        self._hashes = InputHashes(corpus.files, engine)  # set to work here: the workers have nothing else to do now
+        self.hashes = InputHashes(corpus.files, engine)  # set to work here: the workers have nothing else to do now
         self.dropped_to: str | None = None
         """Where the bad records were written, once they were."""
         self.statistics = statistics_by_source(counts, alpha=config.alpha)
@@ -219,7 +219,7 @@ class Selection(Tabular):
                     out,
                     command="select",
                     config=self._stored_config(subset),
-                    inputs=self.corpus.manifest_entries(self._hashes),
+                    inputs=self.corpus.manifest_entries(self.hashes),
                     sources=self.by_source(subset),
                     output=entries[0] if suffix is None else {"path": out, "files": entries},
                     warnings=subset.warnings,

@@ -98,16 +98,8 @@ class LabelCounts:
         return {name: len(members) for name, members in zip(self.sources, self.rollouts, strict=True)}
 
 
-def count_corpus(
-    corpus: Corpus, engine: Engine, *, tau: float = 0.0, on_bad: OnBad = None, progress: Progress = silent
-) -> LabelCounts:
-    """Read the corpus once and count the labels of every rollout: a step is positive when its score is above tau."""
-    counting = start_counting(corpus, engine, tau=tau, stop_at_bad=on_bad is None)
-    return gather_counts(corpus, counting, on_bad=on_bad, progress=progress)
-
-
 def gather_counts(corpus: Corpus, counting: Iterator[Counted], *, on_bad: OnBad, progress: Progress) -> LabelCounts:
-    """The label counts of all chunks together; see `count_corpus`."""
+    """The label counts of all chunks together, from those of each, which `start_counting` gives."""
     buffer, parts = bytearray(), []
     numbers: dict[str, int] = {}
     path, line = "", 1
@@ -358,11 +350,15 @@ class StatsConfig(ScanOptions):
 def flat_counts(
     corpus: Corpus, engine: Engine, config: ScanOptions, *, tau: float, progress: Progress
 ) -> tuple[Corpus, LabelCounts, DroppedRecords]:
-    """The corpus with one rollout a line, its label counts, and the bad records that were left out."""
+    """The corpus with one rollout a line, its label counts, and the bad records that were left out.
+
+    It is read once; a step is positive when its score is above tau.
+    """
     dropped = DroppedRecords()
     on_bad = dropped if config.skip_bad else None
     corpus = flattened(corpus, on_bad)
-    return corpus, count_corpus(corpus, engine, tau=tau, on_bad=on_bad, progress=progress), dropped
+    counting = start_counting(corpus, engine, tau=tau, stop_at_bad=on_bad is None)
+    return corpus, gather_counts(corpus, counting, on_bad=on_bad, progress=progress), dropped
 
 
 @dataclass(frozen=True, slots=True)

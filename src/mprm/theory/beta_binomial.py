@@ -8,26 +8,21 @@ broadcast; its success rate r is ``Beta(a, b)``; and it is reliable when r is at
 from __future__ import annotations
 
 from functools import partial
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mprm.errors import DataError, MissingDependencyError
+from mprm.errors import DataError, imported
 from mprm.theory.equations import FloatArray, IntArray
 
 Parameter = float | FloatArray
 
 
-def scipy_special() -> ModuleType:
+def scipy_special() -> Any:
     """SciPy's special functions, or an error that says what to install."""
-    try:
-        from scipy import special
-    except ImportError as error:
-        raise MissingDependencyError(
-            "the Beta-Binomial model needs SciPy: pip install scipy, or install mprm with its extra [theory]"
-        ) from error
-    return special  # type: ignore[no-any-return]
+    remedy = "pip install scipy, or install mprm with its extra [theory]"
+    return imported("scipy", f"the Beta-Binomial model needs SciPy: {remedy}").special
 
 
 def posterior_mean(k: ArrayLike, n: ArrayLike, *, a: float, b: float) -> FloatArray:

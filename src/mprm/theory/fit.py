@@ -148,7 +148,7 @@ class StepCounts:
 def count_corpus_steps(
     corpus: Corpus, engine: Engine, *, tau: float = 0.0, on_bad: OnBad = None, progress: Progress = silent
 ) -> StepCounts:
-    """Read the corpus once; see `mprm.selection.stats.count_corpus`."""
+    """Read the corpus once; see `mprm.selection.stats.gather_counts`."""
     numbers: dict[Kind, int] = {}
     codes = bytearray()
 
@@ -391,7 +391,7 @@ class Fit:
             ],
             N=N,
             noise=self._noise(whole, N, overall),
-            subsets=self._subsets(priors, overall),
+            subsets=list(self._subsets(priors, overall)),
             rho=self.config.rho,
             reliable=self.config.reliable,
             n_dropped=n_dropped,
@@ -444,7 +444,7 @@ class Fit:
         noise = eta_eff(k, N, tau=self.config.reliable, a=prior.a, b=prior.b)
         return list(map(NoiseRow, k.tolist(), steps.tolist(), means.tolist(), noise.tolist()))
 
-    def _subsets(self, priors: Sequence[Prior | str], overall: Prior) -> list[SubsetNoise]:
+    def _subsets(self, priors: Sequence[Prior | str], overall: Prior) -> Iterator[SubsetNoise]:
         """Expected pseudo-positives of all rollouts and of each strategy's, each step by its source's prior."""
         labels, config = self.steps.labels, self.config
         used = [overall if isinstance(prior, str) else prior for prior in priors]
@@ -454,14 +454,12 @@ class Fit:
         kept: dict[str, BoolArray] = {"all": labels.rows["kind"] == scan.ROLLOUT}
         for strategy in get_args(StrategyName):
             kept[strategy] = keep_top(labels, strategy, n_keep, alpha=config.alpha, seed=config.seed).mask
-        subsets = []
         for strategy, is_kept in kept.items():
             histogram = self.steps.histogram(is_kept)
             n_steps, n_positive = int(histogram.sum()), int(histogram[:, self.is_positive].sum())
             expected = float(np.sum(histogram * noise))
             shares = expected / max(1, n_positive), expected / max(1, n_steps)
-            subsets.append(SubsetNoise(strategy, int(is_kept.sum()), n_steps, n_positive, *shares))
-        return subsets
+            yield SubsetNoise(strategy, int(is_kept.sum()), n_steps, n_positive, *shares)
 
 
 def _fitted(counts: Counts) -> tuple[float, float] | str:

@@ -1,7 +1,5 @@
 """Training a process reward model: the training set, batches, loss, checkpoints, learning curves."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from mprm._lazy import lazy_exports

@@ -59,11 +59,9 @@ class BatchPlan:
         by_length = sorted(batch, key=lambda index: (-self.lengths[index], index))
         lengths = [int(self.lengths[index]) for index in by_length]
         ends = _even_cuts(lengths, self.n_rounds_of(len(batch)), self.world_size)
-        rounds = []
-        for start, end in pairwise([0, *ends]):
-            group = by_length[start:end]
-            rounds.append([group[rank :: self.world_size] or [~group[-1]] for rank in range(self.world_size)])
-        return rounds
+        groups = (by_length[start:end] for start, end in pairwise([0, *ends]))
+        ranks = range(self.world_size)
+        return [[group[rank :: self.world_size] or [~group[-1]] for rank in ranks] for group in groups]
 
     def max_tokens(self, batch: list[int]) -> int:
         """Tokens of the global batch's largest micro-batch, padding counted."""

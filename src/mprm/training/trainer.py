@@ -25,11 +25,11 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
-from mprm.data.benchmarks import Benchmark, check_images_exist, check_images_readable, read_benchmark
+from mprm.data.benchmarks import Benchmark, read_benchmark
 from mprm.data.engine import n_cores
-from mprm.data.images import image_folder
+from mprm.data.images import check_images_exist, check_images_readable, image_folder
 from mprm.data.output import hash_file
-from mprm.errors import ConfigError, DataError, MissingDependencyError
+from mprm.errors import ConfigError, DataError, imported
 from mprm.evaluation.bootstrap import model_result
 from mprm.evaluation.metrics import step_counts
 from mprm.evaluation.scores import with_scores
@@ -170,24 +170,20 @@ def untrained_prm(config: TrainConfig, device: str) -> PRM:
 
 def with_lora(model: Any, config: TrainConfig) -> Any:
     """The model in which only adapters on the language model's linear layers, and the projector, are trained."""
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise MissingDependencyError("--lora-rank needs peft: install mprm with its extra [train]") from error
-
+    peft = imported("peft", "--lora-rank needs peft: install mprm with its extra [train]")
     family = model.prm_family
     apart = [model.get_output_embeddings(), family.vision_tower(model), *family.projectors(model)]
     left_out = {module for part in apart if part is not None for module in part.modules()}
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     targets = [name for name, module in linear.items() if module not in left_out]
-    lora = LoraConfig(
+    lora = peft.LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha if config.lora_alpha is not None else 2 * config.lora_rank,
         target_modules=targets,
         modules_to_save=family.projector_paths(model) or None,
         base_model_name_or_path=config.model,
     )
-    return get_peft_model(model, lora)
+    return peft.get_peft_model(model, lora)
 
 
 class PRMTrainer(Trainer):  # type: ignore[misc]

@@ -6,12 +6,11 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from mprm.annotation.samplers.sampler import Answered, Request, Sampler, answers, numbered
-from mprm.data.engine import joined
-from mprm.errors import ConfigError, MprmError
+from mprm.data.engine import RETRIES, joined, ray_result
+from mprm.errors import ConfigError
 
 REQUESTS_PER_CALL = 32  # enough to fill a batch; a call that is lost with its node is done again
 CALLS_AHEAD = 2  # calls of each worker: one that it works on, and the next
-RETRIES = 8
 
 
 class RaySampler:
@@ -25,13 +24,13 @@ class RaySampler:
     ) -> None:
         if workers is not None and workers < 1:
             raise ConfigError(f"workers must be at least 1, got {workers}")
-        self._ray = joined(address)
-        n_gpus = int(self._ray.cluster_resources().get("GPU", 0))
+        ray = joined(address)
+        n_gpus = int(ray.cluster_resources().get("GPU", 0))
         n_workers = workers or max(1, n_gpus)
         share = {"num_gpus": min(1.0, n_gpus / n_workers)} if n_gpus else {"num_cpus": 1}
-        actor = self._ray.remote(_Worker).options(max_restarts=RETRIES, max_task_retries=RETRIES, **share)
+        actor = ray.remote(_Worker).options(max_restarts=RETRIES, max_task_retries=RETRIES, **share)
         self._actors = [actor.remote(make) for _ in range(n_workers)]
-        self.name, self.settings = self._checked(self._ray.get, self._actors[0].described.remote())
+        self.name, self.settings = ray_result("worker", ray.get, self._actors[0].described.remote())
 
     def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
         from ray.util import ActorPool
@@ -50,17 +49,8 @@ class RaySampler:
                 n_free -= 1
             if not pool.has_next():
                 return
-            yield self._checked(pool.get_next_unordered)
+            yield ray_result("worker", pool.get_next_unordered)
             n_free += 1
-
-    def _checked(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except self._ray.exceptions.RayTaskError as error:
-            cause = error.cause
-            raise (cause if isinstance(cause, MprmError) else MprmError(f"a Ray worker failed: {cause}")) from error
-        except self._ray.exceptions.RayError as error:
-            raise MprmError(f"Ray lost a worker {RETRIES} times: {error}") from error
 
 
 class _Worker:

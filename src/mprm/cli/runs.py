@@ -1,4 +1,4 @@
-"""``mprm train``."""
+"""``mprm train`` and ``mprm report``, whose options load without what they run on."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mprm.cli.arguments import as_json, command
-from mprm.config import Force, Json, Paths, output
+from mprm.config import Force, Json, Paths, output, positional
 from mprm.errors import counted
 from mprm.progress import progress_bar
+from mprm.report.report import ReportConfig, report
 from mprm.training.config import TrainConfig
 
 
@@ -59,3 +60,24 @@ def run_train(options: TrainCommand) -> None:
     end = f"the model is in {trained.out}" if trained.is_finished else "continue with --resume"
     since = " since it was resumed" if options.resume else ""
     print(f"{trained.n_optimizer_steps:,} optimizer steps done, mean loss{since} {trained.loss:.4f}; {end}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportCommand(ReportConfig):
+    paths: Annotated[
+        tuple[str, ...], positional("Files, globs, folders or URLs of rollouts; not needed for runs alone.", "INPUT")
+    ] = ()
+    json: Json = False
+
+
+@command(ReportCommand, "report", "annotations/*.jsonl --image-root images --runs runs eval --out report.html")
+def run_report(options: ReportCommand) -> None:
+    result = report(options.paths, options, progress=progress_bar)
+    if options.json:
+        print(as_json(result))
+        return
+    if result.n_rollouts or result.n_dropped:
+        print(f"{counted(result.n_rollouts, 'rollout')}, {counted(result.n_dropped, 'bad record')} left out.")
+    print(f"The page is {result.page} ({result.n_bytes / 1e6:.2f} MB); it opens without a network.")
+    if result.figures:
+        print(f"{len(result.figures)} figures are in {options.figures}.")
