@@ -177,8 +177,7 @@ def _opened(parts: Archive) -> Iterator[ZipFile]:
 
     try:
         with ExitStack() as stack, named_errors(parts[0]) if is_url(parts[0]) else ExitStack():
-            files = [fsspec.open(part, "rb") if is_url(part) else Path(part).open("rb") for part in parts]
-            handles = [stack.enter_context(file) for file in files]
+            handles = [stack.enter_context(fsspec.open(part, "rb")) for part in parts]
             joined = io.BufferedReader(_Joined(handles), COPY_BYTES)
             yield stack.enter_context(zipfile.ZipFile(joined))
     except (zipfile.BadZipFile, zlib.error, LZMAError, EOFError, OSError, RuntimeError, ValueError) as error:

@@ -20,7 +20,7 @@ NOT_NEEDED = ("*/*", "consolidated*.safetensors")
 REASONS = {
     "GatedRepoError": "its licence must be accepted on its page on the hub; then run hf auth login",
     "RevisionNotFoundError": "the hub has no such revision of it; expected a branch, a tag or a commit",
-    "RepositoryNotFoundError": "the hub has no such repository, or it is private; check the name, or run hf auth login",
+    "RepositoryNotFoundError": "the hub has no such repository, or a private one: check the name, or hf auth login",
     "OfflineModeIsEnabled": "it is not in the cache, and HF_HUB_OFFLINE forbids to download it; unset that",
     "FileNotFoundError": "no such file",
 }

@@ -390,9 +390,8 @@ def _zst_blocks(handle: IO[bytes]) -> Iterator[bytes]:
 def _opened(path: str, container: Container = "plain") -> Iterator[IO[bytes]]:
     """The file's bytes, unpacked; local files and URLs alike."""
     if is_url(path):
-        import fsspec
-
-        handle: IO[bytes] = fsspec.open(path, "rb").open()
+        fs, inner = filesystem(path)  # a file in another is closed with its file system
+        handle: IO[bytes] = fs.open(inner, "rb")
     else:
         handle = open(path, "rb")  # noqa: PTH123, SIM115 - closed below
     with handle:

@@ -209,9 +209,9 @@ def evaluate(
     """Metrics of models on a benchmark of solutions with labelled steps.
 
     ``benchmarks``: files, globs or folders, or what `read_benchmark` returned; not needed for saved scores.
-    ``model``: a folder, a name on the hub, or anything with ``score_many``; it comes after those of saved scores. With
-    ``out``, scores are saved as they come, and a run that was stopped continues; metrics.json and metrics.md come at
-    the end.
+    ``model``: a folder, a name on the hub, or anything with ``score_many``; it comes after those of saved scores.
+    With ``out``, scores are saved as they come, and a run that was stopped continues; metrics.json and metrics.md
+    come at the end.
     """
     config = EvaluateConfig.of(config, options if model is None else {**options, "model": model})
     if config.model is None and not config.scores:

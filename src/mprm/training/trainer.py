@@ -178,10 +178,8 @@ def with_lora(model: Any, config: TrainConfig) -> Any:
     except ImportError as error:
         raise MissingDependencyError("--lora-rank needs peft: install mprm with its extra [train]") from error
 
-    pinned = pinned_name(config.model)  # a folder's name may have an @
-    base, _, revision = (
-        pinned.partition("@") if pinned != config.model or not Path(pinned).exists() else (pinned, "", "")
-    )
+    is_here = local_checkpoint(config.model) == config.model
+    base, _, revision = (config.model, "", "") if is_here else pinned_name(config.model).partition("@")
     family = model.prm_family
     apart = [model.get_output_embeddings(), family.vision_tower(model), *family.projectors(model)]
     left_out = {module for part in apart if part is not None for module in part.modules()}
