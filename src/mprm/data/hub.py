@@ -171,14 +171,16 @@ def pinned_path(fs: Any, path: str) -> str:
 
 def downloaded(url: str) -> str:
     """A file of the hub in the cache of huggingface_hub; the URL is as `pinned_path` makes it."""
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.utils import disable_progress_bars
 
     with named_errors(url):
         fs, path = filesystem(url)
         place = fs.resolve_path(path)
         file = {"repo_id": place.repo_id, "filename": place.path_in_repo, "repo_type": place.repo_type}
+        file["revision"] = place.revision
         if not sys.stderr.isatty():
             disable_progress_bars()
-        options = {"revision": place.revision, "endpoint": fs.endpoint, "token": fs.token}
-        return str(hf_hub_download(**file, **options))
+            if not isinstance(try_to_load_from_cache(**file), str):
+                print(f"downloading {url}", file=sys.stderr)
+        return str(hf_hub_download(**file, endpoint=fs.endpoint, token=fs.token))

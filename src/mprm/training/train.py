@@ -17,6 +17,7 @@ import msgspec
 from mprm.config import EngineOptions, takes
 from mprm.data.corpus import Corpus, open_corpus
 from mprm.data.engine import make_engine
+from mprm.data.hub import local_checkpoint
 from mprm.data.output import DroppedRecords, InputHashes, _sync, atomic_write, hash_file, printable
 from mprm.errors import ConfigError, MprmError, OutputExistsError
 from mprm.models.checkpoint import PRMConfig, checkpoints, need_torch, prm_config_path, read_prm_config
@@ -70,6 +71,7 @@ def train(
     replaces a run that is in ``out``, once the new one is finished.
     """
     config = TrainConfig.of(config, options)
+    local_checkpoint(config.model)  # a wrong name is told before torch is loaded
     need_torch()
     from transformers import set_seed
 
