@@ -85,7 +85,7 @@ def test_several_archives_are_several_inputs_and_one_image_root(tmp_path: Path) 
     root = image_folder(str(tmp_path / "images*.zip"))
     assert root is not None
     assert sorted(path.parent.name for path in root.rglob("*.png")) == ["1", "2"]
-    with pytest.raises(DataError, match=r"data2\.zip: 'train\.jsonl' is there twice"):
+    with pytest.raises(DataError, match=r"data2\.zip: train\.jsonl is there twice"):
         image_folder(str(tmp_path / "data*.zip"))
 
 
@@ -116,7 +116,9 @@ def test_other_names_of_parts(tmp_path: Path) -> None:
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
     parts = as_split_zip(tmp_path / "images.zip", {"1.png": os.urandom(1000)}, n_parts=4)
     parts[1].unlink()
-    with pytest.raises(InputNotFoundError, match=r"images\.zip: of its parts aa, ac, ad are there; expected all"):
+    with pytest.raises(
+        InputNotFoundError, match=r"images\.zip: of its parts aa, ac, ad are there; expected all, in a row"
+    ):
         image_folder(str(tmp_path / "images.zip_aa"))
     parts[2].unlink()
     parts[3].unlink()
@@ -188,7 +190,7 @@ def test_bombs_cut_damaged_and_encrypted_archives_are_refused(
     for mark, flags in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
         encrypted[encrypted.index(mark) + flags] |= 1
     path.write_bytes(encrypted)
-    assert "the entry 'a.jsonl' is encrypted" in refused()
+    assert "'a.jsonl' is encrypted" in refused()
     as_zip(path, {"bomb.jsonl": bytes(3_000_000)})
     monkeypatch.setattr(archives, "MAX_LINE_BYTES", 1000)
     assert "it unpacks to 3,000,000 bytes, over 200 times its size" in refused()

@@ -74,7 +74,7 @@ def test_train_evaluate_and_work_offline_with_names_on_the_hub(hub: FakeHub, hom
     words = ("annotations.zip", "--image-root", "images.zip_a", "--model", "org/tiny", "--lora-rank", "2")
     done = mprm_on(hub, home, "train", *words, "--batch-size", "8", "--report-to", "none", "--out", "run", *few)
     assert done.returncode == 0, done.stderr
-    assert f"downloading org/tiny from the hub, commit {base}\n" in done.stderr
+    assert f"downloading org/tiny, commit {base}\n" in done.stderr
     snapshot = home / "hf" / "hub" / "models--org--tiny" / "snapshots" / base
     assert sorted(path.name for path in snapshot.iterdir()) == sorted(tiny)  # no pickle, no code, no other format
     config = json.loads((home / "run" / "prm_config.json").read_bytes())
