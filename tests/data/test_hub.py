@@ -15,7 +15,7 @@ pytest.importorskip("huggingface_hub")
 
 import mprm
 from mprm.data.hub import dataset_files, local_checkpoint, pinned_name, reason_of
-from mprm.errors import ConfigError
+from mprm.errors import ConfigError, MissingDependencyError
 from tests.conftest import raw_record, write_jsonl
 from tests.data.test_archives import as_split_zip, as_zip
 from tests.fake_hub import FakeHub, files_in
@@ -217,6 +217,12 @@ def test_a_folder_wins_over_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "org" / "tiny").mkdir(parents=True)
     for name in ("org/tiny", str(tmp_path / "none"), "a/b/c", "none"):
         assert (local_checkpoint(name), pinned_name(name)) == (name, name)
+
+
+def test_without_huggingface_hub_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingDependencyError, match=r"org/absent: no such folder; .* its extra \[hub\]"):
+        local_checkpoint("org/absent")
 
 
 def test_an_error_of_a_server_keeps_its_own_words() -> None:
