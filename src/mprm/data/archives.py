@@ -12,7 +12,7 @@ import stat
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache, reduce
 from itertools import accumulate
 from pathlib import Path
@@ -171,17 +171,14 @@ def _stamp(part: str) -> Any:
 def _opened(parts: Archive) -> Iterator[ZipFile]:
     """The archive; whatever is wrong with it, or with what the block reads of it, in one line."""
     import zipfile
-    import zlib
-    from lzma import LZMAError
 
     import fsspec
 
     try:
-        with ExitStack() as stack, named_errors(parts[0]) if is_url(parts[0]) else nullcontext():
+        with ExitStack() as stack:
             handles = [stack.enter_context(fsspec.open(part, "rb")) for part in parts]
-            joined = io.BufferedReader(_Joined(handles), COPY_BYTES)
-            yield stack.enter_context(zipfile.ZipFile(joined))
-    except (zipfile.BadZipFile, zlib.error, LZMAError, EOFError, OSError, RuntimeError, ValueError) as error:
+            yield stack.enter_context(zipfile.ZipFile(io.BufferedReader(_Joined(handles), COPY_BYTES)))
+    except Exception as error:  # zipfile's, zlib's, lzma's, a server's
         if isinstance(error, MprmError) or getattr(error, "filename", None) not in (None, *parts):
             raise  # told already, or of the cache
         of = f" in {len(parts)} parts" if len(parts) > 1 else ""
