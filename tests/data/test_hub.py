@@ -50,8 +50,12 @@ def hub(home: Path) -> Iterator[FakeHub]:
         yield hub
 
 
+def environment(hub: FakeHub, home: Path) -> dict[str, str]:
+    return os.environ | hub.env(home) | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"}
+
+
 def mprm_on(hub: FakeHub, home: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | hub.env(home) | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"} | variables
+    env = environment(hub, home) | variables
     command = [sys.executable, "-m", "mprm", *words]
     return subprocess.run(command, env=env, cwd=home, capture_output=True, text=True, check=False)
 
@@ -97,12 +101,15 @@ def test_train_evaluate_and_work_offline_with_names_on_the_hub(hub: FakeHub, hom
     info = manifest_of(home / "results" / "metrics.json")["config"]["model_info"]
     assert (info["path"], info["prm_config.json"]["base"]) == (f"org/prm@{run.tags['v1']}", f"org/tiny@{base}")
 
-    # what is in the cache needs no hub
-    n_requests = len(hub.requests)
-    data = ("annotations", "--image-root", "images")
-    offline = mprm_on(hub, home, "evaluate", *data, *words, "--out", "offline", HF_HUB_OFFLINE="1")
-    assert (offline.returncode, len(hub.requests)) == (0, n_requests), offline.stderr
-    assert (home / "offline" / "metrics.json").is_file()
+    # what is in the cache needs no hub: neither switched off nor out of reach
+    code = "from mprm.data.hub import local_checkpoint as c\n"
+    code += f"print(c('org/prm@v1'), c('org/tiny@{base}'), c('org/tiny'))"
+    folders = [str(snapshot.parents[2] / "models--org--prm" / "snapshots" / run.tags["v1"]), *[str(snapshot)] * 2]
+    for variables in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:1"}):
+        n_requests = len(hub.requests)
+        env = environment(hub, home) | variables
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+        assert (done.stdout.split(), len(hub.requests)) == (folders, n_requests), done.stderr
 
 
 @pytest.mark.parametrize(
