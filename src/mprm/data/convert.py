@@ -88,7 +88,7 @@ def open_for(to: str | None, paths: Any, config: CorpusOptions) -> Corpus:
     """The corpus, to be validated also by what rollouts in the format ``to`` need and must not hold."""
     fmt = ROLLOUT_FORMATS.get("visualprm-raw" if to == "parquet" else to or "")
     options: dict[str, Any] = {} if fmt is None else {"forbids": fmt.forbids, "needs_image": fmt.has_images}
-    return open_corpus(paths, **config.as_dict("format", "map", "text_only"), **options)
+    return open_corpus(paths, **config.reading(), **options)
 
 
 def check_labels_fit(

@@ -21,6 +21,7 @@ from mprm.answers.grade import GradedAnswer
 from mprm.config import evaluation, inputs, takes
 from mprm.data.candidates import read_candidates
 from mprm.data.charts import can_draw, line_figure, save_figure
+from mprm.data.hub import dataset_files, pinned_name
 from mprm.data.images import image_files
 from mprm.data.output import Table, atomic_write, check_not_inputs, markdown_text, printable
 from mprm.data.questions import extracted_golds, input_entries
@@ -189,13 +190,14 @@ def rerank(
 ) -> Reranking:
     """Score candidates, choose the best of each question, and measure the choice.
 
-    ``candidates``: whatever `mprm.data.candidates.read_candidates` takes. ``model``: a folder, or anything with
-    ``score_many``; without it, and without saved ``scores``, the scores that the candidate files themselves hold are
-    used. ``out`` gets scores.jsonl, chosen.jsonl, metrics.json, metrics.md and the figure.
+    ``candidates``: whatever `mprm.data.candidates.read_candidates` takes. ``model``: a folder, a name on the hub, or
+    anything with ``score_many``; without it, and without saved ``scores``, the scores that the candidate files
+    themselves hold are used. ``out`` gets scores.jsonl, chosen.jsonl, metrics.json, metrics.md and the figure.
     """
     config = RerankConfig.of(config, options if model is None else {**options, "model": model})
     if config.model is not None and config.scores is not None:
         raise ConfigError("give a model or saved scores, not both")
+    candidates = dataset_files(candidates, config.files)
     if config.out is not None:
         _check_outputs(config, [file.path for file in find_files(candidates)])
     sets = read_candidates(candidates, format=config.format)
@@ -383,12 +385,13 @@ def _write(reranking: Reranking, sets: Sequence[CandidateSet], inputs: list[dict
     picture = f"![Accuracy against N]({FIGURES[0]})\n\n" if figures else ""
     n_candidates = Counter(entry.question.source for entry in sets for _ in entry.candidates)
     golds = {"n_extracted_golds": reranking.n_extracted_golds}
+    path = {"model_path": pinned_name(config.model)} if isinstance(config.model, str) else {}
     notes = "".join(f"- {markdown_text(note)}\n" for note in reranking.notes())
     config.write_results(
         reranking.to_json(),
         f"# Best of N\n\n{notes}\n{picture}" + "\n".join(table.markdown() for table in reranking.tables()),
         command="rerank",
-        config={"model": reranking.model, **config.recorded(), "n": reranking.ns, **golds},
+        config={"model": reranking.model, **path, **config.recorded(), "n": reranking.ns, **golds},
         inputs=inputs if scores is None else [*inputs, *input_entries(scores)],
         sources={
             name: {"questions": group.n_questions, "candidates": n_candidates[name]}

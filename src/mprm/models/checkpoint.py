@@ -117,10 +117,8 @@ def family_of(path: str | Path) -> Family:
     """The family of the checkpoint in a folder."""
     config_path = Path(path) / "config.json"
     if not config_path.is_file():
-        is_hub_name = re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(path)) and not Path(path).exists()
-        name = str(path) if is_hub_name else "ORGANISATION/NAME"
-        command = f"hf download {name} --local-dir {Path(name).name}"
-        raise InputNotFoundError(f"{path} is no checkpoint: {config_path} is not there; {command} makes a folder")
+        expected = "name a folder that has one, or a model on the hub, ORGANISATION/NAME"
+        raise InputNotFoundError(f"{path} is no checkpoint: {config_path} is not there; {expected}")
     try:
         config = msgspec.json.decode(config_path.read_bytes(), type=dict)
     except (msgspec.MsgspecError, RecursionError) as error:

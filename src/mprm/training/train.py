@@ -17,6 +17,7 @@ import msgspec
 from mprm.config import EngineOptions, takes
 from mprm.data.corpus import Corpus, open_corpus
 from mprm.data.engine import make_engine
+from mprm.data.hub import local_checkpoint
 from mprm.data.output import DroppedRecords, InputHashes, _sync, atomic_write, hash_file, printable
 from mprm.errors import ConfigError, MprmError, OutputExistsError
 from mprm.models.checkpoint import PRMConfig, checkpoints, need_torch, prm_config_path, read_prm_config
@@ -27,7 +28,7 @@ from mprm.selection.stats import label_warnings, statistics_by_source
 from mprm.training.config import TrainConfig
 
 FREE_TO_CHANGE = {
-    *("per_device", "pack", "device", "image_root", "dataloader_workers", "report_to", "out", "model"),
+    *("per_device", "pack", "device", "image_root", "files", "dataloader_workers", "report_to", "out", "model"),
     *("save_every", "save_every_min", "save_total_limit", "max_optimizer_steps"),
 }
 """Options that may differ when a run is resumed: they do not change the result, up to rounding. The model and the
@@ -70,13 +71,14 @@ def train(
     replaces a run that is in ``out``, once the new one is finished.
     """
     config = TrainConfig.of(config, options)
+    local_checkpoint(config.model)  # a wrong name is told before torch is loaded
     need_torch()
     from transformers import set_seed
 
     from mprm.training.trainer import run_trainer, trainer_arguments, untrained_prm
 
     run_dir = RunDir(config)
-    corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
+    corpus = open_corpus(paths, **config.reading())
     inputs = [config.model, config.image_root, *config.benchmark, config.benchmark_root]
     inputs += [file.path for file in corpus.files]
     if os.environ.get("RANK", "0") == "0":  # another rank may come when the first has prepared the folder

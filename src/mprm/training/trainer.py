@@ -27,6 +27,7 @@ from transformers.utils import logging
 
 from mprm.data.benchmarks import Benchmark, read_benchmark
 from mprm.data.engine import n_cores
+from mprm.data.hub import local_checkpoint, pinned_name
 from mprm.data.images import check_images_exist, check_images_readable, image_folder
 from mprm.data.output import hash_file
 from mprm.errors import ConfigError, DataError, imported
@@ -141,18 +142,20 @@ def _sharding(config: TrainConfig) -> dict[str, Any]:
 
 def untrained_prm(config: TrainConfig, device: str) -> PRM:
     """The model to train: vision tower frozen, ``<prm>`` in its vocabulary, adapters where they are trained."""
+    folder = local_checkpoint(config.model)
+    is_here = folder == config.model
     prm_config = PRMConfig(
         prompt_layout=config.prompt_layout,
         max_length=config.max_length,
-        image_settings={**family_of(config.model).image_settings, **config.image_settings},
+        image_settings={**family_of(folder).image_settings, **config.image_settings},
         positive=config.positive,
         negative=config.negative,
         labels={"scheme": "soft"} if config.soft else {"scheme": "hard", "tau": config.tau},
-        base=str(Path(config.model).resolve()) if config.lora_rank else config.model,
-        base_fingerprint=fingerprint_of(config.model),
+        base=str(Path(folder).resolve()) if config.lora_rank and is_here else pinned_name(config.model),
+        base_fingerprint=fingerprint_of(folder),
     )
     prm = PRM.from_pretrained(
-        config.model,
+        folder,
         prm_config,
         dtype="bfloat16" if config.precision == "pure-bf16" else "float32",
         device="cpu" if config.sharding == "fsdp" else device,
@@ -181,9 +184,12 @@ def with_lora(model: Any, config: TrainConfig) -> Any:
         lora_alpha=config.lora_alpha if config.lora_alpha is not None else 2 * config.lora_rank,
         target_modules=targets,
         modules_to_save=family.projector_paths(model) or None,
-        base_model_name_or_path=config.model,
     )
-    return peft.get_peft_model(model, lora)
+    adapted = peft.get_peft_model(model, lora)
+    if local_checkpoint(config.model) != config.model:  # other tools find the base by its name, not in this cache
+        settings = adapted.peft_config["default"]
+        settings.base_model_name_or_path, _, settings.revision = pinned_name(config.model).partition("@")
+    return adapted
 
 
 class PRMTrainer(Trainer):  # type: ignore[misc]
