@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
-from mprm.config import PromptLayout
+from mprm.config import PRMLayout, PromptLayout
 from mprm.data.images import image_folder
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
@@ -133,6 +133,8 @@ class PRM:
     """Differs for other weights, whatever their folder is called."""
     tokens_per_batch: int = TOKENS_PER_BATCH
     shares_prefixes: bool = True
+    prm_layout: str | None = None
+    """Of a model that others trained, see `mprm.models.published`; None for one of ``mprm train``."""
 
     @classmethod
     def from_pretrained(
@@ -145,6 +147,7 @@ class PRM:
         attention: str | None = None,
         image_root: str | Path | None = None,
         prompt_layout: PromptLayout | None = None,
+        prm_layout: PRMLayout | None = None,
         tokens_per_batch: int | None = None,
         share_prefixes: bool = True,
     ) -> PRM:
@@ -154,7 +157,8 @@ class PRM:
         they are missing. For ``device``, ``dtype`` and ``attention`` see `mprm.models.load_backbone`. Fewer
         ``tokens_per_batch``, padding counted, need less memory. ``share_prefixes`` computes a common prefix of chains
         once where the model's attention allows it, to the same scores up to rounding. Weights that ``mprm train`` did
-        not write need their ``prompt_layout``, and ``<prm>`` in their tokenizer.
+        not write need their ``prompt_layout``, and ``<prm>`` in their tokenizer; or they are like a published model,
+        which ``config.json`` or ``prm_layout`` tells.
         """
         budget = TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
         if isinstance(budget, bool) or not hasattr(budget, "__index__") or budget < 1:
@@ -164,6 +168,18 @@ class PRM:
         if config is None:
             if not Path(path).is_dir():
                 raise InputNotFoundError(f"{path} is not a folder; expected a checkpoint that mprm train wrote")
+            if prompt_layout is None and checkpoint.prm_config_path(path) is None:
+                checkpoint.need_torch()
+                from mprm.models.published import find_layout, load_published
+
+                if name := find_layout(path, prm_layout):
+                    compute = {"dtype": dtype, "device": device, "attention": attention}
+                    loaded = load_published(str(path), name, image_folder(image_root), **compute)
+                    config = PRMConfig(max_length=loaded[1].max_length)
+                    return cls._of(path, *loaded, config, fingerprint_of(path) + name, budget, share_prefixes, name)
+            elif prm_layout is not None:
+                remedy = "leave out --prm-layout, which is for models of others read without <prm>"
+                raise ConfigError(f"{path} is a model with <prm>: {remedy}")
             config = checkpoint.read_prm_config(path, prompt_layout)
         weights = config.base if is_adapter else str(path)
         if weights is None:
@@ -183,16 +199,33 @@ class PRM:
         tokens = step_tokens(tokenizer, step=config.step_token, positive=config.positive, negative=config.negative)
         grow_embeddings(backbone.model, tokenizer, tokens.prm if is_new else None)
         model = prm_model(backbone.model, family, tokens, processor)
-        name, reason = Path(path).resolve().name, model.why_no_trees
-        if share_prefixes and reason is not None:
-            print(f"{name} computes the question again for each of its chains, and slower: {reason}", file=sys.stderr)
         prompt = config.max_length, root, config.prompt_layout, config.prompt_version
         encoder = PromptEncoder(tokenizer, processor, family, tokens, *prompt)
         fingerprint = fingerprint_of(path) + ("" if checkpoint.prm_config_path(path) else config.prompt_layout)
         model = _with_adapter(model, path) if is_adapter else model
-        return cls(model, encoder, config, name, fingerprint, budget, share_prefixes and reason is None)
+        return cls._of(path, model, encoder, config, fingerprint, budget, share_prefixes)
+
+    @classmethod
+    def _of(
+        cls,
+        path: str | Path,
+        model: Any,
+        encoder: PromptEncoder,
+        config: PRMConfig,
+        fingerprint: str,
+        budget: int,
+        share_prefixes: bool,
+        prm_layout: str | None = None,
+    ) -> PRM:
+        name, reason = Path(path).resolve().name, model.why_no_trees
+        if share_prefixes and reason is not None:
+            print(f"{name} computes the question again for each of its chains, and slower: {reason}", file=sys.stderr)
+        shares = share_prefixes and reason is None
+        return cls(model, encoder, config, name, fingerprint, budget, shares, prm_layout)
 
     def save_pretrained(self, folder: str | Path) -> None:
+        if self.prm_layout is not None:
+            raise ConfigError(f"{self.name} is a published model of the layout {self.prm_layout}; copy its folder")
         self.model.save_pretrained(str(folder))
         self.save_processor(folder)
         checkpoint.write_prm_config(folder, self.config)
