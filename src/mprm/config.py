@@ -240,10 +240,12 @@ class ModelOptions(Config):
     """A folder; in Python also anything with ``score_many``."""
     format: InputFormat = None
     image_root: ImageRoot = None
-    prompt_layout: Annotated[PromptLayout | None, inputs("Layout of a model not from mprm train; else a check.")] = (
-        None
-    )
-    prm_layout: Annotated[PRMLayout | None, inputs("Published model that --model is like; often recognised.")] = None
+    prompt_layout: Annotated[
+        PromptLayout | None, inputs("Layout of a model with <prm> not from mprm train; else a check.")
+    ] = None
+    prm_layout: Annotated[
+        PRMLayout | None, inputs("Layout of a published model without <prm>; some are recognised.")
+    ] = None
     device: Device = "auto"
     dtype: Dtype = "auto"
     batch_tokens: Annotated[int | None, compute("Tokens in a batch; fewer need less memory.", at_least=1)] = None

@@ -165,10 +165,13 @@ class PRM:
             raise ConfigError(f"tokens_per_batch must be a whole number of at least 1, got {budget!r}")
         is_trained = config is None
         is_adapter = is_trained and (Path(path) / "adapter_config.json").is_file()
+        has_step_token = any((config, prompt_layout, checkpoint.prm_config_path(path)))
+        if has_step_token and prm_layout is not None:
+            raise ConfigError(f"{path} is read at <prm>: leave out --prm-layout, which is for models without it")
         if config is None:
             if not Path(path).is_dir():
                 raise InputNotFoundError(f"{path} is not a folder; expected a checkpoint that mprm train wrote")
-            if prompt_layout is None and checkpoint.prm_config_path(path) is None:
+            if not has_step_token:
                 checkpoint.need_torch()
                 from mprm.models.published import find_layout, load_published
 
@@ -177,9 +180,6 @@ class PRM:
                     loaded = load_published(str(path), name, image_folder(image_root), **compute)
                     config = PRMConfig(max_length=loaded[1].max_length)
                     return cls._of(path, *loaded, config, fingerprint_of(path) + name, budget, share_prefixes, name)
-            elif prm_layout is not None:
-                remedy = "leave out --prm-layout, which is for models of others read without <prm>"
-                raise ConfigError(f"{path} is a model with <prm>: {remedy}")
             config = checkpoint.read_prm_config(path, prompt_layout)
         weights = config.base if is_adapter else str(path)
         if weights is None:

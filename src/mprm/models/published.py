@@ -17,7 +17,7 @@ from typing import Any, get_args
 import msgspec
 from torch import Tensor, nn
 
-from mprm.config import PRMLayout
+from mprm.config import MAX_LENGTH, PRMLayout, nearest
 from mprm.data.images import image_size, place_images
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, DataError
@@ -58,8 +58,8 @@ class Layout:
     """The class with the head, for a config."""
     head: Callable[[Any], Callable[[Tensor], Tensor]] | None = None
     """Of a model: hidden states (S, H) → logits (S, 2) of correct and incorrect."""
-    architecture: str = "\n"
-    """Ending of the architecture in ``config.json`` that tells the layout; by default of none."""
+    architecture: str | None = None
+    """Ending of the architecture in ``config.json`` that tells the layout."""
     family: str = "text"
     image_settings: dict[str, int] = field(default_factory=dict)
 
@@ -129,7 +129,7 @@ def _token_classifier(config: Any) -> Any:
     from transformers.modeling_layers import GenericForTokenClassification
     from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
 
-    kind = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING.get(type(config))
+    kind = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING.get(type(config), None)
     # others, such as BERT's, see later steps
     if kind is None or not issubclass(kind, GenericForTokenClassification):
         raise ConfigError(f"transformers has no decoder of type {config.model_type} with a token classification head")
@@ -155,7 +155,9 @@ def _causal_with_value(config: Any) -> Any:
     """A causal language model with a value head besides."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if kind is None:
+        raise ConfigError(f"transformers has no causal language model of type {config.model_type}")
 
     def __init__(self: Any, config: Any) -> None:  # noqa: N807
         kind.__init__(self, config)
@@ -253,18 +255,22 @@ def _added_tokens(tokenizer: Any) -> tuple[re.Pattern[str], dict[str, int]]:
 
 def find_layout(folder: str | Path, name: str | None) -> str | None:
     """The name of the checkpoint's layout: the one given, or what ``config.json`` tells; None where it does not."""
+    if name is not None and name not in LAYOUTS:
+        raise ConfigError(f"unknown prm_layout {name!r}; {nearest(name, LAYOUTS)}")
     try:
         config = msgspec.json.decode((Path(folder) / "config.json").read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError, RecursionError):
         return name  # whoever loads the checkpoint says what is wrong
-    told = config.get("prm_layout")
-    names = config.get("architectures")
-    architecture = str(names[0]) if isinstance(names, list) and names else ""
-    labels = config.get("id2label", {"0": "", "1": ""})
-    for known, layout in LAYOUTS.items():
-        if told == known or (architecture.endswith(layout.architecture) and (known != "trl" or len(labels) == 2)):
-            return name or known
-    return name
+    told, names, labels = (config.get(key) for key in ("prm_layout", "architectures", "id2label"))
+    architecture = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    if name is not None or (isinstance(told, str) and told in LAYOUTS):
+        return name or told
+    if architecture.endswith("ForTokenClassification") and isinstance(labels, dict) and len(labels) != 2:
+        return None
+    known = (
+        known for known, kind in LAYOUTS.items() if kind.architecture and architecture.endswith(kind.architecture)
+    )
+    return next(known, None)
 
 
 def load_published(path: str, name: str, root: Path | None, **compute: Any) -> tuple[Any, LayoutEncoder]:
@@ -282,7 +288,7 @@ def load_published(path: str, name: str, root: Path | None, **compute: Any) -> t
             config = AutoConfig.from_pretrained(path, **checkpoint.SAFE)
         try:
             kind = layout.model_class(config)
-        except (ConfigError, KeyError) as error:
+        except ConfigError as error:
             raise ConfigError(f"{path}: the layout {name} does not fit the model: {error}") from error
     backbone = checkpoint.load_backbone(path, image_settings=layout.image_settings, model_class=kind, **compute)
     tokenizer, processor = backbone.tokenizer, backbone.image_processor
@@ -297,9 +303,17 @@ def load_published(path: str, name: str, root: Path | None, **compute: Any) -> t
     model = prm_model(
         backbone.model, backbone.family, tokens, processor, layout.head(backbone.model) if layout.head else None
     )
-    max_length = backbone.model.config.get_text_config().max_position_embeddings
-    options = {"max_length": max_length, "image_root": root, "version": 1}  # 1: each image as if it were alone
-    encoder = LayoutEncoder(tokenizer, processor, backbone.family, tokens, published=layout, **options)
+    max_length = getattr(backbone.model.config.get_text_config(), "max_position_embeddings", None) or MAX_LENGTH
+    encoder = LayoutEncoder(
+        tokenizer,
+        processor,
+        backbone.family,
+        tokens,
+        max_length,
+        root,
+        version=1,  # each image as if it were alone
+        published=layout,
+    )
     probe = encoder.tokenize(Chain("1 + 1?", ("one", "two")))
     for position in probe.prm_positions:
         if layout.tag and probe.input_ids[position] != tokens.prm:
