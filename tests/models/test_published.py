@@ -55,7 +55,7 @@ QUESTION = "What is 12 + 30 - 2?"
 CHAINS = [
     Chain(QUESTION, ("The sum is 42.", "Less 2, that is 40 - 0.", "So 40.")),
     Chain(QUESTION, ("It is 7.",)),
-    Chain("How long is the bar?\nGive a number.", ("The bar is 3 long;\nor 4?", "", "the answer is: 3")),
+    Chain("How long is the bar?\nGive a number.", ("\nThe bar is 3 long;\nor 4?", "", " the answer is: 3 ")),
 ]
 
 
@@ -298,7 +298,7 @@ def test_scores_are_those_of_the_published_procedure(layout: str, share: bool, c
 
 
 def test_images_stand_where_visualprm_has_them(checkpoints: Checkpoints) -> None:
-    wide, square = Image.radial_gradient("L").resize((400, 100)), Image.linear_gradient("L").resize((60, 60))
+    wide, square = Image.radial_gradient("L").resize((800, 80)), Image.linear_gradient("L").resize((60, 60))
     chains = [
         Chain("How long?", ("a", "b c"), (wide,)),
         Chain("Is <image> like <image>\n?", ("yes", "no"), (wide, square)),
