@@ -60,7 +60,17 @@ CHAINS = [
 
 
 def with_tokens(*tokens: str, template: str = CHAT, bos: str | None = None) -> Any:
+    """The tiny tokenizer with further tokens; two line ends are one token, as in Qwen's and Llama's."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = tiny_tokenizer("text")
+    pipeline = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocabulary, merges = pipeline["model"]["vocab"], pipeline["model"]["merges"]
+    vocabulary["ĊĊ"] = vocabulary.pop("".join(merges.pop()))
+    merges.append(["Ċ", "Ċ"])
+    backend = Tokenizer.from_str(json.dumps(pipeline))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<|endoftext|>", eos_token="<|im_end|>")
     tokenizer.add_special_tokens({"additional_special_tokens": list(tokens)}, replace_extra_special_tokens=False)
     tokenizer.chat_template = template
     if bos is not None:
