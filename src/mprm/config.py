@@ -199,6 +199,8 @@ MAX_LENGTH = 8192
 """Tokens that a chain is truncated to."""
 PromptLayout = Literal["user", "paper", "chat"]
 """Which turns of the chat hold question and steps; `mprm.models.prompt` says how."""
+PRMLayout = Literal["visualprm", "qwen-math", "math-shepherd", "rlhflow", "skywork", "trl"]
+"""Process reward models that others trained; `mprm.models.published` says how each is asked and read."""
 
 Paths = Annotated[tuple[str, ...], positional("Files, globs, folders, zip archives or URLs of rollouts.", "INPUT")]
 InputFormat = Annotated[str | None, inputs("Input format, where the first record must not decide.", "NAME")]
@@ -250,9 +252,12 @@ class ModelOptions(Config):
     files: HubFiles = ()
     format: InputFormat = None
     image_root: ImageRoot = None
-    prompt_layout: Annotated[PromptLayout | None, inputs("Layout of a model not from mprm train; else a check.")] = (
-        None
-    )
+    prompt_layout: Annotated[
+        PromptLayout | None, inputs("Layout of a model with <prm> not from mprm train; else a check.")
+    ] = None
+    prm_layout: Annotated[
+        PRMLayout | None, inputs("Layout of a published model without <prm>; some are recognised.")
+    ] = None
     device: Device = "auto"
     dtype: Dtype = "auto"
     batch_tokens: Annotated[int | None, compute("Tokens in a batch; fewer need less memory.", at_least=1)] = None

@@ -80,3 +80,18 @@ def test_of_several_templates_by_name_the_default_one_frames_a_message() -> None
     assert chat_frame(tokenizer) == frame
     tokenizer.chat_template = {"default": "{{ messages[0]['content'] }} alone"}
     assert chat_frame(tokenizer) == ([], tokenizer.encode(" alone"))
+
+
+def test_tokens_end_where_their_text_does_also_where_special_tokens_are_words() -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<unk>", "<end>", "<", "end>", "one", "two"]
+    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    plain = PlainText(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="<end>"))
+    text = "one <end> two <end> one"
+    ids, ends = plain.encode_with_ends(text)
+    assert ids == plain.encode(text)
+    assert [words[index] for index in ids] == ["one", "<", "end>", "two", "<", "end>", "one"]
+    assert [text[:end].split()[-1] for end in ends] == ["one", "<", "<end>", "two", "<", "<end>", "one"]

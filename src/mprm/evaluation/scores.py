@@ -54,7 +54,8 @@ class ScoringConfig(ModelOptions):
         from mprm.models.prm import PRM
 
         compute = {"device": self.device, "dtype": self.dtype, "tokens_per_batch": self.batch_tokens}
-        options: dict[str, Any] = {"image_root": self.image_root, "prompt_layout": self.prompt_layout, **compute}
+        options: dict[str, Any] = {"image_root": self.image_root, **compute}
+        options |= {"prompt_layout": self.prompt_layout, "prm_layout": self.prm_layout}
         return PRM.from_pretrained(self.model, **options)
 
     def recorded(self) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -69,6 +71,27 @@ def image_text(tokenizer: Any) -> str:
     if not text:
         raise ConfigError("the checkpoint's chat template renders no image in a user's message")
     return text
+
+
+def chat_pieces(tokenizer: Any, roles: tuple[str, ...], system: str = "") -> tuple[str, ...]:
+    """Text of the template before, between and after the messages of these roles, the system's message included."""
+    return _pieces(tokenizer, _template(tokenizer), roles, system)
+
+
+@lru_cache(maxsize=64)
+def _pieces(tokenizer: Any, template: Any, roles: tuple[str, ...], system: str) -> tuple[str, ...]:
+    if not template:
+        raise ConfigError("the checkpoint's tokenizer has no chat template")
+    messages = [{"role": "system", "content": system}] if system else []
+    messages += [{"role": role, "content": _MESSAGE} for role in roles]
+    try:
+        pieces = tuple(_text_of(tokenizer, messages, False).split(_MESSAGE))
+    except Exception as error:  # a template may raise anything
+        raise ConfigError(f"the checkpoint's chat template cannot render a conversation: {error}") from error
+    if len(pieces) != len(roles) + 1:
+        found = f"{len(pieces) - 1} of {len(roles)} messages"
+        raise ConfigError(f"the checkpoint's chat template cannot render a conversation: it renders {found}")
+    return pieces
 
 
 def _template(tokenizer: Any) -> Any:
@@ -141,16 +164,28 @@ class PlainText:
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text; what is no character in UTF-8 becomes the replacement character."""
+        encoding, _ = self._encoding(text)
+        return [id_ for id_ in encoding.ids if id_ not in self._special]
+
+    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
+        """`encode`, and where in the text each token ends."""
+        encoding, inserted = self._encoding(text)
+        ends = (end - bisect_left(inserted, end) for _, end in encoding.offsets)
+        kept = [(id_, end) for id_, end in zip(encoding.ids, ends, strict=True) if id_ not in self._special]
+        return [id_ for id_, _ in kept], [end for _, end in kept]
+
+    def _encoding(self, text: str) -> tuple[Any, list[int]]:
+        """The text encoded, and where characters were inserted before."""
         text = text.encode("utf-8", "replace").decode()
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        special = self._special.keys() & set(ids)
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        special = self._special.keys() & set(encoding.ids)
         if not special:
-            return ids
+            return encoding, []
         # a vocabulary of whole words holds its special tokens as words: break these up
-        for token in map(self._special.__getitem__, special):
-            text = text.replace(token, f"{token[:1]} {token[1:]}")
-        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return [id_ for id_ in ids if id_ not in self._special]
+        words = re.compile("|".join(re.escape(self._special[id_]) for id_ in special))
+        inserted = [match.start() + 1 + index for index, match in enumerate(words.finditer(text))]
+        text = words.sub(lambda match: f"{match[0][:1]} {match[0][1:]}", text)
+        return self._tokenizer.encode(text, add_special_tokens=False), inserted
 
     def encode_prefix(self, text: str) -> list[int]:
         """Ids of a prefix of a response, as they are when a word follows: white space often becomes other tokens."""

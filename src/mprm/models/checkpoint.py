@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 import xxhash
 
 from mprm import __version__
-from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE, PromptLayout
+from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE, PRMLayout, PromptLayout
 from mprm.data.format import PRM_TOKEN
 from mprm.data.output import atomic_write
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError, MprmError
@@ -83,7 +83,8 @@ def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = Non
     if path is None and prompt_layout is not None:
         return PRMConfig(prompt_layout=prompt_layout)
     if path is None:
-        reason = f"it has no {PRM_CONFIG}; name its layout: --prompt-layout paper for the paper's code"
+        known = f"--prompt-layout paper for the paper's code, or --prm-layout {', '.join(get_args(PRMLayout))}"
+        reason = f"it has no {PRM_CONFIG}; name its layout: {known}"
         raise ConfigError(f"{folder} was not trained by mprm train: {reason}")
     try:
         fields = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
@@ -244,11 +245,12 @@ def load_backbone(
     device: str = "auto",
     attention: str | None = None,
     image_settings: dict[str, int] | None = None,
+    model_class: Any = None,
 ) -> Backbone:
     """The model in a folder in Hugging Face format, with its tokenizer and image processor; none of its code is run.
 
     ``auto`` is the GPU where there is one, with bfloat16 there and float32 elsewhere; ``attention`` an implementation
-    by transformers' name; ``image_settings`` replace those of `Family.image_settings`.
+    by transformers' name; ``image_settings`` replace those of `Family.image_settings`, ``model_class`` the family's.
     """
     need_torch()
     import torch
@@ -266,7 +268,7 @@ def load_backbone(
         dtype = "bfloat16" if device.startswith("cuda") else "float32"
     options = SAFE | ({} if attention is None else {"attn_implementation": attention})
     with named_errors(path, "model"):
-        model, info = family.model_class().from_pretrained(
+        model, info = (model_class or family.model_class()).from_pretrained(
             str(path), dtype=dtype, output_loading_info=True, use_safetensors=True, **options
         )
     check_complete(path, info)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -36,15 +37,27 @@ def grow_embeddings(model: Any, tokenizer: Any, new_id: int | None) -> None:
             weight[new_id] = weight[: min(rows, new_id)].float().mean(dim=0).to(weight.dtype)
 
 
-def prm_model(model: Any, family: Family, tokens: StepTokens, image_processor: Any = None) -> Any:
-    """The model with a forward that gives two logits for each step; saved, it is a plain checkpoint of its class."""
-    head = model.get_output_embeddings()
-    if type(head) is not nn.Linear:
-        raise ConfigError(f"the head of {type(model).__name__} is a {type(head).__name__}; expected a linear layer")
-    head.__class__ = YesNoHead
-    object.__setattr__(head, "rows", [tokens.yes, tokens.no])
+def prm_model(
+    model: Any,
+    family: Family,
+    tokens: StepTokens,
+    image_processor: Any = None,
+    step_head: Callable[[Tensor], Tensor] | None = None,
+) -> Any:
+    """The model with a forward that gives two logits for each step; saved, it is a plain checkpoint of its class.
+
+    A ``step_head``, (S, H) → (S, 2), is used instead of the language model's head.
+    """
+    if step_head is None:
+        head = model.get_output_embeddings()
+        if type(head) is not nn.Linear:
+            raise ConfigError(
+                f"the head of {type(model).__name__} is a {type(head).__name__}; expected a linear layer"
+            )
+        head.__class__ = YesNoHead
+        object.__setattr__(head, "rows", [tokens.yes, tokens.no])
     model.__class__ = type(type(model).__name__, (PRMModel, type(model)), {"__module__": type(model).__module__})
-    model.prm_family, model.blank_vision = family, {}
+    model.prm_family, model.blank_vision, model.step_head = family, {}, step_head
     if image_processor is not None:
         from PIL import Image
 
@@ -84,6 +97,7 @@ class PRMModel:
     prm_family: Family
     blank_vision: dict[str, Tensor]
     """Vision inputs of a small image; empty for a text model."""
+    step_head: Callable[[Tensor], Tensor] | None
     why_no_trees: str | None
     """Why the model takes padded batches alone, or None where it takes packed trees too."""
 
@@ -111,6 +125,8 @@ class PRMModel:
                 features = _image_features(self, inputs).to(embedded.dtype).index_select(0, indices)
                 embedded = embedded[0].index_copy(0, image_positions, features)[None]
             hidden = _decoder(self)(inputs_embeds=embedded, use_cache=False, **options)[0]
+        if self.step_head is not None:
+            return ModelOutput(logits=self.step_head(hidden.flatten(0, 1)[prm_index]))
         logits = self.get_output_embeddings()(hidden.flatten(0, 1)[prm_index])
         # what some language models do after the head
         text = self.config.get_text_config()

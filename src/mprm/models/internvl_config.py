@@ -119,6 +119,9 @@ def native_config(published: Mapping[str, Any], tokenizer: Any, *, is_tied: bool
     from transformers import InternVLConfig, InternVLVisionConfig, LlamaConfig, Qwen2Config
 
     vision, text = published["vision_config"], published["llm_config"]
+    # VisualPRM's class, which asks for the scores of steps
+    classes = str([published.get(name) for name in ("architectures", "auto_map")])
+    prm_layout = {"prm_layout": "visualprm"} if "InternVLRewardModel" in classes else {}
     vision_config = InternVLVisionConfig(
         **{name: vision[name] for name in (*VISION_NUMBERS, "hidden_act", "norm_type")},
         attention_bias=vision["qkv_bias"],
@@ -150,6 +153,7 @@ def native_config(published: Mapping[str, Any], tokenizer: Any, *, is_tied: bool
         vision_feature_select_strategy="default",  # without the class token
         tie_word_embeddings=is_tied,
         dtype=dtype,
+        **prm_layout,
     )
 
 

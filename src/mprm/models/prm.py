@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
-from mprm.config import PromptLayout
+from mprm.config import PRMLayout, PromptLayout
 from mprm.data.hub import local_checkpoint
 from mprm.data.images import image_folder
 from mprm.data.types import Chain
@@ -134,6 +134,8 @@ class PRM:
     """Differs for other weights, whatever their folder is called."""
     tokens_per_batch: int = TOKENS_PER_BATCH
     shares_prefixes: bool = True
+    prm_layout: str | None = None
+    """Of a model that others trained, see `mprm.models.published`; None for one of ``mprm train``."""
 
     @classmethod
     def from_pretrained(
@@ -146,6 +148,7 @@ class PRM:
         attention: str | None = None,
         image_root: str | Path | None = None,
         prompt_layout: PromptLayout | None = None,
+        prm_layout: PRMLayout | None = None,
         tokens_per_batch: int | None = None,
         share_prefixes: bool = True,
     ) -> PRM:
@@ -155,16 +158,30 @@ class PRM:
         they are missing. For ``device``, ``dtype`` and ``attention`` see `mprm.models.load_backbone`. Fewer
         ``tokens_per_batch``, padding counted, need less memory. ``share_prefixes`` computes a common prefix of chains
         once where the model's attention allows it, to the same scores up to rounding. Weights that ``mprm train`` did
-        not write need their ``prompt_layout``, and ``<prm>`` in their tokenizer.
+        not write need their ``prompt_layout``, and ``<prm>`` in their tokenizer; or they are like a published model,
+        which ``config.json`` or ``prm_layout`` tells.
         """
         budget = TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
         if isinstance(budget, bool) or not hasattr(budget, "__index__") or budget < 1:
             raise ConfigError(f"tokens_per_batch must be a whole number of at least 1, got {budget!r}")
         is_trained, typed, path = config is None, str(path), local_checkpoint(path)
+        label = Path(path).resolve().name if path == typed else typed
         is_adapter = is_trained and (Path(path) / "adapter_config.json").is_file()
+        has_step_token = any((config, prompt_layout, checkpoint.prm_config_path(path)))
+        if has_step_token and prm_layout is not None:
+            raise ConfigError(f"{path} is read at <prm>: leave out --prm-layout, which is for models without it")
         if config is None:
             if not Path(path).is_dir():
                 raise InputNotFoundError(f"{path} is not a folder; expected a checkpoint that mprm train wrote")
+            if not has_step_token:
+                checkpoint.need_torch()
+                from mprm.models.published import find_layout, load_published
+
+                if name := find_layout(path, prm_layout):
+                    compute = {"dtype": dtype, "device": device, "attention": attention}
+                    loaded = load_published(str(path), name, image_folder(image_root), **compute)
+                    config = PRMConfig(max_length=loaded[1].max_length)
+                    return cls._of(label, *loaded, config, fingerprint_of(path) + name, budget, share_prefixes, name)
             config = checkpoint.read_prm_config(path, prompt_layout)
         if is_adapter and config.base is None:
             raise ConfigError(f"{path} holds an adapter, and its {PRM_CONFIG} does not name the base checkpoint")
@@ -184,17 +201,33 @@ class PRM:
         tokens = step_tokens(tokenizer, step=config.step_token, positive=config.positive, negative=config.negative)
         grow_embeddings(backbone.model, tokenizer, tokens.prm if is_new else None)
         model = prm_model(backbone.model, family, tokens, processor)
-        name = Path(path).resolve().name if path == typed else typed
-        reason = model.why_no_trees
-        if share_prefixes and reason is not None:
-            print(f"{name} computes the question again for each of its chains, and slower: {reason}", file=sys.stderr)
         prompt = config.max_length, root, config.prompt_layout, config.prompt_version
         encoder = PromptEncoder(tokenizer, processor, family, tokens, *prompt)
         fingerprint = fingerprint_of(path) + ("" if checkpoint.prm_config_path(path) else config.prompt_layout)
         model = _with_adapter(model, path) if is_adapter else model
-        return cls(model, encoder, config, name, fingerprint, budget, share_prefixes and reason is None)
+        return cls._of(label, model, encoder, config, fingerprint, budget, share_prefixes)
+
+    @classmethod
+    def _of(
+        cls,
+        name: str,
+        model: Any,
+        encoder: PromptEncoder,
+        config: PRMConfig,
+        fingerprint: str,
+        budget: int,
+        share_prefixes: bool,
+        prm_layout: str | None = None,
+    ) -> PRM:
+        reason = model.why_no_trees
+        if share_prefixes and reason is not None:
+            print(f"{name} computes the question again for each of its chains, and slower: {reason}", file=sys.stderr)
+        shares = share_prefixes and reason is None
+        return cls(model, encoder, config, name, fingerprint, budget, shares, prm_layout)
 
     def save_pretrained(self, folder: str | Path) -> None:
+        if self.prm_layout is not None:
+            raise ConfigError(f"{self.name} is a published model of the layout {self.prm_layout}; copy its folder")
         self.model.save_pretrained(str(folder))
         self.save_processor(folder)
         checkpoint.write_prm_config(folder, self.config)
