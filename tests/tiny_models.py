@@ -29,6 +29,7 @@ TEXT = [
 BACKBONES = ("qwen2_5_vl", "internvl", "text")
 INTERNVL3 = {"internvl3": "qwen2", "internvl3_5": "qwen3"}
 """InternVL3 and 3.5 in the layout of their published -HF checkpoints, with the type of the language model."""
+ALL_BACKBONES = (*BACKBONES, *INTERNVL3)
 IMAGE |= dict.fromkeys(INTERNVL3, IMAGE["internvl"])
 
 
@@ -51,16 +52,17 @@ def tiny_tokenizer(kind: str) -> Any:
 
 
 def save_tiny(
-    kind: str, folder: Path, *, seed: int = 0, hidden: int = 32, layers: int = 2, spare_rows: int = 9
+    kind: str, folder: Path, *, seed: int = 0, hidden: int = 32, layers: int = 2, spare_rows: int | None = None
 ) -> Path:
-    """Write a checkpoint of the kind with random weights; the embedding has rows to spare, as Qwen's has."""
+    """Write a checkpoint of the kind with random weights; the embedding has rows to spare where Qwen's has."""
     import torch
 
     tokenizer = tiny_tokenizer(kind)
     torch.manual_seed(seed)
     make = {"qwen2_5_vl": _qwen, "text": _text}.get(kind, partial(_internvl, text=INTERNVL3.get(kind, "llama")))
-    rows = len(tokenizer) + (0 if kind == "internvl3" else spare_rows)  # InternVL3 has none to spare
-    model = make(tokenizer, rows, hidden, layers)
+    if spare_rows is None:
+        spare_rows = 0 if kind == "internvl3" else 9
+    model = make(tokenizer, len(tokenizer) + spare_rows, hidden, layers)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if kind in INTERNVL3:
