@@ -79,7 +79,8 @@ def _as_published(folder: Path) -> None:
     config["torch_dtype"] = config.pop("dtype")
     assert not config.pop("tie_word_embeddings")
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "processor_config.json").write_text('{"image_seq_length": 4, "processor_class": "InternVLProcessor"}')
+    processor = {"image_seq_length": 4, "processor_class": "InternVLProcessor"}
+    (folder / "processor_config.json").write_text(json.dumps(processor, indent=2) + "\n")
     (folder / "video_preprocessor_config.json").write_text('{"video_processor_type": "InternVLVideoProcessor"}')
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 from mprm.data.images import place_images
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, DataError
-from mprm.models.checkpoint import PRMConfig
+from mprm.models.checkpoint import PRMConfig, load_backbone
 from mprm.models.prm import PRM
 from mprm.models.prompt import PromptEncoder
 from tests.tiny_models import ALL_BACKBONES, IMAGE, save_tiny
