@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,10 @@ TEXT = [
     "\n\nthe bar is 3 long",
 ] * 3
 BACKBONES = ("qwen2_5_vl", "internvl", "text")
+INTERNVL3 = {"internvl3": "qwen2", "internvl3_5": "qwen3"}
+"""InternVL3 and 3.5 in the layout of their published -HF checkpoints, with the type of the language model."""
+ALL_BACKBONES = (*BACKBONES, *INTERNVL3)
+IMAGE |= dict.fromkeys(INTERNVL3, IMAGE["internvl"])
 
 
 def tiny_tokenizer(kind: str) -> Any:
@@ -46,18 +52,36 @@ def tiny_tokenizer(kind: str) -> Any:
 
 
 def save_tiny(
-    kind: str, folder: Path, *, seed: int = 0, hidden: int = 32, layers: int = 2, spare_rows: int = 9
+    kind: str, folder: Path, *, seed: int = 0, hidden: int = 32, layers: int = 2, spare_rows: int | None = None
 ) -> Path:
-    """Write a checkpoint of the kind with random weights; the embedding has rows to spare, as Qwen's has."""
+    """Write a checkpoint of the kind with random weights; the embedding has rows to spare where Qwen's has."""
     import torch
 
     tokenizer = tiny_tokenizer(kind)
     torch.manual_seed(seed)
-    make = {"qwen2_5_vl": _qwen, "internvl": _internvl, "text": _text}[kind]
+    make = {"qwen2_5_vl": _qwen, "text": _text}.get(kind, partial(_internvl, text=INTERNVL3.get(kind, "llama")))
+    if spare_rows is None:
+        spare_rows = 0 if kind == "internvl3" else 9
     model = make(tokenizer, len(tokenizer) + spare_rows, hidden, layers)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    if kind in INTERNVL3:
+        _as_published(folder)
     return folder
+
+
+def _as_published(folder: Path) -> None:
+    """Rewrite an InternVL's config as transformers 4 wrote it: nothing says that the head is not tied."""
+    config = json.loads((folder / "config.json").read_text())
+    text = config["text_config"]
+    rope = text.pop("rope_parameters")
+    text |= {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope if "factor" in rope else None}
+    config["torch_dtype"] = config.pop("dtype")
+    assert not config.pop("tie_word_embeddings")
+    (folder / "config.json").write_text(json.dumps(config))
+    processor = {"image_seq_length": 4, "processor_class": "InternVLProcessor"}
+    (folder / "processor_config.json").write_text(json.dumps(processor, indent=2) + "\n")
+    (folder / "video_preprocessor_config.json").write_text('{"video_processor_type": "InternVLVideoProcessor"}')
 
 
 def _language(vocabulary: int, hidden: int, layers: int) -> dict[str, Any]:
@@ -113,8 +137,8 @@ def _qwen(tokenizer: Any, vocabulary: int, hidden: int, layers: int) -> Any:
     )
 
 
-def _internvl(tokenizer: Any, vocabulary: int, hidden: int, layers: int) -> Any:
-    from transformers import InternVLConfig, InternVLForConditionalGeneration, InternVLVisionConfig, LlamaConfig
+def _internvl(tokenizer: Any, vocabulary: int, hidden: int, layers: int, *, text: str) -> Any:
+    from transformers import AutoConfig, InternVLConfig, InternVLForConditionalGeneration, InternVLVisionConfig
 
     side, patch = 56, 14
     vision = InternVLVisionConfig(
@@ -126,9 +150,14 @@ def _internvl(tokenizer: Any, vocabulary: int, hidden: int, layers: int) -> Any:
         patch_size=[patch, patch],
         attention_bias=True,
     )
+    language = _language(vocabulary, hidden, layers)
+    if text == "qwen2":
+        language["rope_parameters"] = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}
+    if text == "qwen3":
+        language["head_dim"] = 12  # not hidden / heads
     config = InternVLConfig(
         vision_config=vision,
-        text_config=LlamaConfig(**_language(vocabulary, hidden, layers)),
+        text_config=AutoConfig.for_model(text, **language),
         image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
         image_seq_length=(side // patch // 2) ** 2,
         tie_word_embeddings=False,

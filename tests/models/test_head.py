@@ -14,10 +14,10 @@ from mprm.data.types import Chain
 from mprm.models.checkpoint import PRMConfig, load_backbone
 from mprm.models.head import freeze_vision, step_probabilities
 from mprm.models.prm import PRM
-from tests.tiny_models import BACKBONES, save_tiny
+from tests.tiny_models import ALL_BACKBONES, save_tiny
 
 
-@pytest.fixture(scope="module", params=BACKBONES)
+@pytest.fixture(scope="module", params=ALL_BACKBONES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[PRM, Any]:
     """A process reward model, and the same checkpoint as plain transformers has it."""
     path = save_tiny(request.param, tmp_path_factory.mktemp(request.param))

@@ -26,12 +26,18 @@ from transformers import (
     InternVLVisionConfig,
     LlamaConfig,
     Qwen2Config,
+    Qwen3Config,
 )
 
 from mprm.cli.internvl import run_internvl as run
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MprmError, OutputExistsError
 from mprm.models import ConvertInternVLConfig, convert_internvl
-from mprm.models.internvl_config import build_tokenizer, sentencepiece_backend
+from mprm.models.internvl_config import (
+    build_tokenizer,
+    native_config,
+    read_published_config,
+    sentencepiece_backend,
+)
 from mprm.models.internvl_convert import native_layout
 
 HEADS, KEY_VALUE_HEADS, VISION_HEADS = 4, 2, 2
@@ -123,18 +129,20 @@ def write_internlm2_tokenizer(folder: Path, **changes: Any) -> None:
 
 
 QWEN2_ADDED = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "<img>", "</img>", "<IMG_CONTEXT>"]
+QWEN3_ADDED = [*QWEN2_ADDED[:4], "<think>", "</think>", *QWEN2_ADDED[4:]]
+PLAIN_ADDED = ("<tool_call>", "<think>", "</think>")
 
 
-def write_qwen2_tokenizer(folder: Path) -> int:
+def write_qwen_tokenizer(folder: Path, added_tokens: list[str]) -> int:
     """256 bytes, three words and the added tokens; returns how many."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     vocabulary = {text: n for n, text in enumerate([*sorted(ByteLevel.alphabet()), "th", "the", "Ġthe"])}
     write_json(folder / "vocab.json", vocabulary)
     (folder / "merges.txt").write_text("#version: 0.2\nt h\nth e\nĠ the\n", encoding="utf-8")
-    added = {len(vocabulary) + n: text for n, text in enumerate(QWEN2_ADDED)}
+    added = {len(vocabulary) + n: text for n, text in enumerate(added_tokens)}
     write_json(folder / "added_tokens.json", {text: n for n, text in added.items()})
-    decoder = {str(n): {"content": text, **SPECIAL, "special": text != "<tool_call>"} for n, text in added.items()}
+    decoder = {str(n): {"content": text, **SPECIAL, "special": text not in PLAIN_ADDED} for n, text in added.items()}
     config = {
         "added_tokens_decoder": decoder,
         "bos_token": None,
@@ -150,11 +158,14 @@ def published_config(config: InternVLConfig) -> dict[str, Any]:
     """The config.json that a published checkpoint of this size would have."""
     text, vision = config.text_config, config.vision_config
     is_llama = text.model_type == "llama"
+    names = {"llama": "InternLM2", "qwen2": "Qwen2", "qwen3": "Qwen3"}
     rope = dict(text.rope_parameters)
     scaling = {"type": rope["rope_type"], "factor": rope["factor"]} if "factor" in rope else None
+    if scaling and not is_llama:
+        scaling["rope_type"] = scaling["type"]  # InternVL3 has both names
     llm = {
-        "architectures": ["InternLM2ForCausalLM" if is_llama else "Qwen2ForCausalLM"],
-        "model_type": "internlm2" if is_llama else "qwen2",
+        "architectures": [f"{names[text.model_type]}ForCausalLM"],
+        "model_type": names[text.model_type].lower(),
         **{
             name: getattr(text, name)
             for name in (
@@ -165,7 +176,8 @@ def published_config(config: InternVLConfig) -> dict[str, Any]:
         "rope_theta": rope["rope_theta"],
         "rope_scaling": scaling,
         "tie_word_embeddings": False,
-        **({"bias": text.attention_bias} if is_llama else {}),
+        **({"bias": text.attention_bias} if is_llama else {"layer_types": ["full_attention"] * 2}),
+        **({"head_dim": text.head_dim, "attention_bias": False} if text.model_type == "qwen3" else {}),
     }
     vit = {
         "architectures": ["InternVisionModel"],
@@ -207,12 +219,13 @@ def published_config(config: InternVLConfig) -> dict[str, Any]:
     }
 
 
-KINDS = ("internlm2", "internlm2-bias-6b-vit", "qwen2")
+KINDS = ("internlm2", "internlm2-bias-6b-vit", "qwen2", "internvl3", "internvl3_5", "internvl3_5-6b-vit")
+QWEN = {kind: "qwen3" if "3_5" in kind else "qwen2" for kind in KINDS[2:]}
 
 
 def native_model(kind: str, *, vocab_size: int, image_token_id: int) -> InternVLForConditionalGeneration:
     """A small model, every parameter of it random: a norm left at ones would not tell where it went."""
-    is_6b = kind == "internlm2-bias-6b-vit"
+    is_6b = kind.endswith("-6b-vit")
     common = {
         "vocab_size": vocab_size,
         "hidden_size": 32,
@@ -225,11 +238,15 @@ def native_model(kind: str, *, vocab_size: int, image_token_id: int) -> InternVL
         "tie_word_embeddings": False,
         "pad_token_id": 2,
     }
-    if kind == "qwen2":
-        text: Any = Qwen2Config(**common, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e6}
+    if kind == "internvl3" or kind not in QWEN:
+        rope |= {"rope_type": "dynamic", "factor": 2.0}
+    if kind not in QWEN:
+        text: Any = LlamaConfig(**common, rope_parameters=rope, attention_bias=is_6b)
+    elif QWEN[kind] == "qwen2":
+        text = Qwen2Config(**common, rope_parameters=rope)
     else:
-        rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}
-        text = LlamaConfig(**common, rope_parameters=rope, attention_bias=is_6b)
+        text = Qwen3Config(**common, rope_parameters=rope, head_dim=12)  # not hidden / heads, as in 0.6B and 32B
     vision = InternVLVisionConfig(
         hidden_size=16,
         intermediate_size=24,
@@ -310,7 +327,7 @@ def published_state(model: InternVLForConditionalGeneration) -> dict[str, Any]:
                 put(f"{old}.{module}", f"{new}.{module}")
             for module in ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"):
                 put(f"{old}.{module}", f"{new}.{module}")
-            for module in ("input_layernorm", "post_attention_layernorm"):
+            for module in ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"):
                 put(f"{old}.{module}", f"{new}.{module}")
     assert not state, f"no published name for {list(state)}"
     return published
@@ -339,8 +356,8 @@ def write_weights(folder: Path, state: dict[str, Any], *, n_shards: int = 2) -> 
 def write_checkpoint(folder: Path, kind: str) -> InternVLForConditionalGeneration:
     """A published checkpoint in ``folder``; returns the native model it was made of."""
     folder.mkdir()
-    if kind == "qwen2":
-        n_tokens = write_qwen2_tokenizer(folder)
+    if kind in QWEN:
+        n_tokens = write_qwen_tokenizer(folder, QWEN3_ADDED if QWEN[kind] == "qwen3" else QWEN2_ADDED)
         model = native_model(kind, vocab_size=n_tokens + 5, image_token_id=n_tokens - 1)
     else:
         write_internlm2_tokenizer(folder)
@@ -404,6 +421,23 @@ def internlm2_attention(x: Any, state: dict[str, Any], prefix: str, theta: float
         v = fused[:, group, per_group + 1]
         heads += [causal(q[:, number], k, v) for number in range(per_group)]
     return F.linear(torch.cat(heads, dim=-1), state[f"{prefix}.wo.weight"], state.get(f"{prefix}.wo.bias"))
+
+
+def qwen_attention(x: Any, state: dict[str, Any], prefix: str, theta: float) -> Any:
+    """Queries and keys of each head normalised before they turn, where the model has norms for them."""
+
+    def heads(part: str, n: int) -> Any:
+        weight, bias = state[f"{prefix}.{part}_proj.weight"], state.get(f"{prefix}.{part}_proj.bias")
+        return F.linear(x, weight, bias).view(len(x), n, -1)
+
+    q, k, v = heads("q", HEADS), heads("k", KEY_VALUE_HEADS), heads("v", KEY_VALUE_HEADS)
+    if f"{prefix}.q_norm.weight" in state:
+        q = rms_norm(q, state[f"{prefix}.q_norm.weight"], 1e-5)
+        k = rms_norm(k, state[f"{prefix}.k_norm.weight"], 1e-5)
+    q, k = rotated(q, theta), rotated(k, theta)
+    groups = [number * KEY_VALUE_HEADS // HEADS for number in range(HEADS)]
+    out = [causal(q[:, number], k[:, group], v[:, group]) for number, group in enumerate(groups)]
+    return F.linear(torch.cat(out, dim=-1), state[f"{prefix}.o_proj.weight"])
 
 
 def vision_attention(x: Any, state: dict[str, Any], prefix: str) -> Any:
@@ -472,22 +506,27 @@ def vision_features(pixels: Any, state: dict[str, Any], *, n_layers: int) -> Any
     return F.linear(x, get("mlp1.3.weight"), get("mlp1.3.bias"))
 
 
+INTERNLM2_NAMES = ("tok_embeddings", "output", "attention_norm", "attention", "ffn_norm",
+                   "feed_forward.w1", "feed_forward.w3", "feed_forward.w2")  # fmt: skip
+QWEN_NAMES = ("embed_tokens", "lm_head", "input_layernorm", "self_attn", "post_attention_layernorm",
+              "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")  # fmt: skip
+
+
 def published_logits(state: dict[str, Any], input_ids: Any, pixel_values: Any, *, image_token_id: int) -> Any:
-    """The whole published model with InternLM2, from its own tensors."""
-    x = state["language_model.model.tok_embeddings.weight"][input_ids[0]].clone()
+    """The whole published model, from its own tensors."""
+    names = QWEN_NAMES if "language_model.lm_head.weight" in state else INTERNLM2_NAMES
+    embeddings, head, attention_norm, attention, ffn_norm, w1, w3, w2 = names
+    x = state[f"language_model.model.{embeddings}.weight"][input_ids[0]].clone()
     x[input_ids[0] == image_token_id] = vision_features(pixel_values[0], state, n_layers=2)
     for number in range(2):
         layer = f"language_model.model.layers.{number}"
-        normed = rms_norm(x, state[f"{layer}.attention_norm.weight"], 1e-5)
-        x = x + internlm2_attention(normed, state, f"{layer}.attention", 1e6)
-        normed = rms_norm(x, state[f"{layer}.ffn_norm.weight"], 1e-5)
-        gate = F.silu(normed @ state[f"{layer}.feed_forward.w1.weight"].T)
-        x = (
-            x
-            + (gate * (normed @ state[f"{layer}.feed_forward.w3.weight"].T))
-            @ state[f"{layer}.feed_forward.w2.weight"].T
-        )
-    return rms_norm(x, state["language_model.model.norm.weight"], 1e-5) @ state["language_model.output.weight"].T
+        normed = rms_norm(x, state[f"{layer}.{attention_norm}.weight"], 1e-5)
+        attend = internlm2_attention if names is INTERNLM2_NAMES else qwen_attention
+        x = x + attend(normed, state, f"{layer}.{attention}", 1e6)
+        normed = rms_norm(x, state[f"{layer}.{ffn_norm}.weight"], 1e-5)
+        gate = F.silu(normed @ state[f"{layer}.{w1}.weight"].T)
+        x = x + (gate * (normed @ state[f"{layer}.{w3}.weight"].T)) @ state[f"{layer}.{w2}.weight"].T
+    return rms_norm(x, state["language_model.model.norm.weight"], 1e-5) @ state[f"language_model.{head}.weight"].T
 
 
 # ---------------------------------------------------------------- weights
@@ -506,11 +545,11 @@ def test_a_converted_model_is_the_same_bit_for_bit_and_gives_the_same_logits(kin
     assert torch.equal(model(**given).logits, loaded.eval()(**given).logits)
     assert summary.image_token_id == loaded.config.image_token_id == model.config.image_token_id
     assert summary.n_parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert summary.language_model == ("qwen2" if kind == "qwen2" else "llama")
+    assert summary.language_model == QWEN.get(kind, "llama")
     assert not loaded.config.tie_word_embeddings
 
 
-@pytest.mark.parametrize("kind", ["internlm2", "internlm2-bias-6b-vit"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_converted_model_computes_what_the_published_equations_do(kind: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "src", kind)
     summary = convert_internvl(tmp_path / "src", tmp_path / "dst")
@@ -812,8 +851,11 @@ def changed(src: Path, where: str, value: Any) -> None:
         (
             "llm_config.architectures",
             ["Phi3ForCausalLM"],
-            "expected ['InternLM2ForCausalLM'] or ['Qwen2ForCausalLM']",
+            "is ['Phi3ForCausalLM']; expected InternLM2ForCausalLM or Qwen2ForCausalLM or Qwen3ForCausalLM, no mixture",
         ),
+        ("llm_config.architectures", ["Qwen3MoeForCausalLM"], "is ['Qwen3MoeForCausalLM']; expected InternLM2"),
+        ("llm_config", {"architectures": ["GptOssForCausalLM"]}, "is ['GptOssForCausalLM']; expected InternLM2"),
+        ("llm_config", {"architectures": "Qwen3ForCausalLM"}, "is 'Qwen3ForCausalLM'; expected InternLM2"),
         ("llm_config.rope_scaling", {"type": "yarn", "factor": 2.0}, "rope_scaling.type is 'yarn'"),
         ("llm_config.rope_scaling", {"type": "dynamic"}, "rope_scaling.factor is None; expected a number above 0"),
         ("llm_config.rope_scaling", "dynamic", "llm_config.rope_scaling is 'dynamic'; expected an object"),
@@ -1220,8 +1262,9 @@ def test_tokens_that_internvl_needs_are_asked_for(published: Path, tmp_path: Pat
     assert "expected tokenizer.model (InternLM2)" in refused(published, tmp_path / "dst", InputNotFoundError)
 
 
-def test_the_qwen2_tokenizer_keeps_every_id(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "src", "qwen2")
+@pytest.mark.parametrize("kind", ["qwen2", "internvl3_5"])
+def test_the_qwen_tokenizer_keeps_every_id(kind: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "src", kind)
     convert_internvl(tmp_path / "src", tmp_path / "dst")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "dst")
     added = json.loads((tmp_path / "src" / "added_tokens.json").read_text())
@@ -1237,7 +1280,9 @@ def test_the_qwen2_tokenizer_keeps_every_id(tmp_path: Path) -> None:
 SYSTEM = "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、清华大学及多家合作单位联合开发的多模态大语言模型。"
 
 
-@pytest.mark.parametrize(("kind", "bos"), [("internlm2", "<s>"), ("qwen2", "")])
+@pytest.mark.parametrize(
+    ("kind", "bos"), [("internlm2", "<s>"), ("qwen2", ""), ("internvl3", ""), ("internvl3_5", "")]
+)
 def test_the_chat_template_renders_the_published_conversation(kind: str, bos: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "src", kind)
     convert_internvl(tmp_path / "src", tmp_path / "dst")
@@ -1321,6 +1366,56 @@ def test_the_layout_of_the_published_8b_has_its_tensors_and_parameters() -> None
     assert layout["model.multi_modal_projector.linear_1.weight"].shape == (4096, 4096)
     # 8,075,365,376: 304,012,288 of the vision tower, 33,570,816 of the projector, 7,737,782,272 of the rest
     assert sum(math.prod(rows.shape) for rows in layout.values()) == 8_075_365_376
+
+
+PUBLISHED_3_5_8B = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 12288,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 36,
+    "model_type": "qwen3",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+
+
+def test_the_published_language_config_of_3_5_8b_gives_its_tensors_and_bytes(tmp_path: Path) -> None:
+    """The published index names 17,056,636,928 bytes in bfloat16; nothing of that size is made."""
+    config = published_config(native_model("internvl3_5", vocab_size=30, image_token_id=5).config)
+    config["llm_config"] = PUBLISHED_3_5_8B
+    config["vision_config"] |= {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}
+    config["vision_config"] |= {"num_attention_heads": 16, "image_size": 448, "patch_size": 14}
+    config["force_image_size"] = 448
+    write_json(tmp_path / "config.json", config)
+    write_qwen_tokenizer(tmp_path, QWEN3_ADDED)
+    tokenizer = build_tokenizer(tmp_path, vocab_size=151936)
+    native = native_config(read_published_config(tmp_path), tokenizer, is_tied=False, dtype="bfloat16")
+    text = native.text_config
+    assert (text.model_type, text.head_dim, text.sliding_window) == ("qwen3", 128, None)
+    assert text.rope_parameters == {"rope_type": "default", "rope_theta": 1e6}
+    assert (native.image_seq_length, set(text.layer_types)) == (256, {"full_attention"})
+    layout = native_layout(native)
+    names = {rows.published for rows in layout.values()}
+    # vision tower 4 and 24 layers of 14, projector 6, embeddings, norm and head, 36 layers of 11
+    assert len(names) == 4 + 24 * 14 + 6 + 3 + 36 * 11
+    norms = {f"language_model.model.layers.35.self_attn.{part}_norm.weight" for part in "qk"}
+    assert norms <= names
+    assert 2 * sum(math.prod(rows.shape) for rows in layout.values()) == 17_056_636_928
 
 
 # ---------------------------------------------------------------- the command

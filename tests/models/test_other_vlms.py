@@ -1,4 +1,4 @@
-"""Vision-language models that mprm has no code for: scores, batches, training, adapters, sampling."""
+"""Vision-language models beyond the paper's: scores, batches, training, adapters, sampling."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from mprm.data import Chain
 from mprm.errors import ConfigError
 from mprm.models import PRM, PRMConfig, family_of, load_backbone
 from mprm.training import TrainConfig, train
-from tests.tiny_models import save_tiny
+from tests.tiny_models import INTERNVL3, save_tiny
 from tests.tiny_rollouts import bar_records, write_records
 from tests.tiny_vlms import VLMS, save_tiny_vlm
 
 NEEDS_NUM2WORDS = pytest.mark.skipif(find_spec("num2words") is None, reason="SmolVLM's processor needs num2words")
 KINDS = [pytest.param(kind, marks=NEEDS_NUM2WORDS) if kind == "smolvlm" else kind for kind in VLMS]
 each_vlm = pytest.mark.parametrize("kind", KINDS)
+each_vlm_and_internvl3 = pytest.mark.parametrize("kind", [*KINDS, *INTERNVL3])
 QUESTION, STEPS = "how long is bar 1?", ("the bar is 3 long", "the answer is 7")
 
 
@@ -38,6 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("vlms")
     for kind in VLMS:
         save_tiny_vlm(kind, root / kind)
+    for kind in INTERNVL3:
+        save_tiny(kind, root / kind)
     write_records(root / "rollouts.jsonl", bar_records(8, root / "images"))
     for name, size in (("wide.png", (100, 70)), ("high.png", (60, 120))):
         Image.effect_noise(size, 50).convert("RGB").save(root / "images" / name)
@@ -115,7 +118,7 @@ def test_special_tokens_in_data_are_text(kind: str, folder: Path) -> None:
         ]
 
 
-@each_vlm
+@each_vlm_and_internvl3
 def test_training_fits_eight_rollouts_leaves_the_tower_alone_and_is_saved_whole(
     kind: str, folder: Path, tmp_path: Path
 ) -> None:
@@ -132,7 +135,8 @@ def test_training_fits_eight_rollouts_leaves_the_tower_alone_and_is_saved_whole(
     changed = {name for name in is_tower | is_projector if not torch.equal(before[name], after[name])}
     assert not changed & is_tower
     assert {name for name in is_projector if name.endswith("weight")} <= changed
-    for name in ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json"):
+    own = () if kind in INTERNVL3 else ("preprocessor_config.json",)  # InternVL's has the tiles of the training
+    for name in (*own, "processor_config.json", "video_preprocessor_config.json"):
         assert (tmp_path / "run" / name).read_bytes() == (folder / kind / name).read_bytes()
     scores = PRM.from_pretrained(tmp_path / "run", device="cpu", image_root=folder / "images").score(
         QUESTION, images=["0.png"], steps=STEPS
@@ -140,7 +144,7 @@ def test_training_fits_eight_rollouts_leaves_the_tower_alone_and_is_saved_whole(
     assert all(0 <= score <= 1 for score in scores)
 
 
-@pytest.mark.parametrize("kind", ["qwen3_vl", "gemma3", "idefics3"])
+@pytest.mark.parametrize("kind", ["qwen3_vl", "gemma3", "idefics3", *INTERNVL3])
 def test_adapters_are_on_the_language_model_alone(kind: str, folder: Path, tmp_path: Path) -> None:
     config = config_for(kind, folder, tmp_path / "run", lora_rank=2, learning_rate=1e-2)
     train(str(folder / "rollouts.jsonl"), config)
@@ -153,7 +157,7 @@ def test_adapters_are_on_the_language_model_alone(kind: str, folder: Path, tmp_p
     )
 
 
-@pytest.mark.parametrize("kind", ["qwen3_vl", "gemma3", "llava_next"])
+@pytest.mark.parametrize("kind", ["qwen3_vl", "gemma3", "llava_next", *INTERNVL3])
 def test_a_policy_answers_requests_with_images(kind: str, folder: Path) -> None:
     policy = load_backbone(folder / kind, device="cpu")
     sampler = TransformersSampler(policy, name=kind)
@@ -165,6 +169,7 @@ def test_a_policy_answers_requests_with_images(kind: str, folder: Path) -> None:
 
 
 def test_the_fast_families_and_text_models_stay_what_they_are(folder: Path, tmp_path: Path) -> None:
+    assert {family_of(folder / kind).name for kind in INTERNVL3} == {"internvl"}
     kinds: dict[str, Any] = {kind: family_of(save_tiny(kind, tmp_path / kind)) for kind in ("internvl", "text")}
     assert {kind: family.name for kind, family in kinds.items()} == {"internvl": "internvl", "text": "text"}
     assert family_of(folder / "gemma3").name == "auto"
@@ -219,8 +224,9 @@ def test_a_processor_that_does_not_fit_its_model_is_named_when_it_is_loaded(
         load_backbone(path, device="cpu")
 
 
-def test_a_run_is_saved_whole_though_its_base_is_gone(folder: Path, tmp_path: Path) -> None:
-    path = save_tiny_vlm("llava_next", tmp_path / "base")
+@pytest.mark.parametrize("kind", ["llava_next", *INTERNVL3])
+def test_a_run_is_saved_whole_though_its_base_is_gone(kind: str, folder: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(folder / kind, tmp_path / "base"))
     prm = PRM.from_pretrained(path, PRMConfig(), device="cpu", image_root=folder / "images")
     shutil.rmtree(path)
     prm.save_pretrained(tmp_path / "run")
@@ -229,7 +235,16 @@ def test_a_run_is_saved_whole_though_its_base_is_gone(folder: Path, tmp_path: Pa
     assert scores[0] == scores[1]
 
 
-@each_vlm
+@pytest.mark.parametrize("language", ["qwen3_moe", "gpt_oss", 3])
+def test_an_internvl_with_a_mixture_of_experts_is_refused(language: Any, folder: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(folder / "internvl3_5", tmp_path / "model"))
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"text_config": {"model_type": language}}))
+    with pytest.raises(ConfigError, match=f"of type {language!r}; expected llama, qwen2, qwen3, no mixture of exp"):
+        family_of(path)
+
+
+@each_vlm_and_internvl3
 def test_images_are_seen(kind: str, folder: Path) -> None:
     prm = loaded(kind, folder)
     black, white = (Image.new("RGB", (80, 60), color) for color in ("black", "white"))

@@ -34,7 +34,7 @@ from mprm.models.prefix_tree import (
 from mprm.models.prm import PRM
 from mprm.models.prompt import PromptEncoder, TokenizedChain
 from mprm.training.trainer import step_loss_sum
-from tests.tiny_models import BACKBONES, save_tiny
+from tests.tiny_models import BACKBONES, INTERNVL3, save_tiny
 
 few_ids = st.lists(st.integers(0, 2), min_size=1, max_size=12)  # three ids: many prefixes are common
 forests = st.lists(st.tuples(few_ids, st.integers(0, 1)), min_size=1, max_size=12)
@@ -336,12 +336,10 @@ def test_the_prompts_length_is_what_chains_of_a_question_share_but_for_a_token(r
     )
 
 
-def test_internvl_with_another_language_model_takes_trees_too(tmp_path: Any, monkeypatch: Any) -> None:
-    import transformers
-
-    monkeypatch.setattr(transformers, "LlamaConfig", transformers.Qwen2Config)
-    prm = PRM.from_pretrained(save_tiny("internvl", tmp_path), PRMConfig(), device="cpu")
-    assert prm.model.config.text_config.model_type == "qwen2"
+@pytest.mark.parametrize("kind", INTERNVL3)
+def test_internvl_with_another_language_model_takes_trees_too(kind: str, tmp_path: Any) -> None:
+    prm = PRM.from_pretrained(save_tiny(kind, tmp_path), PRMConfig(), device="cpu")
+    assert prm.model.config.text_config.model_type == INTERNVL3[kind]
     reader = Reader(prm.model, prm.encoder, (Image.new("RGB", (80, 60), "red"), Image.new("RGB", (60, 60), "blue")))
     batch = candidates(reader)
     torch.testing.assert_close(tree_scores(reader, batch), plain_scores(reader, batch), atol=1e-5, rtol=0)

@@ -22,7 +22,7 @@ from mprm.data.images import as_rgb
 from mprm.errors import ConfigError, DataError, InputNotFoundError
 from mprm.models.checkpoint import PRM_CONFIG, PRMConfig, read_prm_config
 from mprm.models.prm import PRM, score_chains
-from tests.tiny_models import BACKBONES, save_tiny
+from tests.tiny_models import ALL_BACKBONES, save_tiny
 
 
 def saved(kind: str, path: Path, **config: Any) -> Path:
@@ -44,7 +44,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved("text", tmp_path_factory.mktemp("prm") / "text")
 
 
-@pytest.mark.parametrize("kind", BACKBONES)
+@pytest.mark.parametrize("kind", ALL_BACKBONES)
 def test_one_by_one_and_batched_scores_are_the_same(kind: str, tmp_path: Path) -> None:
     path = saved(kind, tmp_path / kind)
     prm = PRM.from_pretrained(path, device="cpu", tokens_per_batch=400)
@@ -274,7 +274,7 @@ def test_an_image_that_changes_after_its_chain_was_tokenized_is_an_error(kind: s
         encoder.add_pixel_values(tokenized)
 
 
-@pytest.fixture(scope="module", params=BACKBONES)
+@pytest.fixture(scope="module", params=ALL_BACKBONES)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint, and two images beside it."""
     path = saved(request.param, tmp_path_factory.mktemp("shared") / request.param, max_length=400)

@@ -16,17 +16,17 @@ pytest.importorskip("torch")
 from mprm.data.images import place_images
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, DataError
-from mprm.models.checkpoint import PRMConfig
+from mprm.models.checkpoint import PRMConfig, load_backbone
 from mprm.models.prm import PRM
 from mprm.models.prompt import PromptEncoder
-from tests.tiny_models import BACKBONES, IMAGE, save_tiny
+from tests.tiny_models import ALL_BACKBONES, IMAGE, save_tiny
 
 SYSTEM = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
 VISION = {"qwen2_5_vl": ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", ""),
           "internvl": ("<img>", "<IMG_CONTEXT>", "</img>", "\n")}  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=BACKBONES)
+@pytest.fixture(scope="module", params=ALL_BACKBONES)
 def prm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PRM:
     return PRM.from_pretrained(
         save_tiny(request.param, tmp_path_factory.mktemp(request.param)), PRMConfig(), device="cpu"
@@ -162,7 +162,7 @@ def test_a_tokenizer_that_splits_yes_is_refused(tmp_path: Path) -> None:
         PRM.from_pretrained(path, PRMConfig(positive="No"), device="cpu")
 
 
-@pytest.mark.parametrize("kind", BACKBONES)
+@pytest.mark.parametrize("kind", ALL_BACKBONES)
 @pytest.mark.parametrize("spare_rows", [0, 9])
 def test_the_step_token_gets_a_row_and_none_is_lost(kind: str, spare_rows: int, tmp_path: Path) -> None:
     import torch
@@ -170,12 +170,15 @@ def test_the_step_token_gets_a_row_and_none_is_lost(kind: str, spare_rows: int, 
 
     path = save_tiny(kind, tmp_path, spare_rows=spare_rows)
     n_tokens = len(AutoTokenizer.from_pretrained(path))
+    base = load_backbone(path, device="cpu").model
     first, second = (PRM.from_pretrained(path, PRMConfig(), device="cpu") for _ in range(2))
     for table in ("get_input_embeddings", "get_output_embeddings"):
         weight = getattr(first.model, table)().weight
         assert len(weight) == max(n_tokens + spare_rows, n_tokens + 1)
         torch.testing.assert_close(weight[n_tokens], weight[:n_tokens].mean(0))
         assert torch.equal(weight, getattr(second.model, table)().weight)
+        # in the head of an InternVL3 there would be the embeddings, once its table grows
+        assert torch.equal(weight[:n_tokens], getattr(base, table)().weight[:n_tokens])
 
 
 def test_remote_code_checkpoints_are_sent_to_the_converter(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ OLD_PRM_CONFIG = "mprm.json"
 FINGERPRINT_BYTES = 1 << 20
 ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 """Attention implementations that a checkpoint's config may name."""
+INTERNVL_TEXT = ("llama", "qwen2", "qwen3")
+"""Types of language models of an InternVL."""
 SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 """For every ``from_pretrained``: without the first, transformers asks on stdin whether to run a checkpoint's code."""
 
@@ -130,6 +132,11 @@ def family_of(path: str | Path) -> Family:
     if model_type == "internvl_chat":
         command = f"mprm convert-internvl {path} --out {Path(path).name}-native"
         raise ConfigError(f"{path} is an InternVL checkpoint in its remote-code layout; convert it: {command}")
+    text = config.get("text_config")
+    text_type = text.get("model_type", "qwen2") if isinstance(text, dict) else "qwen2"  # as transformers has it
+    if model_type == "internvl" and text_type not in INTERNVL_TEXT:
+        found = f"an InternVL whose language model is of type {text_type!r:.100}"
+        raise ConfigError(f"{config_path}: {found}; expected {', '.join(INTERNVL_TEXT)}, no mixture of experts")
     for part in _objects(config):
         names = [part[key] for key in part if key.endswith("attn_implementation")]
         names += [name for value in names if isinstance(value, dict) for name in value.values()]
@@ -272,6 +279,10 @@ def load_backbone(
             str(path), dtype=dtype, output_loading_info=True, use_safetensors=True, **options
         )
     check_complete(path, info)
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is not None and head.weight is not embeddings.weight:
+        # InternVL's -HF configs do not say so: growing the vocabulary would put the embeddings in the head's place
+        model.config.tie_word_embeddings = False
     if device.startswith("cuda"):
         # it plans anew for every shape of a batch, which takes longer than the batch itself
         torch.backends.cuda.enable_cudnn_sdp(False)

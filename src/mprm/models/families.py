@@ -154,7 +154,7 @@ class Qwen25VL(Family):
 
 
 class InternVL(Family):
-    """InternVL2.5: images are cut into tiles of 448 pixels, at most six and thumbnails, 256 tokens each."""
+    """InternVL2.5, 3 and 3.5: images are cut into tiles of 448 pixels, at most 6 and thumbnails, 256 tokens each."""
 
     name = "internvl"
     architecture = "InternVLForConditionalGeneration"

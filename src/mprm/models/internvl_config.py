@@ -1,4 +1,4 @@
-"""Config and tokenizer of a published InternVL2.5 checkpoint, checked and rewritten for transformers' classes."""
+"""Config and tokenizer of a published InternVL checkpoint, checked and rewritten for transformers' classes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ LAYER_NUMBERS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_a
 TEXT_NUMBERS = (*LAYER_NUMBERS, "vocab_size", "num_key_value_heads", "max_position_embeddings", "rms_norm_eps")
 VISION_NUMBERS = (*LAYER_NUMBERS, "image_size", "patch_size", "layer_norm_eps")
 """Fields with the same name natively."""
+QWEN_OPTIONS = ("attention_dropout", "use_sliding_window", "sliding_window", "max_window_layers", "layer_types")
+LANGUAGE_MODELS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "InternLM2ForCausalLM": ("llama", ()),
+    "Qwen2ForCausalLM": ("qwen2", QWEN_OPTIONS),
+    "Qwen3ForCausalLM": ("qwen3", (*QWEN_OPTIONS, "head_dim", "attention_bias")),
+}
+"""Published class of the language model: its type natively, and further fields that both have."""
 
 
 def read_json(path: Path, *, is_optional: bool = False) -> dict[str, Any]:
@@ -47,6 +54,10 @@ def read_published_config(source: Path) -> dict[str, Any]:
         raise ConfigError(f"{source} is in transformers' native layout already; use it as it is")
     if model_type != "internvl_chat":
         raise DataError(f"{path}: model_type is {model_type!r}; expected 'internvl_chat'")
+    text = published.get("llm_config")
+    if isinstance(text, dict) and (kind := text.get("architectures")) not in [[name] for name in LANGUAGE_MODELS]:
+        expected = f"{' or '.join(LANGUAGE_MODELS)}, no mixture of experts"
+        raise DataError(f"{path}: llm_config.architectures is {kind!r:.100}; expected {expected}")
     problems = list(_wrong_numbers(published)) or list(_unsupported_values(published))
     raise_problems(f"{path}: the native class cannot be set up:", problems)
     return published
@@ -77,7 +88,6 @@ def _unsupported_values(published: Mapping[str, Any]) -> Iterator[str]:
     # the pixel shuffle merges blocks of n × n patches; published is 2
     ratios = [1 / n for n in (1, 2, 4, 8) if side // vision["patch_size"] % n == 0]
     supported: list[tuple[str, Any, list[Any]]] = [
-        ("llm_config.architectures", text.get("architectures"), [["InternLM2ForCausalLM"], ["Qwen2ForCausalLM"]]),
         ("llm_config.rope_scaling.type", _rope_parameters(text)["rope_type"], ["default", "linear", "dynamic"]),
         ("llm_config.rope_pos_id_version", text.get("rope_pos_id_version", "default"), ["default"]),
         ("vision_config.model_type", vision.get("model_type", "intern_vit_6b"), ["intern_vit_6b"]),
@@ -116,7 +126,7 @@ def _rope_parameters(text: Mapping[str, Any]) -> dict[str, Any]:
 
 def native_config(published: Mapping[str, Any], tokenizer: Any, *, is_tied: bool, dtype: str) -> Any:
     """The native ``InternVLConfig``; ``is_tied`` says that the output layer shares the embedding table."""
-    from transformers import InternVLConfig, InternVLVisionConfig, LlamaConfig, Qwen2Config
+    from transformers import AutoConfig, InternVLConfig, InternVLVisionConfig
 
     vision, text = published["vision_config"], published["llm_config"]
     # VisualPRM's class, which asks for the scores of steps
@@ -133,20 +143,18 @@ def native_config(published: Mapping[str, Any], tokenizer: Any, *, is_tied: bool
         num_channels=vision.get("num_channels", 3),
         use_mean_pooling=True,  # natively: no norm after the last layer, as published
     )
-    is_qwen2 = text["architectures"] == ["Qwen2ForCausalLM"]
-    optional = ["initializer_range", "bos_token_id", "eos_token_id", "pad_token_id"]
-    if is_qwen2:
-        optional += ["attention_dropout", "use_sliding_window", "sliding_window", "max_window_layers"]
+    model_type, options = LANGUAGE_MODELS[text["architectures"][0]]
+    optional = ("initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", *options)
     settings = {name: text[name] for name in (*TEXT_NUMBERS, *optional) if name in text}
     settings |= {"hidden_act": text["hidden_act"], "rope_parameters": _rope_parameters(text)}
-    if not is_qwen2:
+    if model_type == "llama":
         # InternLM2's published class has biases unless its config says otherwise
         settings |= {"attention_bias": text.get("bias", True), "mlp_bias": False}
     n_patches = (vision["image_size"] // vision["patch_size"]) ** 2
     return InternVLConfig(
         architectures=["InternVLForConditionalGeneration"],
         vision_config=vision_config,
-        text_config=(Qwen2Config if is_qwen2 else LlamaConfig)(**settings, tie_word_embeddings=is_tied),
+        text_config=AutoConfig.for_model(model_type, **settings, tie_word_embeddings=is_tied),
         image_token_id=tokenizer.context_image_token_id,
         image_seq_length=int(n_patches * published["downsample_ratio"] ** 2),
         downsample_ratio=published["downsample_ratio"],
@@ -255,7 +263,7 @@ def build_tokenizer(source: Path, *, vocab_size: int) -> Any:
     }
     unknown = [f"{name} {text!r}" for name, text in special.items() if backend.token_to_id(text) is None]
     raise_problems(f"{path}: not in the vocabulary:", unknown)
-    # InternLM2's tokenizer puts its BOS token first unless its config says otherwise; Qwen2's has none
+    # InternLM2's tokenizer puts its BOS token first unless its config says otherwise; Qwen's has none
     bos = special.get("bos_token") if is_internlm2 and config.get("add_bos_token", True) else None
     if bos is not None:
         backend.post_processor = TemplateProcessing(
@@ -339,7 +347,7 @@ def _qwen2_backend(source: Path) -> Any:
     vocab, merges = source / "vocab.json", source / "merges.txt"
     if not vocab.is_file() or not merges.is_file():
         raise InputNotFoundError(
-            f"{source} has no tokenizer; expected tokenizer.model (InternLM2), or vocab.json and merges.txt (Qwen2)"
+            f"{source} has no tokenizer; expected tokenizer.model (InternLM2), or vocab.json and merges.txt (Qwen)"
         )
     try:
         return Qwen2Tokenizer(*BPE.read_file(str(vocab), str(merges))).backend_tokenizer

@@ -1,4 +1,4 @@
-"""``mprm convert-internvl``: a published InternVL2.5 checkpoint for transformers' own class.
+"""``mprm convert-internvl``: a published InternVL checkpoint for transformers' own class.
 
 None of its code is run: tensors are renamed, fused ones split, and config and tokenizer rewritten.
 """
@@ -33,7 +33,7 @@ DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertInternVLConfig(Config):
-    """Rewrite a published InternVL2.5 checkpoint for transformers' own class, without running its code."""
+    """Rewrite a published InternVL2.5, 3 or 3.5 checkpoint for transformers' own class, without running its code."""
 
     dtype: Dtype = "auto"
     max_shard_size: Annotated[str, output("Largest weight file and memory use.", "SIZE")] = "5GB"
@@ -73,7 +73,7 @@ def convert_internvl(
     progress: Progress = silent,
     **options: Any,
 ) -> ConversionSummary:
-    """Rewrite a published InternVL2.5 checkpoint, with InternLM2 or Qwen2, for ``InternVLForConditionalGeneration``.
+    """Rewrite a published InternVL2.5, 3 or 3.5 checkpoint for ``InternVLForConditionalGeneration``.
 
     The output folder appears complete or not at all.
     """
@@ -164,7 +164,7 @@ INTERNLM2_RENAMES = (
     (r"\.post_attention_layernorm\.", ".ffn_norm."),
     (r"\.lm_head\.", ".output."),
 )
-RENAMES = {"llama": COMMON_RENAMES + INTERNLM2_RENAMES, "qwen2": COMMON_RENAMES}
+RENAMES = {"llama": COMMON_RENAMES + INTERNLM2_RENAMES, "qwen2": COMMON_RENAMES, "qwen3": COMMON_RENAMES}
 """From native to published names, applied in order, by type of the native language model."""
 
 

@@ -10,7 +10,7 @@ from mprm.annotation.samplers.local import TransformersSampler
 from mprm.annotation.samplers.sampler import Completion, Request, SamplingParams, answers
 from mprm.errors import ConfigError, MprmError
 from mprm.models.checkpoint import load_backbone
-from tests.tiny_models import BACKBONES, save_tiny
+from tests.tiny_models import ALL_BACKBONES, save_tiny
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -27,7 +27,7 @@ DEFAULTS = {"eos_token_id": None, "repetition_penalty": None}
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("policies")
-    return {kind: load_backbone(save_tiny(kind, folder / kind), device="cpu") for kind in BACKBONES}
+    return {kind: load_backbone(save_tiny(kind, folder / kind), device="cpu") for kind in ALL_BACKBONES}
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def nested(pictures: list[Path], **settings: Any) -> list[Request]:
     return requests
 
 
-@pytest.mark.parametrize("kind", BACKBONES)
+@pytest.mark.parametrize("kind", ALL_BACKBONES)
 @pytest.mark.parametrize("rows", [1, 7, 64])
 def test_greedy_answers_are_those_of_generate(
     kind: str, rows: int, policies: dict[str, Any], pictures: list[Path], monkeypatch: pytest.MonkeyPatch
@@ -89,7 +89,7 @@ def test_greedy_answers_are_those_of_generate(
     assert max(sizes) == min(rows, len(requests))
 
 
-@pytest.mark.parametrize("kind", BACKBONES)
+@pytest.mark.parametrize("kind", ALL_BACKBONES)
 def test_logits_of_a_continuation_are_those_of_the_whole_sequence(
     kind: str, policies: dict[str, Any], pictures: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +312,7 @@ def test_no_memory_is_reported_with_the_remedy(policy: Any, monkeypatch: pytest.
         completions_of(PrefixSampler(policy, name="p", rows=9), [Request(prompt="q", n=2, sampling=SAMPLING)])
 
 
-@pytest.mark.parametrize("kind", BACKBONES)
+@pytest.mark.parametrize("kind", ALL_BACKBONES)
 def test_our_backbones_can_share_prefixes(kind: str, policies: dict[str, Any]) -> None:
     assert can_share_prefixes(policies[kind]) is None
 
