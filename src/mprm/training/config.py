@@ -78,6 +78,7 @@ class TrainConfig(CorpusOptions):
     gradient_checkpointing: Annotated[
         bool, compute("Keep activations instead of recomputing them in backward: faster, more memory.")
     ] = True
+    liger: Annotated[bool, compute("Do without liger-kernel's faster layers, where it is installed.")] = True
     attention: Annotated[str | None, compute("Attention implementation, by transformers' name.", "NAME")] = None
     dataloader_workers: Annotated[int, compute("Processes a device that load images.", at_least=0)] = 4
     device: Annotated[Literal["auto", "cpu"], compute("Where to train; CUDA_VISIBLE_DEVICES picks a GPU.")] = "auto"
