@@ -144,7 +144,7 @@ def measure(built: Built, shape: str, *, tiny: bool, rounds: int, liger: bool) -
         for name in list(ways)[:: 1 if number % 2 else -1]:
             row = timed(lambda name=name: passed(built, ways[name]))
             rows[name] += [row] if number else []  # the first round warms up
-    cases = [_case(built, shape, name, ways, rows, differences.get(name, 0.0)) for name in ways]
+    cases = [_case(built, shape, name, ways, rows, differences.get(name, None if liger else 0.0)) for name in ways]
     cases[-1]["kernel_errors"] = errors
     for case in cases:
         case |= {"liger": liger, "loss": losses[case["way"]]}
@@ -156,7 +156,7 @@ def measure(built: Built, shape: str, *, tiny: bool, rounds: int, liger: bool) -
     return cases
 
 
-def _case(built: Built, shape: str, way: str, ways: Any, rows: Any, difference: float) -> dict[str, Any]:
+def _case(built: Built, shape: str, way: str, ways: Any, rows: Any, difference: float | None) -> dict[str, Any]:
     def work(name: str) -> tuple[int, float]:
         n_tokens = sum(one["input_ids"].numel() for one in ways[name])
         flops = sum(

@@ -118,23 +118,28 @@ def build(kind: str, *, tiny: bool = False, is_trained: bool = False) -> Built:
 def _true_size(kind: str, folder: Path) -> tuple[Any, PromptEncoder]:
     family: Family
     if kind == "qwen3_vl":
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
         save_tiny_vlm(kind, folder)
         Qwen2VLImageProcessorPil(patch_size=16, min_pixels=1024, max_pixels=262_144).save_pretrained(folder)
-        family, tokenizer = OtherVLM(kind), AutoTokenizer.from_pretrained(folder)
+        family, tokenizer, model_class = (
+            OtherVLM(kind),
+            AutoTokenizer.from_pretrained(folder),
+            Qwen3VLForConditionalGeneration,
+        )
         config = qwen3_vl(tokenizer)
         config.save_pretrained(folder)
         processor = family.image_processor(str(folder), {})
     else:
         family, tokenizer = FAMILIES[kind], tiny_tokenizer(kind)
+        model_class = family.model_class()
         config = CONFIGS[kind](tokenizer)
         processor = _processor(kind, config, folder)
     tokens = step_tokens(tokenizer)
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("meta"):
-        model = family.model_class()(config)
+        model = model_class(config)
     torch.set_default_dtype(torch.float32)
     model = model.to_empty(device="cuda")
     for module in model.modules():  # buffers such as rotary frequencies are not in any checkpoint

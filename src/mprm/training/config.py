@@ -65,7 +65,7 @@ class TrainConfig(CorpusOptions):
     benchmark: Annotated[tuple[str, ...], evaluation("Labelled steps to score during training.", "FILE")] = ()
     benchmark_root: Annotated[str | None, evaluation("Folder of its images; else the image root.", "DIR")] = None
     eval_every: Annotated[int, evaluation("Optimizer steps between scorings of it.", at_least=0)] = 0
-    per_device: Annotated[int, compute("Mean rollouts in a micro-batch; the result is the same.", at_least=1)] = 2
+    per_device: Annotated[int, compute("Mean rollouts in a micro-batch; the result is the same.", at_least=1)] = 8
     pack: Annotated[
         Literal["tree", "none"],
         compute("tree: no padding, one prompt for the rollouts of a problem; none: padded. The result is the same."),

@@ -167,6 +167,8 @@ def liger_kernels(model: Any) -> Iterator[None]:
         yield
     finally:
         for module, attributes in zip(modules, before, strict=True):
+            for name in vars(module).keys() - attributes.keys():
+                delattr(module, name)
             vars(module).update(attributes)
 
 
