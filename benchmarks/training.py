@@ -16,6 +16,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from mprm.data.types import Chain
 from mprm.models import TokenizedChain, collate_tree
 from mprm.models.attention import TreeOnDevice, node_by_node, tree_attention
 from mprm.training import step_loss_sum
+from mprm.training.trainer import liger_kernels, why_no_liger
 from true_size import (
     CONFIGS,
     PEAK_FLOPS,
@@ -63,6 +65,14 @@ def rollouts(built: Built, shape: str, *, tiny: bool) -> list[TokenizedChain]:
             steps = tuple(step_text(built.encoder, length, 100 * number + k) for k in range(n_steps))
             found.append(built.encoder.encode(Chain(question, steps, (image,))))
     return found
+
+
+@torch.no_grad()
+def loss(built: Built, batches: list[dict[str, Any]]) -> float:
+    """Mean over the steps, with the labels of `passed`."""
+    logits = torch.cat([built.model(**inputs)["logits"] for inputs in batches])
+    labels = torch.cat([torch.arange(len(inputs["prm_index"]), device=logits.device) % 2 for inputs in batches])
+    return float(step_loss_sum(logits, labels.float()) / len(labels))
 
 
 def passed(built: Built, batches: list[dict[str, Any]]) -> None:
@@ -110,7 +120,7 @@ def kernel_errors(built: Built, inputs: dict[str, Any]) -> dict[str, float]:
     return {name: float((h.float() - e).detach().norm() / e.detach().norm()) for name, (h, e) in pairs.items()}
 
 
-def measure(built: Built, shape: str, *, tiny: bool, rounds: int) -> list[dict[str, Any]]:
+def measure(built: Built, shape: str, *, tiny: bool, rounds: int, liger: bool) -> list[dict[str, Any]]:
     batch = rollouts(built, shape, tiny=tiny)
     collate = built.encoder.collate
     ways = {
@@ -118,21 +128,26 @@ def measure(built: Built, shape: str, *, tiny: bool, rounds: int) -> list[dict[s
         "one by one": [on_device(built.model, collate([one])) for one in batch],
         "packed": [on_device(built.model, collate_tree(built.encoder, batch))],
     }
+    if liger:
+        del ways["one by one"]
     errors = kernel_errors(built, ways["packed"][0])
-    exact = gradients(built, ways["one by one"])
-    differences = {}
-    for name in ("padded", "packed"):
-        found = gradients(built, ways[name])
-        differences[name] = max(float((found[n] - exact[n]).norm() / exact[n].norm()) for n in exact)
-    del exact, found
+    losses = {name: loss(built, batches) for name, batches in ways.items()}
+    differences = dict[str, float]()
+    if not liger:
+        exact = gradients(built, ways["one by one"])
+        for name in ("padded", "packed"):
+            found = gradients(built, ways[name])
+            differences[name] = max(float((found[n] - exact[n]).norm() / exact[n].norm()) for n in exact)
+        del exact, found
     rows: dict[str, list[tuple[float, float | None]]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name in list(ways)[:: 1 if number % 2 else -1]:
             row = timed(lambda name=name: passed(built, ways[name]))
             rows[name] += [row] if number else []  # the first round warms up
-    cases = [_case(built, shape, name, ways, rows, differences.get(name, 0.0)) for name in ways]
+    cases = [_case(built, shape, name, ways, rows, differences.get(name, None if liger else 0.0)) for name in ways]
     cases[-1]["kernel_errors"] = errors
     for case in cases:
+        case |= {"liger": liger, "loss": losses[case["way"]]}
         inputs = ways[case["way"]]
         case["vision_ms"] = 1e3 * statistics.median(
             timed(lambda i=inputs: [vision_alone(built, one) for one in i])[0] for _ in range(3)
@@ -141,7 +156,7 @@ def measure(built: Built, shape: str, *, tiny: bool, rounds: int) -> list[dict[s
     return cases
 
 
-def _case(built: Built, shape: str, way: str, ways: Any, rows: Any, difference: float) -> dict[str, Any]:
+def _case(built: Built, shape: str, way: str, ways: Any, rows: Any, difference: float | None) -> dict[str, Any]:
     def work(name: str) -> tuple[int, float]:
         n_tokens = sum(one["input_ids"].numel() for one in ways[name])
         flops = sum(
@@ -182,21 +197,29 @@ def main(words: list[str] | None = None) -> None:
     results = {"command": "python benchmarks/training.py --out benchmarks/results/training.json",
                "peak_flops": PEAK_FLOPS, "rounds": arguments.rounds, "tiny": arguments.tiny, **where(),
                "cases": results.get("cases", [])}  # fmt: skip
-    done = {(case["backbone"], case["shape"]) for case in results["cases"]}
+    done = {(case["backbone"], case["shape"], case.get("liger", False)) for case in results["cases"]}
     for kind in arguments.only or CONFIGS:
-        built: Built | None = None
-        for shape in SHAPES:
-            if (kind, shape) in done:
-                continue
-            built = built or build(kind, tiny=arguments.tiny, is_trained=True)
-            cases = measure(built, shape, tiny=arguments.tiny, rounds=arguments.rounds)
-            results["cases"] += cases
-            out.write_text(json.dumps(results, indent=2) + "\n")
-            for case in cases:
-                shown = {
-                    key: round(v, 4) if isinstance(v, float) else v for key, v in case.items() if "all" not in key
-                }
-                print(*(f"{key} {value}" for key, value in shown.items()), sep=", ", flush=True)
+        with ExitStack() as stack:
+            built: Built | None = None
+            for liger in (False, True):  # in this order: it is not taken out of a model again
+                for shape in SHAPES:
+                    if (kind, shape, liger) in done:
+                        continue
+                    built = built or build(kind, tiny=arguments.tiny, is_trained=True)
+                    if liger and not built.has_liger:
+                        if reason := why_no_liger(built.model, str(built.model.device)):
+                            print(f"{kind}: no liger-kernel: {reason}")
+                            break
+                        stack.enter_context(liger_kernels(built.model))
+                        built.has_liger = True
+                    cases = measure(built, shape, tiny=arguments.tiny, rounds=arguments.rounds, liger=liger)
+                    results["cases"] += cases
+                    out.write_text(json.dumps(results, indent=2) + "\n")
+                    for case in cases:
+                        shown = {
+                            k: round(v, 4) if isinstance(v, float) else v for k, v in case.items() if "all" not in k
+                        }
+                        print(*(f"{key} {value}" for key, value in shown.items()), sep=", ", flush=True)
         del built
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

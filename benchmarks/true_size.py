@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1]))
+from tests.tiny_models import save_tiny, tiny_tokenizer
+from tests.tiny_vlms import QWEN_TOKENS, save_tiny_vlm
+
 from mprm.models import FAMILIES, PRM, PRMConfig, PromptEncoder, freeze_vision, plain_text, prm_model, step_tokens
-from tiny_models import save_tiny, tiny_tokenizer
+from mprm.models.families import Family, OtherVLM
 
 PEAK_FLOPS = 989e12
 """Dense bf16 of an H100 or H200, as its maker states it."""
@@ -65,7 +68,28 @@ def internvl(tokenizer: Any) -> Any:
 CONFIGS = {"qwen2_5_vl": qwen, "internvl": internvl}
 
 
-@dataclass(frozen=True, slots=True)
+def qwen3_vl(tokenizer: Any) -> Any:
+    """Qwen3-VL-8B."""
+    from transformers import Qwen3VLConfig
+
+    rope = {"rope_type": "default", "mrope_section": [24, 20, 20], "mrope_interleaved": True, "rope_theta": 5e6}
+    text = dict(
+        hidden_size=4096, intermediate_size=12288, num_hidden_layers=36, num_attention_heads=32,
+        num_key_value_heads=8, head_dim=128, vocab_size=151936, max_position_embeddings=262144, rope_parameters=rope,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    vision = dict(
+        depth=27, hidden_size=1152, intermediate_size=4304, num_heads=16, out_hidden_size=4096, patch_size=16,
+        num_position_embeddings=2304, deepstack_visual_indexes=[8, 16, 24],
+    )  # fmt: skip
+    start, end, image, video = tokenizer.convert_tokens_to_ids(list(QWEN_TOKENS))
+    return Qwen3VLConfig(
+        text_config=text, vision_config=vision, image_token_id=image, video_token_id=video,
+        vision_start_token_id=start, vision_end_token_id=end, tie_word_embeddings=False,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
 class Built:
     """A step reader, its encoder, and the folder that its images are in."""
 
@@ -73,13 +97,15 @@ class Built:
     model: Any
     encoder: PromptEncoder
     folder: Path
+    has_liger: bool = False
 
 
 def build(kind: str, *, tiny: bool = False, is_trained: bool = False) -> Built:
     """The model on the GPU in bf16; with ``tiny`` a small one in float32 on the CPU."""
     folder = Path(tempfile.mkdtemp())
     if tiny:
-        prm = PRM.from_pretrained(save_tiny(kind, folder / "model"), PRMConfig(), device="cpu", image_root=folder)
+        save = save_tiny if kind in CONFIGS else save_tiny_vlm
+        prm = PRM.from_pretrained(save(kind, folder / "model"), PRMConfig(), device="cpu", image_root=folder)
         model, encoder = prm.model, prm.encoder
     else:
         model, encoder = _true_size(kind, folder)
@@ -90,13 +116,30 @@ def build(kind: str, *, tiny: bool = False, is_trained: bool = False) -> Built:
 
 
 def _true_size(kind: str, folder: Path) -> tuple[Any, PromptEncoder]:
-    family, tokenizer = FAMILIES[kind], tiny_tokenizer(kind)
+    family: Family
+    if kind == "qwen3_vl":
+        from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+        save_tiny_vlm(kind, folder)
+        Qwen2VLImageProcessorPil(patch_size=16, min_pixels=1024, max_pixels=262_144).save_pretrained(folder)
+        family, tokenizer, model_class = (
+            OtherVLM(kind),
+            AutoTokenizer.from_pretrained(folder),
+            Qwen3VLForConditionalGeneration,
+        )
+        config = qwen3_vl(tokenizer)
+        config.save_pretrained(folder)
+        processor = family.image_processor(str(folder), {})
+    else:
+        family, tokenizer = FAMILIES[kind], tiny_tokenizer(kind)
+        model_class = family.model_class()
+        config = CONFIGS[kind](tokenizer)
+        processor = _processor(kind, config, folder)
     tokens = step_tokens(tokenizer)
-    config = CONFIGS[kind](tokenizer)
-    processor = _processor(kind, config, folder)
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("meta"):
-        model = family.model_class()(config)
+        model = model_class(config)
     torch.set_default_dtype(torch.float32)
     model = model.to_empty(device="cuda")
     for module in model.modules():  # buffers such as rotary frequencies are not in any checkpoint

@@ -65,7 +65,7 @@ class TrainConfig(CorpusOptions):
     benchmark: Annotated[tuple[str, ...], evaluation("Labelled steps to score during training.", "FILE")] = ()
     benchmark_root: Annotated[str | None, evaluation("Folder of its images; else the image root.", "DIR")] = None
     eval_every: Annotated[int, evaluation("Optimizer steps between scorings of it.", at_least=0)] = 0
-    per_device: Annotated[int, compute("Mean rollouts in a micro-batch; the result is the same.", at_least=1)] = 2
+    per_device: Annotated[int, compute("Mean rollouts in a micro-batch; the result is the same.", at_least=1)] = 8
     pack: Annotated[
         Literal["tree", "none"],
         compute("tree: no padding, one prompt for the rollouts of a problem; none: padded. The result is the same."),
@@ -78,6 +78,7 @@ class TrainConfig(CorpusOptions):
     gradient_checkpointing: Annotated[
         bool, compute("Keep activations instead of recomputing them in backward: faster, more memory.")
     ] = True
+    liger: Annotated[bool, compute("Do without liger-kernel's faster layers, where it is installed.")] = True
     attention: Annotated[str | None, compute("Attention implementation, by transformers' name.", "NAME")] = None
     dataloader_workers: Annotated[int, compute("Processes a device that load images.", at_least=0)] = 4
     device: Annotated[Literal["auto", "cpu"], compute("Where to train; CUDA_VISIBLE_DEVICES picks a GPU.")] = "auto"

@@ -28,7 +28,18 @@ from mprm.selection.stats import label_warnings, statistics_by_source
 from mprm.training.config import TrainConfig
 
 FREE_TO_CHANGE = {
-    *("per_device", "pack", "device", "image_root", "files", "dataloader_workers", "report_to", "out", "model"),
+    *(
+        "per_device",
+        "pack",
+        "liger",
+        "device",
+        "image_root",
+        "files",
+        "dataloader_workers",
+        "report_to",
+        "out",
+        "model",
+    ),
     *("save_every", "save_every_min", "save_total_limit", "max_optimizer_steps"),
 }
 """Options that may differ when a run is resumed: they do not change the result, up to rounding. The model and the

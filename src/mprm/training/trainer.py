@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.integrations.liger import apply_liger_kernel
 from transformers.utils import logging
 
 from mprm.data.benchmarks import Benchmark, read_benchmark
@@ -138,6 +139,38 @@ def _sharding(config: TrainConfig) -> dict[str, Any]:
             raise ConfigError("sharding zero3 needs DeepSpeed: pip install deepspeed, or take --sharding fsdp")
         return {"deepspeed": str(LAUNCH / "zero3.json")}
     return {}
+
+
+LIGER = {"rope": True, "rms_norm": True, "swiglu": True, "cross_entropy": False, "fused_linear_cross_entropy": False}
+"""The kernels of liger-kernel that a process reward model has a use for."""
+
+
+def why_no_liger(model: Any, device: str) -> str | None:
+    """Why a model is trained without liger-kernel, or None where it is installed and knows the architecture."""
+    if not device.startswith("cuda"):
+        return "its kernels are for GPUs"
+    if importlib.util.find_spec("liger_kernel") is None:
+        return "it is not installed; mprm's extra [liger] makes training faster"
+    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN as KNOWN
+
+    kinds = dict.fromkeys((model.config.model_type, model.config.get_text_config().model_type))
+    unknown = [kind for kind in kinds if kind not in KNOWN]
+    return f"it does not know models of type {' and '.join(unknown)}" if unknown else None
+
+
+@contextmanager
+def liger_kernels(model: Any) -> Iterator[None]:
+    """Give the model liger-kernel's layers; what that replaces for other models too is put back after the block."""
+    modules = [sys.modules[name] for name in {type(module).__module__ for module in model.modules()}]
+    before = [dict(vars(module)) for module in modules]
+    try:
+        apply_liger_kernel(model, LIGER)
+        yield
+    finally:
+        for module, attributes in zip(modules, before, strict=True):
+            for name in vars(module).keys() - attributes.keys():
+                delattr(module, name)
+            vars(module).update(attributes)
 
 
 def untrained_prm(config: TrainConfig, device: str) -> PRM:
@@ -431,6 +464,12 @@ def run_trainer(run_dir: RunDir, prm: PRM, progress: Progress, *, is_first: bool
         if logging.is_progress_bar_enabled():  # those of transformers would tear through ours
             logging.disable_progress_bar()
             context.callback(logging.enable_progress_bar)
+        if config.liger:
+            reason = why_no_liger(prm.model, str(trainer.args.device))
+            if reason is None:
+                context.enter_context(liger_kernels(prm.model))
+            if is_first and trainer.args.device.type == "cuda":
+                print(f"mprm train: liger-kernel is {'on' if reason is None else f'off: {reason}'}", file=sys.stderr)
         [checkpoint] = broadcast_object_list([run_dir.last_checkpoint() if is_first else None])
         result = trainer.train(resume_from_checkpoint=checkpoint)
     state = trainer.state
