@@ -1,0 +1,236 @@
+"""``mprm push``: a trained run or a subset, with its card, on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from mprm.config import Config, DryRun, evaluation, output, takes
+from mprm.data.output import MANIFEST_SUFFIX, atomic_write, hash_file
+from mprm.errors import ConfigError, MissingDependencyError
+from mprm.evaluation.scores import SCORES
+from mprm.hub.cards import (
+    CARD,
+    data_files,
+    dataset_card,
+    file_name,
+    is_written_by_hand,
+    model_card,
+    output_files,
+    subset_manifest,
+)
+from mprm.models.checkpoint import PRM_CONFIG, check_weights, fingerprint_of, read_prm_config
+from mprm.models.families import PROCESSOR_FILES
+from mprm.progress import Progress, silent
+
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_config.json")
+TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template*")
+MODEL_FILES = (*WEIGHTS, *TOKENIZER, *PROCESSOR_FILES, "generation_config.json")
+"""Named one by one, for whatever else lies in the folder may be private."""
+NAME = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushConfig(Config):
+    """Upload a finished training run or a subset, with its card, to the Hugging Face hub.
+
+    Of a run: weights, tokenizer, processor and prm_config.json. Folders of this machine are not named in any of them.
+    """
+
+    evaluation: Annotated[
+        tuple[str, ...], evaluation("Folders that mprm evaluate --out wrote of this run, for its card.", "DIR")
+    ] = ()
+    base_model: Annotated[str | None, output("The base checkpoint's name on the hub.", "ORG/NAME")] = None
+    license: Annotated[str | None, output("Licence that the card states, such as apache-2.0.", "ID")] = None
+    private: Annotated[bool, output("Make a new repository private.")] = False
+    revision: Annotated[str | None, output("Branch to upload to, made if it is not there.", "BRANCH")] = None
+    with_dropped: Annotated[bool, output("Upload the bad records that a selection dropped, too.")] = False
+    dry_run: DryRun = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What was uploaded, or would be."""
+
+    repo: str
+    kind: str
+    """``model`` or ``dataset``."""
+    files: dict[str, int]
+    """Size in bytes of each file."""
+    card: str = field(repr=False)
+    is_card_by_hand: bool
+    url: str | None
+    """None after a dry run."""
+
+
+@takes(PushConfig)
+def push(
+    what: str | Path, repo: str, config: PushConfig | None = None, *, progress: Progress = silent, **options: Any
+) -> Pushed:
+    """Upload a finished run's folder, or a subset's file or folder, to ``ORGANISATION/NAME``, all in one commit.
+
+    The card is rendered anew, unless somebody has changed the README.md in the folder: that is uploaded as it is.
+    """
+    config = PushConfig.of(config, options)
+    for name in filter(None, (repo, config.base_model)):
+        if not re.fullmatch(NAME, name) or ".." in name or "--" in name or len(name) > 96:
+            raise ConfigError(f"{name!r} is no name of a repository on the hub; expected ORGANISATION/NAME")
+    path = Path(what).expanduser()
+    is_run = (path / "train.json").is_file()
+    try:
+        files, card = (_run_files if is_run else _subset_files)(path, repo, config)
+    except (KeyError, TypeError, AttributeError, ValueError, msgspec.MsgspecError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{path}: its configuration or a manifest is not as mprm wrote it ({error!r})") from error
+    except ImportError as error:
+        raise MissingDependencyError("mprm push needs huggingface_hub: install mprm with its extra [hub]") from error
+    own = path / CARD
+    is_by_hand = own.is_file() and is_written_by_hand(text := own.read_text(encoding="utf-8"))
+    if is_by_hand:
+        if config.evaluation or config.license:
+            raise ConfigError(f"{own} was changed by hand; move it away, and the card is made anew")
+        card = text
+    files[CARD] = card.encode()
+    kind = "model" if is_run else "dataset"
+    sizes = {name: len(c) if isinstance(c, bytes) else c.stat().st_size for name, c in sorted(files.items())}
+    url = None if config.dry_run else _upload(repo, kind, files, config, progress)
+    if url and is_run and not is_by_hand:
+        with atomic_write(str(own)) as temporary:
+            temporary.write_text(card, encoding="utf-8")
+    return Pushed(repo, kind, sizes, card, is_by_hand, url)
+
+
+def _run_files(folder: Path, repo: str, config: PushConfig) -> tuple[dict[str, Path | bytes], str]:
+    """The files of a finished run by their names on the hub, and its card."""
+    prm_config, files = read_prm_config(folder), dict[str, Path | bytes]()
+    is_adapter = (folder / "adapter_config.json").is_file()
+    check_weights(folder, "adapter_model" if is_adapter else "model")
+    options = msgspec.json.decode((folder / "train.json").read_bytes(), type=dict[str, Any])
+    evaluations = [_metrics(Path(name).expanduser(), folder) for name in config.evaluation]
+    names: dict[str, Any] = {"name": repo, "repo": repo, "base": config.base_model, "licence": config.license}
+    card = model_card(folder, prm_config, options, evaluations=evaluations, **names)
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and any(fnmatch(path.name, pattern) for pattern in MODEL_FILES):
+            files[path.name] = path
+    base = config.base_model or prm_config.base_info.get("name") or file_name(prm_config.base or "")
+    files[PRM_CONFIG] = _json({**_without_folders(asdict(prm_config)), "base": base or None})
+    if is_adapter:
+        adapter = msgspec.json.decode((folder / "adapter_config.json").read_bytes(), type=dict[str, Any])
+        files["adapter_config.json"] = _json({**adapter, "base_model_name_or_path": base})
+    return files, card
+
+
+def _metrics(folder: Path, run: Path) -> dict[str, Any]:
+    """The metrics.json of an evaluation, whose last model must be the run, by its weights."""
+    try:
+        metrics = msgspec.json.decode((folder / "metrics.json").read_bytes(), type=dict[str, Any])
+        scored = msgspec.json.decode((folder / (SCORES + MANIFEST_SUFFIX)).read_bytes(), type=dict[str, Any])[
+            "config"
+        ]
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename} is missing; expected what mprm evaluate --model {run} --out wrote"
+        ) from error
+    is_last = metrics["models"][-1]["name"].split(" (")[0] == scored["model"]
+    if not is_last or scored["model_fingerprint"] != fingerprint_of(run):
+        raise ConfigError(f"{folder} is an evaluation of {scored['model']!r}, not of the model that is in {run} now")
+    return metrics
+
+
+def _subset_files(path: Path, repo: str, config: PushConfig) -> tuple[dict[str, Path | bytes], str]:
+    """The files of one or more subsets by their names on the hub, and their card."""
+    beside = path.with_name(path.name + MANIFEST_SUFFIX)
+    places = sorted(path.glob(f"*{MANIFEST_SUFFIX}")) if path.is_dir() and not beside.is_file() else [beside]
+    manifests = {place: manifest for place in places if (manifest := subset_manifest(place))}
+    if not manifests:
+        expected = "expected a folder that mprm train wrote, or what mprm select wrote with its manifest"
+        raise ConfigError(f"{path} is neither a training run nor a subset; {expected}")
+    if config.evaluation or config.base_model:
+        raise ConfigError(f"--evaluation and --base-model are for a model, and {path} is a subset")
+    files: dict[str, Path | bytes] = {}
+    for place, manifest in manifests.items():
+        n_bad = len(manifest["files"]) if config.with_dropped else len(data_files(manifest))
+        for name in manifest["files"][:n_bad]:
+            if not (place.parent / name).resolve().is_relative_to(place.parent.resolve()):
+                raise ConfigError(f"{place} names {name!r}, which is not beside it")
+            files[name] = place.parent / name
+        for name, entry in zip(data_files(manifest), output_files(manifest), strict=True):
+            file = place.parent / name
+            if not file.is_file() or hash_file(str(file)) != entry["xxh3_128"]:
+                raise ConfigError(f"{file} is not as mprm select wrote it, and {place.name} would be wrong about it")
+        files[place.name] = _json(_without_folders(manifest))
+    by_name = {place.name.removesuffix(MANIFEST_SUFFIX): manifest for place, manifest in manifests.items()}
+    return files, dataset_card(by_name, repo=repo, licence=config.license)
+
+
+def _without_folders(value: Any) -> Any:
+    """The value, in which each ``path`` is the file's name alone."""
+    if isinstance(value, dict):
+        items = value.items()
+        return {k: file_name(v) if k == "path" and isinstance(v, str) else _without_folders(v) for k, v in items}
+    return [*map(_without_folders, value)] if isinstance(value, list) else value
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def _upload(repo: str, kind: str, files: Mapping[str, Path | bytes], config: PushConfig, progress: Progress) -> str:
+    """Upload the files in one commit; returns the repository's address."""
+    try:
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+        from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    except ImportError as error:
+        raise MissingDependencyError("mprm push needs huggingface_hub: install mprm with its extra [hub]") from error
+    if not get_token():
+        raise ConfigError("there is no token for the hub; run hf auth login, or set HF_TOKEN")
+    was_silent = are_progress_bars_disabled()
+    if progress is silent:  # else its own bars: nothing else knows how far it is within a file
+        disable_progress_bars()
+    try:
+        with _named_errors(repo, kind):
+            api, where = HfApi(library_name="mprm"), {"repo_id": repo, "repo_type": kind}
+            url = str(api.create_repo(**where, private=config.private or None, exist_ok=True))
+            if config.revision:
+                api.create_branch(**where, branch=config.revision, exist_ok=True)
+            info = api.repo_info(**where, revision=config.revision)
+            if config.private and not info.private:
+                raise ConfigError(f"{url} is there already and is public; nothing was uploaded")
+            there = [file.rfilename for file in info.siblings or ()] if kind == "model" else []
+            stale = [name for name in there if name not in files and any(fnmatch(name, p) for p in WEIGHTS)]
+            operations = [CommitOperationAdd(name, content) for name, content in files.items()]
+            operations += [CommitOperationDelete(name) for name in stale]  # weights of two models are of none
+            message = f"Upload {'a process reward model' if kind == 'model' else 'rollouts'} with mprm"
+            api.create_commit(**where, operations=operations, commit_message=message, revision=config.revision)
+    finally:
+        if progress is silent and not was_silent:
+            enable_progress_bars()
+    return url + (f"/tree/{config.revision}" if config.revision else "")
+
+
+@contextmanager
+def _named_errors(repo: str, kind: str) -> Iterator[None]:
+    """Turn what the hub answers, or that it does not, into one line."""
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError
+
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (HTTPError, OSError, ValueError, RuntimeError) as error:
+        cause = error.__cause__ if type(error) is RuntimeError and error.__cause__ else error
+        status = cause.response.status_code if isinstance(cause, HfHubHTTPError) else None
+        reason = " ".join(f"{getattr(cause, 'server_message', None) or cause}".split())[:300] or type(cause).__name__
+        known = {401: "the hub does not know the token: hf auth login", 403: "the token may not write there"}
+        why = known.get(status or 0, "the hub cannot be reached" if status is None else f"the hub answers {status}")
+        if isinstance(cause, ValueError) and status is None:
+            why = "the hub does not take it"
+        raise ConfigError(f"{repo} ({kind}) was not uploaded: {why} ({reason})") from error
