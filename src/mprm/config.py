@@ -200,9 +200,10 @@ MAX_LENGTH = 8192
 PromptLayout = Literal["user", "paper", "chat"]
 """Which turns of the chat hold question and steps; `mprm.models.prompt` says how."""
 
-Paths = Annotated[tuple[str, ...], positional("Files, globs, folders or URLs of rollouts.", "INPUT")]
+Paths = Annotated[tuple[str, ...], positional("Files, globs, folders, zip archives or URLs of rollouts.", "INPUT")]
 InputFormat = Annotated[str | None, inputs("Input format, where the first record must not decide.", "NAME")]
-ImageRoot = Annotated[str | None, inputs("Folder that image paths are relative to.", "DIR")]
+HubFiles = Annotated[tuple[str, ...], inputs("Of a dataset ORG/NAME on the hub, or a folder: the files.", "PATTERN")]
+ImageRoot = Annotated[str | None, inputs("Folder, or zip archive, that image paths are relative to.", "DIR")]
 TextOnly = Annotated[bool, inputs("Accept records without an image beside others with one.")]
 KeyMap = Annotated[tuple[str, ...], inputs("Fields called otherwise, such as steps=chain,scores=mc.", "FIELD=KEY")]
 SkipBad = Annotated[bool, inputs("Drop bad records, each with its reason, instead of stopping at the first.")]
@@ -221,12 +222,22 @@ DryRun = Annotated[bool, output("Show what would be done, and write nothing.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorpusOptions(Config):
-    """How rollouts are read."""
+class ReadingOptions(Config):
+    """What is read, and how: the options of `mprm.open_corpus`."""
 
+    files: HubFiles = ()
     format: InputFormat = None
     map: KeyMap = ()
     text_only: TextOnly = False
+
+    def reading(self) -> dict[str, Any]:
+        return self.as_dict(*(field.name for field in fields(ReadingOptions)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusOptions(ReadingOptions):
+    """How rollouts are read."""
+
     skip_bad: SkipBad = False
 
 
@@ -234,8 +245,9 @@ class CorpusOptions(Config):
 class ModelOptions(Config):
     """The process reward model that scores steps."""
 
-    model: Annotated[str | Any | None, inputs("Process reward model that scores the steps.", "DIR")] = None
-    """A folder; in Python also anything with ``score_many``."""
+    model: Annotated[str | Any | None, inputs("Process reward model that scores the steps.", "DIR|ORG/NAME")] = None
+    """A folder, or a name on the hub; in Python also anything with ``score_many``."""
+    files: HubFiles = ()
     format: InputFormat = None
     image_root: ImageRoot = None
     prompt_layout: Annotated[PromptLayout | None, inputs("Layout of a model not from mprm train; else a check.")] = (

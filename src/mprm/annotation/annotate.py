@@ -9,7 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mprm.annotation.samplers.sampler import SamplingParams
-from mprm.config import Config, Force, ImageRoot, InputFormat, Seed, SkipBad, adapt, annotation, inputs, output, takes
+from mprm.config import (
+    Config,
+    Force,
+    HubFiles,
+    ImageRoot,
+    InputFormat,
+    Seed,
+    SkipBad,
+    adapt,
+    annotation,
+    inputs,
+    output,
+    takes,
+)
 from mprm.errors import ConfigError, MprmError
 from mprm.progress import Progress, silent
 
@@ -26,6 +39,7 @@ Decision = Literal["positive-reliable", "positive-unreliable", "negative", "unde
 class RunConfig(SamplingParams):
     """Options that `mprm.annotate` and `mprm.sample` share."""
 
+    files: HubFiles = ()
     format: InputFormat = None
     image_root: ImageRoot = None
     seed: Seed = 0
@@ -158,6 +172,15 @@ class AnnotateConfig(AdaptiveRule, RunConfig):
             raise ConfigError(f"shard {self.shard!r}: expected I/N with I from 1 to N, such as 3/64")
 
 
+def _with_files(questions: Any, config: AnnotateConfig) -> tuple[Any, AnnotateConfig]:
+    """Questions and rollouts with the option ``files`` in them."""
+    from mprm.data.hub import dataset_files
+
+    if config.rollouts_from:
+        return questions, replace(config, rollouts_from=dataset_files(config.rollouts_from, config.files), files=())
+    return dataset_files(questions, config.files), config
+
+
 @takes(AnnotateConfig)
 def annotate(
     questions: Any,
@@ -183,6 +206,7 @@ def annotate(
     from mprm.data.output import DroppedRecords, check_not_inputs, dropped_path
 
     config, out = AnnotateConfig.of(config, options), str(out)
+    questions, config = _with_files(questions, config)
     check_output(out, config.rollouts_from or questions, force=config.force)
     renamed, dropped = dict[str, str](), DroppedRecords()
     tasks, inputs = annotation_tasks(questions, config, renamed, dropped)
@@ -233,7 +257,7 @@ def estimate_cost(
     from mprm.annotation.monte_carlo import STATS, AnnotationTask, annotation_tasks
     from mprm.data.output import DroppedRecords
 
-    config = AnnotateConfig.of(config, options)
+    questions, config = _with_files(questions, AnnotateConfig.of(config, options))
     if n_tried < 1:
         raise ConfigError(f"n_tried must be at least 1, got {n_tried}")
     tasks, _ = annotation_tasks(questions, config, {}, DroppedRecords())
@@ -294,9 +318,11 @@ def sample(
     """
     # here and not above: these would slow the command line's help
     from mprm.annotation.journal import Task, run_resumable
+    from mprm.data.hub import dataset_files
     from mprm.data.questions import given_questions
 
     config, out = SampleConfig.of(config, options), str(out)
+    questions = dataset_files(questions, config.files)
     check_output(out, questions, force=config.force)
     renamed: dict[str, str] = {}
     entries, inputs = given_questions(questions, config.format, config.image_root, renamed)

@@ -33,7 +33,16 @@ NOT_A_JOURNAL = "was not made by mprm, which saves its work under that name; mov
 SYNC_S = 1.0  # records come by the hundred a second: only so often are they forced onto the disk
 SAME_REASON = 32  # so many questions that fail for one reason, before any is done, stop the run
 COUNTS = ("n_correct", "n_incorrect", "n_truncated", "n_failed")  # what can become of a continuation
-NOT_OF_RECORDS = ("rollouts_from", "format", "image_root", "skip_bad", "check_timeout_s", "allow_failures", "force")
+NOT_OF_RECORDS = (
+    "rollouts_from",
+    "files",
+    "format",
+    "image_root",
+    "skip_bad",
+    "check_timeout_s",
+    "allow_failures",
+    "force",
+)
 """Options on which no record depends."""
 LINES = msgspec.json.Encoder()
 

@@ -31,7 +31,7 @@ def run_theory(arguments: list[str]) -> int:
 
 @command(FitCommand, "theory fit", "annotations/*.jsonl --rho 0.10")
 def _run_fit(options: FitCommand) -> None:
-    corpus = open_corpus(options.paths, format=options.format, map=options.map, text_only=options.text_only)
+    corpus = open_corpus(options.paths, **options.reading())
     outs = [] if options.out is None else [options.out]
     check_not_inputs([file.path for file in corpus.files], outs)
     for out in outs:

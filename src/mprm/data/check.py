@@ -12,7 +12,7 @@ from typing import Any
 
 import xxhash
 
-from mprm.config import EngineOptions, ImageRoot, InputFormat, KeyMap, TextOnly, takes
+from mprm.config import EngineOptions, ImageRoot, ReadingOptions, takes
 from mprm.data.corpus import CountedLines, open_corpus, parse_lines
 from mprm.data.engine import make_engine
 from mprm.data.output import unchanged
@@ -22,13 +22,10 @@ from mprm.progress import Progress, silent
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckConfig(EngineOptions):
+class CheckConfig(ReadingOptions, EngineOptions):
     """Find every issue in a corpus, with file and line. Exits with 1 on errors, with 3 on warnings only."""
 
-    format: InputFormat = None
-    map: KeyMap = ()
     image_root: ImageRoot = None
-    text_only: TextOnly = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +80,7 @@ def check(
     {'empty_step': 1}
     """
     config = CheckConfig.of(config, options)
-    corpus = open_corpus(
-        paths, format=config.format, map=config.map, text_only=config.text_only, image_root=config.image_root
-    )
+    corpus = open_corpus(paths, image_root=config.image_root, **config.reading())
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     issues: list[Issue] = []
     files = [file.path for file in corpus.files]

@@ -92,9 +92,7 @@ def open_for(to: str | None, paths: Any, config: CorpusOptions) -> Corpus:
     fmt = ROLLOUT_FORMATS.get("visualprm-raw" if to == "parquet" else to or "")
     return open_corpus(
         paths,
-        format=config.format,
-        map=config.map,
-        text_only=config.text_only,
+        **config.reading(),
         forbids=None if fmt is None else fmt.forbids,
         needs_image=fmt is not None and fmt.has_images,
     )

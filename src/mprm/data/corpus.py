@@ -17,6 +17,7 @@ import msgspec
 
 from mprm.config import nearest
 from mprm.data.format import format_named, format_of
+from mprm.data.hub import dataset_files
 from mprm.data.images import image_folder
 from mprm.data.output import MANIFEST_SUFFIX, Dropped, InputHashes, TemporaryFolder, check_unchanged, writing
 from mprm.data.records import (
@@ -247,6 +248,7 @@ def open_corpus(
     *,
     format: str | None = None,
     map: Mapping[str, str] | Sequence[str] = (),
+    files: Sequence[str] = (),
     text_only: bool = False,
     image_root: str | Path | None = None,
     forbids: str | None = None,
@@ -263,6 +265,8 @@ def open_corpus(
         Name of the format, where the first record must not decide.
     map
         The records' own key of each field that they call otherwise: ``{"scores": "mc"}`` or ``["scores=mc"]``.
+    files
+        Globs of the files that are read, where a path is the name of a dataset on the hub, ``org/name``, or a folder.
     text_only
         Accept records without an image. It is so without a word where no record has one, and where the manifest of a
         file says that it was so when mprm wrote it.
@@ -275,6 +279,7 @@ def open_corpus(
     >>> [rollout.scores for rollout in corpus]
     [(1.0,)]
     """
+    paths = dataset_files(paths, files)
     old = paths.options if isinstance(paths, Corpus) else ValidationOptions()
     options = ValidationOptions(
         text_only=text_only or old.text_only,
@@ -290,10 +295,10 @@ def open_corpus(
     if is_frame(paths):
         folders = (TemporaryFolder(),)
         paths = write_frame(paths, folders[0].path / IN_MEMORY / "frame.jsonl")
-    files, key_map = tuple(find_files(paths)), _key_map(map)
+    inputs, key_map = tuple(find_files(paths)), _key_map(map)
     formats: dict[str, RolloutFormat] = {}
     chunks: list[Chunk] = []
-    for file in files:
+    for file in inputs:
         pieces = [replace(piece, key_map=key_map) for piece in chunks_of(file)]
         fmt, is_array = _format_of_file(file, format, pieces)
         formats[file.path] = fmt
@@ -301,9 +306,9 @@ def open_corpus(
             pieces = [replace(pieces[0], stop=pieces[-1].stop, is_array=is_array)]
         for piece in pieces:
             chunks += _split_by_source(file, replace(piece, format=fmt.name))
-    if not text_only and _is_text_only(files, formats, chunks, needs_image=needs_image):
+    if not text_only and _is_text_only(inputs, formats, chunks, needs_image=needs_image):
         options = replace(options, text_only=True)
-    return Corpus(files, formats, tuple(chunks), options, folders)
+    return Corpus(inputs, formats, tuple(chunks), options, folders)
 
 
 def _key_map(entries: Mapping[str, str] | Sequence[str]) -> tuple[tuple[str, str], ...]:

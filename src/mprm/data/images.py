@@ -52,10 +52,14 @@ def leaves_root(path: str, root: str | Path | None = None) -> bool:
 
 
 def image_folder(root: str | Path | None) -> Path | None:
-    """The image root, which must be a folder; None where there is none."""
+    """The image root: a folder, or that into which zip archives are unpacked; None where there is none."""
     folder = None if root is None else Path(root).expanduser()
     if folder is not None and not folder.is_dir():
-        raise ConfigError(f"the image root {folder} is not a folder")
+        from mprm.data.archives import is_archive, unpacked_root  # they check paths with this module
+
+        if is_archive(str(root)):
+            return unpacked_root(str(root))
+        raise ConfigError(f"the image root {root} is not a folder; expected one, or a zip archive")
     return folder
 
 
@@ -141,7 +145,7 @@ def check_images_exist(benchmark: Benchmark, root: str | Path | None) -> None:
 def check_images_readable(benchmark: Benchmark, root: str | Path | None) -> None:
     """Stop, before hours of scoring, when an image cannot be decoded to its end; names all of them. Needs Pillow."""
     locations = benchmark.image_locations
-    folder = None if root is None else Path(root).expanduser()
+    folder = image_folder(root)
     with ThreadPoolExecutor() as pool:
         reasons = pool.map(lambda image: broken_image(image, folder), locations)
         broken = [f"{where}: {why}" for where, why in zip(locations.values(), reasons, strict=True) if why]
@@ -296,7 +300,7 @@ def as_placed(question: str, images: Sequence[Any]) -> tuple[Any, ...]:
 
 def image_files(question: Question, root: str | Path | None) -> tuple[Path, ...]:
     """The paths of the question's images, all of which exist."""
-    owner, folder = f"question {question.id!r} of {question.source!r}", Path(root or ".").expanduser()
+    owner, folder = f"question {question.id!r} of {question.source!r}", image_folder(root) or Path()
     paths = {image: folder / image for image in question.images}
     for image, path in paths.items():
         if root is not None and leaves_root(image, folder):

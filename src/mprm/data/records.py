@@ -28,8 +28,9 @@ from urllib.parse import unquote
 import msgspec
 
 from mprm.data import engine
+from mprm.data.hub import HUB_NAME, filesystem as filesystem, is_url as is_url, named_errors, pinned_path
 from mprm.data.types import BadRecord
-from mprm.errors import DataError, InputNotFoundError, MissingDependencyError, shown
+from mprm.errors import DataError, InputNotFoundError, shown
 
 Container = Literal["plain", "gz", "zst", "parquet"]
 SUFFIXES: dict[str, Container] = {".gz": "gz", ".zst": "zst", ".parquet": "parquet"}
@@ -70,14 +71,15 @@ class DataFile:
         return is_url(self.path)
 
 
-def is_url(path: str) -> bool:
-    """Whether fsspec, not the local file system, knows the path."""
-    return "://" in path
+def _file_name(path: str) -> str:
+    """The last part of a path or URL: ``ai2d.jsonl`` of ``zip://x/ai2d.jsonl::https://…``, a file in another."""
+    path = next((part for part in path.split("::") if is_url(part)), path)
+    return re.split(r"[/\\]", path.rstrip("/"))[-1]
 
 
 def source_name(path: str) -> str:
     """The file's name without folders, endings and shard number: ``ai2d`` of ``x/ai2d-00003-of-00010.parquet``."""
-    name = re.split(r"[/\\]", path.rstrip("/"))[-1]
+    name = _file_name(path)
     name = DATA_FILE.sub("", CSV_FILE.sub("", name)) or name
     name = SHARD.sub("", name) or name
     return unquote(name)  # as --by-source writes a source that is no file name
@@ -85,17 +87,7 @@ def source_name(path: str) -> str:
 
 def container_of(path: str) -> Container:
     """How the file is packed, from its name."""
-    return next((kind for suffix, kind in SUFFIXES.items() if path.endswith(suffix)), "plain")
-
-
-def filesystem(url: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL and the path on it."""
-    import fsspec
-
-    try:
-        return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
-    except (ImportError, ValueError) as error:
-        raise MissingDependencyError(f"{url}: {error}") from error
+    return next((kind for suffix, kind in SUFFIXES.items() if _file_name(path).endswith(suffix)), "plain")
 
 
 def stamp_of(path: str) -> tuple[int, int, int] | None:
@@ -118,9 +110,16 @@ def find_files(paths: Paths) -> list[DataFile]:
         raise InputNotFoundError("no input was named; expected files, globs or folders")
     files: dict[str, DataFile] = {}
     for path in map(str, typed):
-        matches = list(_remote_matches(path) if is_url(path) else _local_matches(path))
+        matches = list(_matches(path))
         if not matches:
-            raise InputNotFoundError(f"{path}: no such file; expected .jsonl (also .gz, .zst) or .parquet files")
+            hint = (
+                f". Of a dataset on the hub, say which files: hf://datasets/{path}/…"
+                if HUB_NAME.fullmatch(path)
+                else ""
+            )
+            raise InputNotFoundError(
+                f"{path}: no such file; expected .jsonl (also .gz, .zst) or .parquet files{hint}"
+            )
         for match, n_bytes in matches:
             if any("\ud800" <= letter <= "\udfff" for letter in match):
                 raise InputNotFoundError(f"{match!a}: the file's name is not UTF-8; rename it")
@@ -131,6 +130,14 @@ def find_files(paths: Paths) -> list[DataFile]:
             files[identity] = min(file, files.get(identity, file), key=lambda file: (file.source, file.path))
     ordered = sorted(files, key=lambda identity: (files[identity].source, re.split(r"[/\\]", identity)))
     return [files[identity] for identity in ordered]
+
+
+def _matches(path: str) -> Iterable[tuple[str, int]]:
+    from mprm.data.archives import archives_of, is_archive, unpacked  # they are read with this module
+
+    if is_archive(path):
+        return [match for archive in archives_of(path) for match in _local_matches(str(unpacked([archive])))]
+    return remote_matches(path) if is_url(path) else _local_matches(path)
 
 
 def _local_matches(path: str) -> Iterable[tuple[str, int]]:
@@ -152,16 +159,24 @@ def _local_matches(path: str) -> Iterable[tuple[str, int]]:
             yield match, Path(match).stat().st_size
 
 
-def _remote_matches(url: str) -> Iterable[tuple[str, int]]:
-    fs, path = filesystem(url)
-    if glob.has_magic(path):
-        matches = fs.glob(path)
-    elif fs.isdir(path):
-        matches = [p for p in fs.find(path) if _is_data(p.rsplit("/", 1)[-1])]
-    else:
-        matches = [path] if fs.exists(path) else []
-    for match in matches:
-        yield fs.unstrip_protocol(match), int(fs.size(match) or 0)
+def remote_matches(url: str) -> Iterable[tuple[str, int]]:
+    """(URL, size) of each file that a URL, of a file, a glob or a folder, names; one on the hub with its commit."""
+    with named_errors(url):
+        fs, path = filesystem(url)
+        path = pinned_path(fs, path)
+        infos = fs.glob(path, detail=True).values() if glob.has_magic(path) else [fs.info(path)]
+        within = "".join(re.findall("::.*", url))
+        for info in infos:
+            inside = [info]
+            if info["type"] == "directory":
+                inside = [
+                    one for name, one in fs.find(info["name"], detail=True).items() if _is_data(_file_name(name))
+                ]
+            for entry in inside:
+                match = fs.unstrip_protocol(entry["name"]) + within
+                if entry.get("size") is None:
+                    raise DataError(f"{match}: the server does not say its size; download it first")
+                yield match, int(entry["size"])
 
 
 def _is_data(name: str) -> bool:
@@ -375,9 +390,8 @@ def _zst_blocks(handle: IO[bytes]) -> Iterator[bytes]:
 def _opened(path: str, container: Container = "plain") -> Iterator[IO[bytes]]:
     """The file's bytes, unpacked; local files and URLs alike."""
     if is_url(path):
-        import fsspec
-
-        handle: IO[bytes] = fsspec.open(path, "rb").open()
+        fs, inner = filesystem(path)  # a file in another is closed with its file system
+        handle: IO[bytes] = fs.open(inner, "rb")
     else:
         handle = open(path, "rb")  # noqa: PTH123, SIM115 - closed below
     with handle:
@@ -399,8 +413,10 @@ def _reading(path: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, DataError) or getattr(error, "filename", None) not in (None, path):
             raise  # told already, or of the output
-        # zstandard, pyarrow and fsspec back ends each raise their own base classes
-        packages = {"zstandard", "zlib", "pyarrow", "aiohttp", "botocore"}
+        if is_url(path):
+            with named_errors(path):
+                raise
+        packages = {"zstandard", "zlib", "pyarrow"}  # each raises its own base classes
         is_known = isinstance(error, OSError | EOFError | ValueError | RuntimeError)
         if not is_known and type(error).__module__.split(".")[0] not in packages:
             raise
@@ -509,7 +525,7 @@ def read_records(file: DataFile) -> Iterator[Record]:
             yield Record(file, number, number, decode_record(raw))
         return
     data = b"".join(lines)
-    if CSV_FILE.search(file.path):
+    if CSV_FILE.search(_file_name(file.path)):
         for number, (line, row) in enumerate(_csv_rows(_utf8(data, file.path)), start=1):
             yield Record(file, line, number, row)
     elif _is_document(data):

@@ -14,6 +14,7 @@ import msgspec
 from mprm import __version__
 from mprm.config import Tau, TextOnly, evaluation, inputs, takes
 from mprm.data.benchmarks import Benchmark, check_images_exist, check_images_readable, read_benchmark
+from mprm.data.hub import dataset_files, local_checkpoint, pinned_name
 from mprm.data.output import Table
 from mprm.data.records import Paths
 from mprm.data.types import StepScorer
@@ -208,8 +209,9 @@ def evaluate(
     """Metrics of models on a benchmark of solutions with labelled steps.
 
     ``benchmarks``: files, globs or folders, or what `read_benchmark` returned; not needed for saved scores.
-    ``model``: a folder, or anything with ``score_many``; it comes after the models of saved scores. With ``out``,
-    scores are saved as they come, and a run that was stopped continues; metrics.json and metrics.md come at the end.
+    ``model``: a folder, a name on the hub, or anything with ``score_many``; it comes after those of saved scores.
+    With ``out``, scores are saved as they come, and a run that was stopped continues; metrics.json and metrics.md
+    come at the end.
     """
     config = EvaluateConfig.of(config, options if model is None else {**options, "model": model})
     if config.model is None and not config.scores:
@@ -219,7 +221,8 @@ def evaluate(
     if benchmarks is None or isinstance(benchmarks, Benchmark):
         benchmark = benchmarks
     else:
-        benchmark = read_benchmark(benchmarks, format=config.format, tau=config.tau, text_only=config.text_only)
+        paths = dataset_files(benchmarks, config.files)
+        benchmark = read_benchmark(paths, format=config.format, tau=config.tau, text_only=config.text_only)
     files = benchmark.files if benchmark else ()
     if config.out is not None:
         config.check_outputs([], [*config.scores, *(file["path"] for file in files)])
@@ -282,9 +285,9 @@ def _model_info(config: EvaluateConfig) -> dict[str, Any]:
     """The folder of a model and the configuration that training left in it."""
     if not isinstance(config.model, str):
         return {"model_info": None}
-    path = prm_config_path(Path(config.model).expanduser())
+    path = prm_config_path(Path(local_checkpoint(config.model)).expanduser())
     content = None if path is None else msgspec.json.decode(path.read_bytes())  # the model was loaded with it
-    return {"model_info": {"path": config.model, "prm_config.json": content}}
+    return {"model_info": {"path": pinned_name(config.model), "prm_config.json": content}}
 
 
 def _source_table(model: ModelResult, threshold: str, columns: Sequence[str]) -> Table:

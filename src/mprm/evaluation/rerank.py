@@ -21,6 +21,7 @@ from mprm.answers.grade import GradedAnswer
 from mprm.config import evaluation, inputs, takes
 from mprm.data.candidates import read_candidates
 from mprm.data.charts import can_draw, line_figure, save_figure
+from mprm.data.hub import dataset_files
 from mprm.data.images import image_files
 from mprm.data.output import Table, atomic_write, check_not_inputs, markdown_text, printable
 from mprm.data.questions import extracted_golds, input_entries
@@ -189,13 +190,14 @@ def rerank(
 ) -> Reranking:
     """Score candidates, choose the best of each question, and measure the choice.
 
-    ``candidates``: whatever `mprm.data.candidates.read_candidates` takes. ``model``: a folder, or anything with
-    ``score_many``; without it, and without saved ``scores``, the scores that the candidate files themselves hold are
-    used. ``out`` gets scores.jsonl, chosen.jsonl, metrics.json, metrics.md and the figure.
+    ``candidates``: whatever `mprm.data.candidates.read_candidates` takes. ``model``: a folder, a name on the hub, or
+    anything with ``score_many``; without it, and without saved ``scores``, the scores that the candidate files
+    themselves hold are used. ``out`` gets scores.jsonl, chosen.jsonl, metrics.json, metrics.md and the figure.
     """
     config = RerankConfig.of(config, options if model is None else {**options, "model": model})
     if config.model is not None and config.scores is not None:
         raise ConfigError("give a model or saved scores, not both")
+    candidates = dataset_files(candidates, config.files)
     if config.out is not None:
         _check_outputs(config, [file.path for file in find_files(candidates)])
     sets = read_candidates(candidates, format=config.format)

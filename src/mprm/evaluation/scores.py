@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SCORES = "scores.jsonl"
 RESULTS = ("metrics.json", "metrics.json" + MANIFEST_SUFFIX, "metrics.md")
-NOT_RECORDED = {"model", "scores", "device", "dtype", "batch_tokens", "out", "force"}
+NOT_RECORDED = {"model", "files", "scores", "device", "dtype", "batch_tokens", "out", "force"}
 """Options that metrics.json leaves out: they change no number."""
 Scores = tuple[float | None, ...]
 """Probability that each step is correct; None for a step without a score, as truncation leaves it."""
@@ -45,7 +45,7 @@ class ScoringConfig(ModelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.image_root is not None:
+        if self.image_root is not None and not is_url(self.image_root):
             object.__setattr__(self, "image_root", str(Path(self.image_root).expanduser()))
 
     def load_model(self) -> StepScorer:

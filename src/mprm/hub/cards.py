@@ -66,18 +66,22 @@ def file_name(path: str) -> str:
     return re.split(r"[/\\]", (re.split(r"[?#]", path)[0] if "://" in path else path).rstrip("/\\"))[-1]
 
 
-def base_info(folder: str | Path) -> dict[str, str]:
-    """What is known of a base checkpoint: its name, where it lies in the hub's cache, and its card's licence."""
-    found = re.search(r"/models--([\w.-]+?)--([\w.-]+)/snapshots/", Path(folder).resolve().as_posix())
-    info = {"name": f"{found[1]}/{found[2]}"} if found else {}
+def licence_of(folder: str | Path) -> dict[str, str]:
+    """What the card in a checkpoint's folder says of its licence; empty where there is none that can be read."""
     try:
         head = re.match(r"---\s*\n(.*?\n)---\s", (Path(folder) / CARD).read_text("utf-8"), re.DOTALL)
         card = msgspec.yaml.decode(head[1], type=dict[str, Any]) if head else {}
-    except (OSError, ValueError, RecursionError, msgspec.MsgspecError, ImportError):  # no licence can be read there
-        card = {}
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError, ImportError):
+        return {}
     licence = {key: value for key in LICENCE if re.fullmatch(LICENCE[key], value := str(card.get(key) or ""))}
     is_whole = len(licence) == len(LICENCE) if licence.get("license") == "other" else "license" in licence
-    return info | (licence if is_whole else {})
+    return licence if is_whole else {}
+
+
+def hub_name(base: str | None) -> str | None:
+    """The name on the hub of a base checkpoint that training took from there; None for a folder."""
+    pinned = re.fullmatch(r"([\w.-]+/[\w.-]+)@[0-9a-f]{40}", base or "")
+    return pinned and pinned[1]
 
 
 def model_card(
@@ -96,10 +100,10 @@ def model_card(
     ``repo`` is where it is uploaded to, ``base`` the base checkpoint's name on the hub, where the configuration does
     not know it; ``evaluations`` are contents of metrics.json, whose last model this is.
     """
-    data, base = config.data, base or config.base_info.get("name")
+    data, base = config.data, base or hub_name(config.base)
     is_adapter = (folder / "adapter_config.json").is_file()
     has_images = any((folder / file).is_file() for file in PROCESSOR_FILES)
-    stated = {"license": licence} if licence else {key: config.base_info.get(key) for key in LICENCE}
+    stated = {"license": licence} if licence else config.base_licence
     hub_files = (re.match(r"hf://datasets/([\w.-]+/[\w.-]+)", entry["path"]) for entry in data["inputs"])
     metadata = {
         **stated,
@@ -115,13 +119,10 @@ def model_card(
     how = "LoRA adapter on" if is_adapter else "fine-tuned from"
     about = "A process reward model: the probability that each step of a solution is correct. Trained by mprm"
     about += f" {config.mprm}, {how} {base_name} (fingerprint {config.base_fingerprint})."
-    about += f" Licence: {stated['license'] or 'not stated, as the card of the base checkpoint names none'}."
+    about += f" Licence: {stated.get('license', 'not stated, as the card of the base checkpoint names none')}."
     root, images = (', image_root="images"', 'images=["1.png"], ') if has_images else ("", "")
-    source = f'snapshot_download("{repo}")' if repo else json.dumps(name)
     use = [
-        "import mprm\n" + "from huggingface_hub import snapshot_download\n" * bool(repo or (is_adapter and base)),
-        *([f'snapshot_download("{base}", local_dir="{base}")'] if is_adapter and base else []),
-        f"prm = mprm.PRM.from_pretrained({source}{root})",
+        f"import mprm\n\nprm = mprm.PRM.from_pretrained({json.dumps(repo or name)}{root})",
         f'prm.score(question="…", {images}steps=["…", "…"])  # such as [0.98, 0.03]',
     ]
     needs = f"The adapter looks for its base checkpoint in the folder {base_name}, where Python runs."
@@ -142,7 +143,7 @@ def model_card(
         f"# {markdown_text(name)}",
         markdown_text(about),
         _code(*use),
-        markdown_text(needs) if is_adapter else "",
+        markdown_text(needs) if is_adapter and not base else "",
         _inputs(data["inputs"], "Training data"),
         *map(_account, data.get("subsets", ())),
         _table("Rollouts trained on", ["source", "rollouts"], rows, notes),
@@ -182,9 +183,8 @@ def dataset_card(manifests: Mapping[str, Mapping[str, Any]], *, repo: str, licen
     about = "Rollouts with step labels, selected by mprm to train process reward models."
     stated = f"Licence: {licence or 'not stated; the terms of the source files apply'}."
     use = [
-        "import datasets\nimport mprm\nfrom huggingface_hub import snapshot_download\n",
-        f'datasets.load_dataset("{repo}", "{names[first]}", split="train")',
-        f'mprm.open_corpus(snapshot_download("{repo}", repo_type="dataset") + {json.dumps("/" + first)})',
+        f'import datasets\nimport mprm\n\ndatasets.load_dataset("{repo}", "{names[first]}", split="train")',
+        f"mprm.open_corpus({json.dumps(f'hf://datasets/{repo}/{first}')})",
     ]
     return _card(metadata, f"# {markdown_text(repo)}", f"{about} {stated}", _code(*use), *sections)
 
@@ -254,6 +254,8 @@ def _evaluation(metrics: Mapping[str, Any]) -> str:
     rows = [(name, f"{v['value']:.4f}", _interval(v)) for name, v in lines if v["value"] is not None]
     size = f"{model['counts']['n_solutions']:,} solutions of {model['counts']['n_problems']:,} problems"
     notes = [f"{note}." for note in (metrics["threshold"], *metrics["notes"], *model["warnings"])]
+    for file in metrics["benchmark"]:  # notes may say where a record stands
+        notes = [note.replace(file["path"], file_name(file["path"])) for note in notes]
     return _table(f"Evaluation on {_benchmark(metrics)}: {size}", ["metric", "value", "95% interval"], rows, notes)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,14 +12,16 @@ from typing import Annotated, Any
 import msgspec
 
 from mprm.config import Config, DryRun, evaluation, output, takes
+from mprm.data.hub import reason_of
 from mprm.data.output import MANIFEST_SUFFIX, atomic_write, hash_file
-from mprm.errors import ConfigError, MissingDependencyError
+from mprm.errors import ConfigError, MissingDependencyError, MprmError
 from mprm.evaluation.scores import SCORES
 from mprm.hub.cards import (
     CARD,
     data_files,
     dataset_card,
     file_name,
+    hub_name,
     is_written_by_hand,
     model_card,
     output_files,
@@ -120,8 +121,9 @@ def _run_files(folder: Path, repo: str, config: PushConfig) -> tuple[dict[str, P
     for path in sorted(folder.iterdir()):
         if path.is_file() and any(fnmatch(path.name, pattern) for pattern in MODEL_FILES):
             files[path.name] = path
-    base = config.base_model or prm_config.base_info.get("name") or file_name(prm_config.base or "")
-    files[PRM_CONFIG] = _json({**_without_folders(asdict(prm_config)), "base": base or None})
+    base = config.base_model or hub_name(prm_config.base) or file_name(prm_config.base or "")
+    pinned = prm_config.base if hub_name(prm_config.base) == base else base
+    files[PRM_CONFIG] = _json({**_without_folders(asdict(prm_config)), "base": pinned})
     if is_adapter:
         adapter = msgspec.json.decode((folder / "adapter_config.json").read_bytes(), type=dict[str, Any])
         files["adapter_config.json"] = _json({**adapter, "base_model_name_or_path": base})
@@ -196,41 +198,26 @@ def _upload(repo: str, kind: str, files: Mapping[str, Path | bytes], config: Pus
     if progress is silent:  # else its own bars: nothing else knows how far it is within a file
         disable_progress_bars()
     try:
-        with _named_errors(repo, kind):
-            api, where = HfApi(library_name="mprm"), {"repo_id": repo, "repo_type": kind}
-            url = str(api.create_repo(**where, private=config.private or None, exist_ok=True))
-            if config.revision:
-                api.create_branch(**where, branch=config.revision, exist_ok=True)
-            info = api.repo_info(**where, revision=config.revision)
-            if config.private and not info.private:
-                raise ConfigError(f"{url} is there already and is public; nothing was uploaded")
-            there = [file.rfilename for file in info.siblings or ()] if kind == "model" else []
-            stale = [name for name in there if name not in files and any(fnmatch(name, p) for p in WEIGHTS)]
-            operations = [CommitOperationAdd(name, content) for name, content in files.items()]
-            operations += [CommitOperationDelete(name) for name in stale]  # weights of two models are of none
-            message = f"Upload {'a process reward model' if kind == 'model' else 'rollouts'} with mprm"
-            api.create_commit(**where, operations=operations, commit_message=message, revision=config.revision)
+        api, where = HfApi(library_name="mprm"), {"repo_id": repo, "repo_type": kind}
+        url = str(api.create_repo(**where, private=config.private or None, exist_ok=True))
+        if config.revision:
+            api.create_branch(**where, branch=config.revision, exist_ok=True)
+        info = api.repo_info(**where, revision=config.revision)
+        if config.private and not info.private:
+            raise ConfigError(f"{url} is there already and is public; nothing was uploaded")
+        there = [file.rfilename for file in info.siblings or ()] if kind == "model" else []
+        stale = [name for name in there if name not in files and any(fnmatch(name, p) for p in WEIGHTS)]
+        operations = [CommitOperationAdd(name, content) for name, content in files.items()]
+        operations += [CommitOperationDelete(name) for name in stale]  # weights of two models are of none
+        message = f"Upload {'a process reward model' if kind == 'model' else 'rollouts'} with mprm"
+        api.create_commit(**where, operations=operations, commit_message=message, revision=config.revision)
+    except MprmError:
+        raise
+    except Exception as error:  # each library has its own
+        reason = reason_of(error)
+        reason = " ".join(str(error).split()) if reason.startswith("cannot be read") else reason
+        raise ConfigError(f"{repo} was not uploaded: {reason:.300}") from error
     finally:
         if progress is silent and not was_silent:
             enable_progress_bars()
     return url + (f"/tree/{config.revision}" if config.revision else "")
-
-
-@contextmanager
-def _named_errors(repo: str, kind: str) -> Iterator[None]:
-    """Turn what the hub answers, or that it does not, into one line."""
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError
-
-    try:
-        yield
-    except ConfigError:
-        raise
-    except (HTTPError, OSError, ValueError, RuntimeError) as error:
-        cause = error.__cause__ if type(error) is RuntimeError and error.__cause__ else error
-        status = cause.response.status_code if isinstance(cause, HfHubHTTPError) else None
-        reason = " ".join(f"{getattr(cause, 'server_message', None) or cause}".split())[:300] or type(cause).__name__
-        known = {401: "the hub does not know the token: hf auth login", 403: "the token may not write there"}
-        why = known.get(status or 0, "the hub cannot be reached" if status is None else f"the hub answers {status}")
-        if isinstance(cause, ValueError) and status is None:
-            why = "the hub does not take it"
-        raise ConfigError(f"{repo} ({kind}) was not uploaded: {why} ({reason})") from error

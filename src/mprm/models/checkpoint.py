@@ -50,8 +50,8 @@ class PRMConfig:
     """XXH3-128 of the files beside it, when the checkpoint was complete."""
     base: str | None = None
     """The checkpoint that training started from; an adapter's base weights."""
-    base_info: dict[str, str] = field(default_factory=dict)
-    """Its name on the hub and its licence, where they are known."""
+    base_licence: dict[str, str] = field(default_factory=dict)
+    """What its card says of its licence."""
     data: dict[str, Any] = field(default_factory=dict)
     """Inputs with their hashes, counts read, trained on and dropped."""
     mprm: str = __version__
@@ -119,10 +119,8 @@ def family_of(path: str | Path) -> Family:
     """The family of the checkpoint in a folder."""
     config_path = Path(path) / "config.json"
     if not config_path.is_file():
-        is_hub_name = re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(path)) and not Path(path).exists()
-        name = str(path) if is_hub_name else "ORGANISATION/NAME"
-        command = f"hf download {name} --local-dir {Path(name).name}"
-        raise InputNotFoundError(f"{path} is no checkpoint: {config_path} is not there; {command} makes a folder")
+        expected = "name a folder that has one, or a model on the hub, ORGANISATION/NAME"
+        raise InputNotFoundError(f"{path} is no checkpoint: {config_path} is not there; {expected}")
     try:
         config = msgspec.json.decode(config_path.read_bytes(), type=dict)
     except (msgspec.MsgspecError, RecursionError) as error:

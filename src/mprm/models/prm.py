@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from mprm.config import PromptLayout
+from mprm.data.hub import local_checkpoint
 from mprm.data.images import image_folder
 from mprm.data.types import Chain
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError
@@ -148,7 +149,7 @@ class PRM:
         tokens_per_batch: int | None = None,
         share_prefixes: bool = True,
     ) -> PRM:
-        """Load what ``mprm train`` wrote: a whole checkpoint, or an adapter on its base.
+        """Load what ``mprm train`` wrote, a whole checkpoint or an adapter on its base, from a folder or the hub.
 
         With a ``config``, any backbone is loaded as an untrained process reward model, and its tokens are added where
         they are missing. For ``device``, ``dtype`` and ``attention`` see `mprm.models.load_backbone`. Fewer
@@ -159,15 +160,15 @@ class PRM:
         budget = TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
         if isinstance(budget, bool) or not hasattr(budget, "__index__") or budget < 1:
             raise ConfigError(f"tokens_per_batch must be a whole number of at least 1, got {budget!r}")
-        is_trained = config is None
+        is_trained, typed, path = config is None, str(path), local_checkpoint(path)
         is_adapter = is_trained and (Path(path) / "adapter_config.json").is_file()
         if config is None:
             if not Path(path).is_dir():
                 raise InputNotFoundError(f"{path} is not a folder; expected a checkpoint that mprm train wrote")
             config = checkpoint.read_prm_config(path, prompt_layout)
-        weights = config.base if is_adapter else str(path)
-        if weights is None:
+        if is_adapter and config.base is None:
             raise ConfigError(f"{path} holds an adapter, and its {PRM_CONFIG} does not name the base checkpoint")
+        weights = local_checkpoint(config.base) if is_adapter and config.base is not None else path
         if is_adapter and config.base_fingerprint not in (None, fingerprint_of(weights)):
             raise ConfigError(f"{weights} is not the checkpoint that the adapter in {path} was trained on")
         root = image_folder(image_root)
@@ -183,7 +184,8 @@ class PRM:
         tokens = step_tokens(tokenizer, step=config.step_token, positive=config.positive, negative=config.negative)
         grow_embeddings(backbone.model, tokenizer, tokens.prm if is_new else None)
         model = prm_model(backbone.model, family, tokens, processor)
-        name, reason = Path(path).resolve().name, model.why_no_trees
+        name = Path(path).resolve().name if path == typed else typed
+        reason = model.why_no_trees
         if share_prefixes and reason is not None:
             print(f"{name} computes the question again for each of its chains, and slower: {reason}", file=sys.stderr)
         prompt = config.max_length, root, config.prompt_layout, config.prompt_version

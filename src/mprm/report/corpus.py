@@ -329,7 +329,7 @@ class CorpusView:
 
 def view_corpus(paths: Any, config: ReportConfig, *, progress: Progress) -> CorpusView:
     """Count, rank and choose; the corpus is read twice."""
-    corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
+    corpus = open_corpus(paths, **config.reading())
     check_not_inputs([file.path for file in corpus.files], [config.page, config.page + MANIFEST_SUFFIX])
     with unchanged(corpus.files):
         engine = make_engine(config, n_bytes=corpus.n_bytes)

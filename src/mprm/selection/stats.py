@@ -387,7 +387,7 @@ def stats(
     0.5
     """
     config = StatsConfig.of(config, options)
-    corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
+    corpus = open_corpus(paths, **config.reading())
     engine = make_engine(config, n_bytes=corpus.n_bytes)
     _, counts, dropped = flat_counts(corpus, engine, config, tau=config.tau, progress=progress)
     by_source = statistics_by_source(counts, alpha=config.alpha)
@@ -509,7 +509,7 @@ def score(
     if outs and Path(outs[0]).suffix not in (".parquet", ".csv", ".jsonl"):
         raise ConfigError(f"{out}: scores go to a .parquet, .csv or .jsonl file")
     with Outputs(*outs, force=config.force) as outputs:
-        corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
+        corpus = open_corpus(paths, **config.reading())
         beside = [path for name in outs for path in (name, name + MANIFEST_SUFFIX, dropped_path(name))]
         check_not_inputs([file.path for file in corpus.files], beside)
         engine = make_engine(config, n_bytes=corpus.n_bytes)

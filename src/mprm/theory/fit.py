@@ -311,7 +311,7 @@ def fit_corpus(
     (1.0, 1.0)
     """
     config = FitConfig.of(config, options)
-    corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
+    corpus = open_corpus(paths, **config.reading())
     for path, fmt in corpus.formats.items():
         if fmt.labels == "binary":
             raise DataError(

@@ -30,7 +30,7 @@ from mprm.errors import ConfigError
 class TrainConfig(CorpusOptions):
     """Everything that decides what a training run makes."""
 
-    model: Annotated[str, training("Folder of a vision-language or language model to start from.", "DIR")]
+    model: Annotated[str, training("Vision-language or language model to start from.", "DIR|ORG/NAME")]
     out: Annotated[str, output("Folder of the run; at the end it holds the model.", "DIR")]
     image_root: ImageRoot = None
     tau: Tau = 0.0

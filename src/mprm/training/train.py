@@ -36,7 +36,7 @@ from mprm.selection.stats import label_warnings, statistics_by_source
 from mprm.training.config import TrainConfig
 
 FREE_TO_CHANGE = {
-    *("per_device", "pack", "device", "image_root", "dataloader_workers", "report_to", "out", "model"),
+    *("per_device", "pack", "device", "image_root", "files", "dataloader_workers", "report_to", "out", "model"),
     *("save_every", "save_every_min", "save_total_limit", "max_optimizer_steps"),
 }
 """Options that may differ when a run is resumed: they do not change the result, up to rounding. The model and the
@@ -85,7 +85,7 @@ def train(
     from mprm.training.trainer import run_trainer, trainer_arguments, untrained_prm
 
     run_dir = RunDir(config)
-    corpus = open_corpus(paths, format=config.format, map=config.map, text_only=config.text_only)
+    corpus = open_corpus(paths, **config.reading())
     inputs = [config.model, config.image_root, *config.benchmark, config.benchmark_root]
     inputs += [file.path for file in corpus.files]
     if os.environ.get("RANK", "0") == "0":  # another rank may come when the first has prepared the folder

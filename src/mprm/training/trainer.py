@@ -27,13 +27,14 @@ from transformers.utils import logging
 
 from mprm.data.benchmarks import Benchmark, check_images_exist, check_images_readable, read_benchmark
 from mprm.data.engine import n_cores
+from mprm.data.hub import local_checkpoint, pinned_name
 from mprm.data.images import image_folder
 from mprm.data.output import hash_file
 from mprm.errors import ConfigError, DataError, MissingDependencyError
 from mprm.evaluation.bootstrap import model_result
 from mprm.evaluation.metrics import step_counts
 from mprm.evaluation.scores import with_scores
-from mprm.hub.cards import CARD, base_info, model_card
+from mprm.hub.cards import CARD, licence_of, model_card
 from mprm.models.checkpoint import (
     PRM_CONFIG,
     SAFE,
@@ -142,19 +143,21 @@ def _sharding(config: TrainConfig) -> dict[str, Any]:
 
 def untrained_prm(config: TrainConfig, device: str) -> PRM:
     """The model to train: vision tower frozen, ``<prm>`` in its vocabulary, adapters where they are trained."""
+    folder = local_checkpoint(config.model)
+    is_here = folder == config.model
     prm_config = PRMConfig(
         prompt_layout=config.prompt_layout,
         max_length=config.max_length,
-        image_settings={**family_of(config.model).image_settings, **config.image_settings},
+        image_settings={**family_of(folder).image_settings, **config.image_settings},
         positive=config.positive,
         negative=config.negative,
         labels={"scheme": "soft"} if config.soft else {"scheme": "hard", "tau": config.tau},
-        base=str(Path(config.model).resolve()) if config.lora_rank else config.model,
-        base_fingerprint=fingerprint_of(config.model),
-        base_info=base_info(config.model),
+        base=str(Path(folder).resolve()) if config.lora_rank and is_here else pinned_name(config.model),
+        base_fingerprint=fingerprint_of(folder),
+        base_licence=licence_of(folder),
     )
     prm = PRM.from_pretrained(
-        config.model,
+        folder,
         prm_config,
         dtype="bfloat16" if config.precision == "pure-bf16" else "float32",
         device="cpu" if config.sharding == "fsdp" else device,
@@ -177,6 +180,8 @@ def with_lora(model: Any, config: TrainConfig) -> Any:
     except ImportError as error:
         raise MissingDependencyError("--lora-rank needs peft: install mprm with its extra [train]") from error
 
+    is_here = local_checkpoint(config.model) == config.model
+    base, _, revision = (config.model, "", "") if is_here else pinned_name(config.model).partition("@")
     family = model.prm_family
     apart = [model.get_output_embeddings(), family.vision_tower(model), *family.projectors(model)]
     left_out = {module for part in apart if part is not None for module in part.modules()}
@@ -187,7 +192,8 @@ def with_lora(model: Any, config: TrainConfig) -> Any:
         lora_alpha=config.lora_alpha if config.lora_alpha is not None else 2 * config.lora_rank,
         target_modules=targets,
         modules_to_save=family.projector_paths(model) or None,
-        base_model_name_or_path=config.model,
+        base_model_name_or_path=base,
+        revision=revision or None,
     )
     return get_peft_model(model, lora)
 

@@ -120,7 +120,7 @@ def derived_seed(seed: int, *names: object) -> int:
 class PolicyOptions(Config):
     """Where the policy is."""
 
-    policy: Annotated[str | None, sampling("Checkpoint to sample from in this process.", "DIR")] = None
+    policy: Annotated[str | None, sampling("Checkpoint to sample from in this process.", "DIR|ORG/NAME")] = None
     rows_per_batch: Annotated[
         int | None, sampling("Sequences in a batch; default: 1,024 on a GPU, 64 elsewhere.", at_least=1)
     ] = None
@@ -172,20 +172,22 @@ class SamplerOptions(SamplingParams, ServerOptions, PolicyOptions):
 
 
 def load_policy(path: str | Path, *, device: str = "auto", dtype: str = "auto", rows: int | None = None) -> Sampler:
-    """A sampler of the checkpoint in a folder, for `mprm.annotate` and `mprm.sample`.
+    """A sampler of the checkpoint in a folder or on the hub, for `mprm.annotate` and `mprm.sample`.
 
     It samples many requests at a time, with prefix caching; one at a time, with a word on why, where the model is of
     a kind that is not known to allow it. ``rows``: most sequences in a batch, 1,024 on a GPU, 64 elsewhere.
     """
+    from mprm.data.hub import local_checkpoint, pinned_name
     from mprm.models.checkpoint import fingerprint_of, load_backbone
 
+    name, path = pinned_name(path), local_checkpoint(path)
     backbone = load_backbone(path, dtype=dtype, device=device)
     # these import torch, which load_backbone has checked for
     from mprm.annotation.samplers.local import PrefixSampler, TransformersSampler, can_share_prefixes
 
-    name, weights = str(path), fingerprint_of(path)
+    weights = fingerprint_of(path)
     reason = can_share_prefixes(backbone)
     if reason is None:
         return PrefixSampler(backbone, name=name, weights=weights, rows=rows)
-    print(f"{path} answers one request at a time, and slower: {reason}", file=sys.stderr)
+    print(f"{name} answers one request at a time, and slower: {reason}", file=sys.stderr)
     return TransformersSampler(backbone, name=name, weights=weights, rows_per_batch=rows or 16)

@@ -1,0 +1,228 @@
+"""Zip archives, whole or split, unpacked once into a cache: ``$MPRM_CACHE``, by default ``~/.cache/mprm``."""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import io
+import os
+import re
+import shutil
+import stat
+import sys
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache, reduce
+from itertools import accumulate
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import xxhash
+
+from mprm.data.hub import downloaded, filesystem, is_url, named_errors
+from mprm.data.images import leaves_root
+from mprm.data.output import check_folder, printable
+from mprm.data.records import MAX_LINE_BYTES, MAX_UNPACKED_RATIO, remote_matches
+from mprm.errors import DataError, InputNotFoundError
+from mprm.progress import progress_bar
+
+if TYPE_CHECKING:
+    from zipfile import ZipFile, ZipInfo
+
+ARCHIVE = re.compile(r"(?P<stem>.*\.zip)(?:[._-]?(?P<part>(?!gz)[a-z]{2,3}|\d{2,3}))?", re.DOTALL)
+"""A zip archive or a part of one, as split and 7z name them: x.zip, x.zip_aa, x.zip.001."""
+TYPED = re.compile(r"\.zip(?:[._-]?(?!gz$)(?:[a-z]{0,3}|\d{0,3})[*?\[\]a-z\d-]*)?$")
+"""The end of what names archives: also of a glob, and of what the names of parts have in common."""
+COPY_BYTES = 1 << 20
+
+Archive = tuple[str, ...]
+"""The parts of a zip archive in order, one or several: paths or URLs."""
+
+
+def is_archive(name: str) -> bool:
+    """Whether the path, glob or URL names zip archives."""
+    is_data = re.search(r"\.zip\.(?:json|jsonl|ndjson|parquet|csv|zst)$", name)
+    return bool(TYPED.search(name)) and not is_data and "::" not in name and not Path(name).is_dir()
+
+
+def archives_of(name: str) -> list[Archive]:
+    """The zip archives that a path, glob or URL names, with all parts of those of which it names one, or the stem."""
+    match = ARCHIVE.fullmatch(name)
+    typed = _files(f"{match['stem']}*", glob_only=True) if match and match["part"] else _files(name)
+    parts: dict[str, dict[str, str]] = {}
+    for path in typed or _files(f"{name}*", glob_only=True):
+        if (found := ARCHIVE.fullmatch(path)) and (not match or not match["part"] or found["part"]):
+            parts.setdefault(found["stem"], {})[found["part"] or ""] = path
+    if not parts:
+        raise InputNotFoundError(f"{name}: no such zip archive, whole or in parts such as {name}_aa")
+    return [(own[""],) if "" in own else _in_order(stem, own) for stem, own in sorted(parts.items())]
+
+
+def _files(name: str, *, glob_only: bool = False) -> list[str]:
+    if is_url(name):
+        with named_errors(name):
+            try:
+                return [url for url, _ in remote_matches(name)]
+            except InputNotFoundError:
+                return []
+    name = str(Path(name).expanduser())
+    paths = [name] if not glob_only and Path(name).exists() else glob.glob(name)  # noqa: PTH207 - any pattern
+    return sorted(path for path in paths if Path(path).is_file())
+
+
+def _in_order(stem: str, parts: dict[str, str]) -> Archive:
+    """The parts by their endings, none of which may be missing before the last."""
+
+    def number(part: str) -> int:
+        return int(part) if part.isdigit() else reduce(lambda total, letter: 26 * total + ord(letter) - 97, part, 0)
+
+    ordered = sorted(parts, key=lambda part: (len(part), part))
+    numbers = [number(part) for part in ordered]
+    if numbers[0] > ordered[0].isdigit() or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+        raise InputNotFoundError(
+            f"{stem}: of its parts {', '.join(ordered)} are there; expected all, from the first on"
+        )
+    return tuple(parts[part] for part in ordered)
+
+
+class _Joined(io.RawIOBase):
+    """Files one after the other, read as one."""
+
+    def __init__(self, handles: Sequence[IO[bytes]]) -> None:
+        self._handles, self._position = handles, 0
+        self._starts = [0, *accumulate(handle.seek(0, io.SEEK_END) for handle in handles)]
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + (0, self._position, self._starts[-1])[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        index = bisect_right(self._starts, self._position) - 1
+        if index >= len(self._handles):
+            return 0
+        self._handles[index].seek(self._position - self._starts[index])
+        data = self._handles[index].read(len(buffer))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+def cache_folder() -> Path:
+    """Where archives are unpacked."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "mprm"
+    return Path(os.environ.get("MPRM_CACHE") or caches).expanduser()
+
+
+@lru_cache  # asked for each question that has images
+def unpacked_root(name: str) -> Path:
+    """The folder with what all the archives of this name hold, as an image root."""
+    return unpacked(archives_of(name))
+
+
+def unpacked(archives: Sequence[Archive]) -> Path:
+    """A folder with what the archives hold; unpacked if it is not in the cache.
+
+    The folder has the archive's name, and a hash of paths, sizes and times of the parts, or of what a server says of
+    them. It gets its name when it is complete. A second process waits for the first.
+    """
+    archives = [tuple(downloaded(p) if p.startswith("hf://") else p for p in parts) for parts in archives]
+    key = xxhash.xxh3_64_hexdigest(repr([[_stamp(part) for part in parts] for parts in archives]).encode())
+    name = ARCHIVE.sub(r"\g<stem>", re.split(r"[/\\]", archives[0][0])[-1])
+    folder = cache_folder() / f"{re.sub(r'[^a-zA-Z0-9_.-]', '_', name)[:80]}-{key}"
+    if folder.is_dir():
+        return folder
+    check_folder(str(folder.parent))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = folder.with_name(f"{folder.name}.partial")
+    with folder.with_name(f"{folder.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.is_dir():
+            return folder
+        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+        try:
+            for parts in archives:
+                _unpack(parts, partial, folder)
+            partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def _stamp(part: str) -> Any:
+    """What changes when the file does."""
+    if not is_url(part):
+        status = Path(part).stat()
+        return os.path.realpath(part), status.st_size, status.st_mtime_ns
+    with named_errors(part):
+        fs, path = filesystem(part)
+        info = fs.info(path)
+    return part, *(str(info.get(name)) for name in ("ETag", "etag", "LastModified", "last_modified", "mtime", "size"))
+
+
+@contextmanager
+def _opened(parts: Archive) -> Iterator[ZipFile]:
+    """The archive; whatever is wrong with it, or with what the block reads of it, in one line."""
+    import zipfile
+    import zlib
+    from lzma import LZMAError
+
+    import fsspec
+
+    try:
+        with ExitStack() as stack, named_errors(parts[0]) if is_url(parts[0]) else ExitStack():
+            handles = [stack.enter_context(fsspec.open(part, "rb")) for part in parts]
+            joined = io.BufferedReader(_Joined(handles), COPY_BYTES)
+            yield stack.enter_context(zipfile.ZipFile(joined))
+    except (zipfile.BadZipFile, zlib.error, LZMAError, EOFError, OSError, RuntimeError, ValueError) as error:
+        if isinstance(error, DataError) or (isinstance(error, OSError) and error.filename not in (None, *parts)):
+            raise
+        of = f" in {len(parts)} parts" if len(parts) > 1 else ""
+        remedy = "compare its size with the original's" + ", and whether the last part is there" * bool(of)
+        raise DataError(f"{parts[0]}: the zip archive{of} cannot be unpacked: {error}; {remedy}") from error
+
+
+def _unpack(parts: Archive, partial: Path, folder: Path) -> None:
+    with _opened(parts) as archive:
+        infos = [info for info in archive.infolist() if not info.is_dir()]
+        total, packed = sum(info.file_size for info in infos), archive.fp.seek(0, io.SEEK_END)  # type: ignore[union-attr]
+        for info in infos:
+            if problem := _refused(info):
+                raise DataError(
+                    f"{parts[0]}: the entry {info.filename!r:.200} {problem}; make the archive without it"
+                )
+        if total > max(2 * MAX_LINE_BYTES, MAX_UNPACKED_RATIO * packed):
+            limit = f"over {MAX_UNPACKED_RATIO} times its size"
+            raise DataError(f"{parts[0]}: it unpacks to {total:,} bytes, {limit}; if it should, unpack it by hand")
+        if total > (free := shutil.disk_usage(folder.parent).free):
+            room = f"{total:,} bytes, and {folder.parent} has {free:,}"
+            raise DataError(f"{parts[0]}: it unpacks to {room}; name a folder with more by MPRM_CACHE")
+        print(printable(f"unpacking {parts[0]}, {total:,} bytes, into {folder}"), file=sys.stderr)
+        partial.mkdir(exist_ok=True)
+        with progress_bar("unpacking", total, "bytes") as advance:
+            for info in infos:
+                path = partial / info.filename
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if path.exists():
+                    raise DataError(
+                        f"{parts[0]}: {info.filename!r:.200} is there twice; unpack by hand which you mean"
+                    )
+                with archive.open(info) as source, path.open("wb") as target:
+                    while block := source.read(COPY_BYTES):
+                        target.write(block)
+                        advance(len(block))
+
+
+def _refused(info: ZipInfo) -> str | None:
+    """Why an entry is not unpacked."""
+    if leaves_root(info.filename):
+        return "would lie outside of the folder"
+    if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
+        return "is a link or a device"
+    return "is encrypted" if info.flag_bits & 1 else None

@@ -1,0 +1,184 @@
+"""What lies elsewhere: models and datasets on the Hugging Face hub, files behind URLs, and why they cannot be had."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError, MprmError
+
+HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\S+))?")
+"""``org/name`` or ``org/name@revision``."""
+CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+NOT_NEEDED = ("*/*", "consolidated*.safetensors")
+"""Other formats of the weights and checkpoints within a run; and a second copy of the weights, as Mistral's have."""
+REASONS = {
+    "GatedRepoError": "its licence must be accepted on its page on the hub; then run hf auth login",
+    "RevisionNotFoundError": "the hub has no such revision of it; expected a branch, a tag or a commit",
+    "RepositoryNotFoundError": "the hub has no such repository, or a private one: check the name, or hf auth login",
+    "OfflineModeIsEnabled": "it is not in the cache, and HF_HUB_OFFLINE forbids to download it; unset that",
+    "FileNotFoundError": "no such file",
+}
+"""By the name of an exception or of its cause, the first that fits: the libraries need not be installed."""
+
+
+def is_url(path: str) -> bool:
+    """Whether fsspec, not the local file system, knows the path."""
+    return "://" in path
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The fsspec file system of a URL and the path on it."""
+    import fsspec
+
+    try:
+        return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
+    except (ImportError, ValueError) as error:
+        remedy = "; install mprm with its extra [hub]" if "hf://" in url and isinstance(error, ImportError) else ""
+        raise MissingDependencyError(f"{url}: {error}{remedy}") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Why something could not be had from afar, and the remedy, in one line."""
+    causes, names = [error], set[str]()
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(cause)
+    for cause in causes:
+        names.update(kind.__name__ for kind in type(cause).__mro__)
+    if known := next((text for name, text in REASONS.items() if name in names), None):
+        return known
+    status = next((code for cause in causes if (code := _status_of(cause))), None)
+    if status in (401, 403):
+        return f"access is refused (HTTP {status}); log in first, to the hub with hf auth login"
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if status is None and not names.isdisjoint(
+        {"ConnectError", "ConnectionError", "ClientConnectionError", "gaierror"}
+    ):
+        return f"there is no connection ({first}); try again, or name a local copy"
+    return f"cannot be read: {first}"
+
+
+def _status_of(error: BaseException) -> int | None:
+    status = getattr(getattr(error, "response", None), "status_code", getattr(error, "status", None))
+    return status if isinstance(status, int) else None
+
+
+@contextmanager
+def named_errors(url: str) -> Iterator[None]:
+    """Turn whatever a back end raises, each of which has base classes of its own, into one line with the URL."""
+    try:
+        yield
+    except MprmError:
+        raise
+    except Exception as error:
+        reason = reason_of(error)
+        kind = InputNotFoundError if reason == REASONS["FileNotFoundError"] else DataError
+        raise kind(f"{url}: {reason}") from error
+
+
+def local_checkpoint(name: str | Path) -> str:
+    """The folder of a checkpoint: an existing path as it is, ``org/name`` or ``org/name@revision`` from the hub.
+
+    What is in the cache of huggingface_hub is not downloaded again, and does without a connection.
+    """
+    match = HUB_NAME.fullmatch(str(name))
+    if match is None or Path(name).expanduser().exists():
+        return str(name)
+    return _snapshot(match["repo"], match["revision"])
+
+
+def pinned_name(name: str | Path) -> str:
+    """``org/name@commit`` of a checkpoint that `local_checkpoint` took from the hub; a path as it is."""
+    folder = local_checkpoint(name)
+    return folder if folder == str(name) else f"{str(name).partition('@')[0]}@{Path(folder).name}"
+
+
+@lru_cache  # a process sees one commit, even if the branch moves on
+def _snapshot(repo: str, revision: str | None) -> str:
+    try:
+        from huggingface_hub import HfApi, snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+        from huggingface_hub.utils import disable_progress_bars
+    except ImportError as error:
+        remedy = "install mprm with its extra [train], or name a folder"
+        raise MissingDependencyError(
+            f"{repo}: no such folder; models on the hub need huggingface_hub: {remedy}"
+        ) from error
+    name = repo if revision is None else f"{repo}@{revision}"
+    files: dict[str, Any] = {"allow_patterns": list(CHECKPOINT_FILES), "ignore_patterns": list(NOT_NEEDED)}
+    offline: Exception | None = None
+    commit = revision
+    try:
+        commit = HfApi().model_info(repo, revision=revision, timeout=10).sha
+    except Exception as error:  # no connection: httpx, OSError, …
+        if isinstance(error, HfHubHTTPError) and (_status_of(error) or 500) < 500:
+            raise ConfigError(f"{name}: no such folder here, and {reason_of(error)}") from error
+        offline = error
+    try:
+        cached = snapshot_download(repo, revision=commit, local_files_only=True, **files)
+        if offline is not None:
+            return str(cached)
+    except LocalEntryNotFoundError as error:
+        if offline is not None:
+            raise ConfigError(
+                f"{name}: no such folder here nor checkpoint in the cache, and {reason_of(offline)}"
+            ) from error
+        if not sys.stderr.isatty():
+            disable_progress_bars()
+            print(f"downloading {name} from the hub, commit {commit}", file=sys.stderr)
+    try:
+        return str(snapshot_download(repo, revision=revision, **files))  # by the name, which the cache then knows
+    except Exception as error:
+        raise ConfigError(f"{name}: the download failed: {reason_of(error)}") from error
+
+
+def dataset_files(paths: Any, patterns: Sequence[str]) -> Any:
+    """The files that the patterns name in each of the paths: datasets ``org/name`` on the hub, or folders."""
+    if not patterns:
+        return paths
+    names = [paths] if isinstance(paths, str | Path) else paths
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str | Path) for name in names):
+        raise ConfigError("files says which files of a dataset on the hub are read; expected its name, org/name")
+    urls = []
+    for name in map(str, names):
+        is_local = Path(name).expanduser().is_dir()
+        if not is_local and not HUB_NAME.fullmatch(name):
+            raise ConfigError(
+                f"{name}: files are those of a dataset on the hub, org/name, or of a folder; leave out files"
+            )
+        urls += [f"{name if is_local else f'hf://datasets/{name}'}/{pattern.lstrip('/')}" for pattern in patterns]
+    return urls
+
+
+def pinned_path(fs: Any, path: str) -> str:
+    """A path on the hub with the commit in it, so that all of it is read from one; a path elsewhere as it is."""
+    is_hub = "hf" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
+    place: Any = fs.resolve_path(path) if is_hub else None
+    if not hasattr(place, "repo_type"):
+        return path
+    from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=fs.endpoint, token=fs.token)
+    commit = api.repo_info(place.repo_id, repo_type=place.repo_type, revision=place.revision).sha
+    kind = "" if place.repo_type == "model" else f"{place.repo_type}s/"
+    return f"{kind}{place.repo_id}@{commit}/{place.path_in_repo}".rstrip("/")
+
+
+def downloaded(url: str) -> str:
+    """A file of the hub in the cache of huggingface_hub; the URL is as `pinned_path` makes it."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils import disable_progress_bars
+
+    with named_errors(url):
+        fs, path = filesystem(url)
+        place = fs.resolve_path(path)
+        file = {"repo_id": place.repo_id, "filename": place.path_in_repo, "repo_type": place.repo_type}
+        if not sys.stderr.isatty():
+            disable_progress_bars()
+        options = {"revision": place.revision, "endpoint": fs.endpoint, "token": fs.token}
+        return str(hf_hub_download(**file, **options))
