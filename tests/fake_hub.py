@@ -370,8 +370,10 @@ class Handler(BaseHTTPRequestHandler):
     def validate_yaml(self) -> None:
         body = json.loads(self.body)
         errors = card_errors(body["content"], body["repoType"])
-        answer = json.dumps({"errors": [{"message": message} for message in errors], "warnings": []}).encode()
-        self.send(400 if errors else 200, answer, Content_Type="application/json")
+        answer = json.dumps({"errors": [{"message": message} for message in errors], "warnings": []})
+        if self.headers.get("Accept") == "text/plain":
+            answer = "\n".join(errors)
+        self.send(400 if errors else 200, answer.encode(), Content_Type="application/json")
 
 
 LICENCES = ("apache-2.0", "mit", "cc-by-4.0", "other", "llama3", "qwen")
@@ -386,8 +388,12 @@ def card_errors(card: str, kind: str) -> list[str]:
     if not isinstance(data, dict):
         return ["the card has no metadata"]
     name = re.compile(r"(?:[\w-]+/)?[\w.-]+")
-    texts, errors = [("library_name", str), ("pipeline_tag", str), ("license", str), ("tags", list)], []
-    errors += [f'"{key}" is not of type {kind.__name__}' for key, kind in texts if not isinstance(data.get(key, kind()), kind)]
+    types: dict[str, type] = {"library_name": str, "pipeline_tag": str, "license": str, "tags": list}
+    errors = [
+        f'"{key}" must be {types[key].__name__}'
+        for key in types
+        if not isinstance(data.get(key, types[key]()), types[key])
+    ]
     errors += [f'"{key}" is empty' for key, value in data.items() if value in (None, "", [], {})]
     if data.get("license", "mit") not in LICENCES:
         errors.append(f'"license" must be one of {LICENCES}')
@@ -397,7 +403,10 @@ def card_errors(card: str, kind: str) -> list[str]:
         errors.append('"pipeline_tag" is no task')
     if data.get("base_model_relation", "adapter") not in ("adapter", "finetune", "merge", "quantized"):
         errors.append('"base_model_relation" is none')
-    names = [("base_model", data.get("base_model", "a/b")), *(("datasets", name) for name in data.get("datasets", []))]
+    names = [
+        ("base_model", data.get("base_model", "a/b")),
+        *(("datasets", name) for name in data.get("datasets", [])),
+    ]
     for number, entry in enumerate(data.get("model-index", [])):
         where = f"model-index[{number}]"
         if not isinstance(entry.get("name"), str) or not isinstance(entry.get("results"), list):
@@ -409,8 +418,12 @@ def card_errors(card: str, kind: str) -> list[str]:
                 errors.append(f'"{where}" has a result without a type or name')
             if not all(isinstance(m["value"], float | int | str) for m in result["metrics"]):
                 errors.append(f'"{where}" has a metric without a value')
-    errors += [f'"{key}" with value {value!r} fails to match {name.pattern}' for key, value in names if not name.fullmatch(value)]
+    errors += [
+        f'"{key}" with value {value!r} fails to match {name.pattern}'
+        for key, value in names
+        if not name.fullmatch(value)
+    ]
     for entry in data.get("configs", []):
-        if re.search(r'[<>:/\\|?*]', entry["config_name"]) or not entry["data_files"]:
+        if re.search(r"[<>:/\\|?*]", entry["config_name"]) or not entry["data_files"]:
             errors.append('"configs" has a name with a special letter, or no files')
     return errors if kind in ("model", "dataset") else [f"{kind} is no kind of repository"]

@@ -26,12 +26,12 @@ def make(root: Path) -> None:
     mprm.select(str(root / "text.jsonl"), rho=0.8).write(str(root / "bis80.jsonl"))
     train(str(root / "bis80.jsonl"), config_for("text", root, root / "run"))
     train(str(root / "images.jsonl"), config_for("qwen2_5_vl", root, root / "lora", lora_rank=2, batch_size=16))
-    mprm.evaluate(str(root / "text.jsonl"), str(root / "run"), out=str(root / "eval"), text_only=True, draws=50, folds=2)
+    mprm.evaluate(
+        str(root / "text.jsonl"), str(root / "run"), out=str(root / "eval"), text_only=True, draws=50, folds=2
+    )
     sources = [{**record, "source": ("plain", HOSTILE)[i % 2]} for i, record in enumerate(records)]
     write_records(root / "two.jsonl", [*sources, {"question": "a bad record"}])
     chosen = mprm.select(str(root / "two.jsonl"), strategy=("bis", "random"), rho=0.5, skip_bad=True)
     chosen.write_all(str(root / "subsets"))
     chosen.write_all(str(root / "by_source"), by_source=True)
     mprm.select(str(root / "two.jsonl"), rho=0.5, skip_bad=True).write(str(root / "one.jsonl"))
-
-

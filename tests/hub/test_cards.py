@@ -37,7 +37,9 @@ def tables(card: str) -> dict[str, list[list[str]]]:
 
 def card_of(folder: Path, **options: Any) -> str:
     config = options.pop("config", None) or read_prm_config(folder)
-    return model_card(folder, config, read(folder / "train.json"), **{"name": "org/bis80", "repo": "org/bis80", **options})
+    return model_card(
+        folder, config, read(folder / "train.json"), **{"name": "org/bis80", "repo": "org/bis80", **options}
+    )
 
 
 def test_the_card_of_a_run_has_the_figures_of_its_manifests(made: Path) -> None:
@@ -49,7 +51,9 @@ def test_the_card_of_a_run_has_the_figures_of_its_manifests(made: Path) -> None:
     account = manifest["sources"]["text"]
     assert [account[name] for name in ("read", "kept", "left", "dropped")] == [10, 8, 2, 0]
     assert "strategy bis, rho 0.8, alpha 0.05, tau 0.0, seed 0" in card
-    labels = [label for line in (made / "bis80.jsonl").read_text().splitlines() for label in json.loads(line)["labels"]]
+    labels = [
+        label for line in (made / "bis80.jsonl").read_text().splitlines() for label in json.loads(line)["labels"]
+    ]
     assert f"{len(labels)} steps, {sum(labels)} of them positive ({sum(labels) / len(labels):.2%})." in card
     assert found["Rollouts trained on"] == [["text", "8"], ["all", "8"]]
     options = dict(found["Training and prompt"])
@@ -74,7 +78,9 @@ def test_the_metadata_of_a_run_is_what_the_hub_takes(made: Path) -> None:
 
 @pytest.mark.parametrize(("name", "relation"), [("run", "finetune"), ("lora", "adapter")])
 def test_a_base_checkpoint_from_the_hub_is_named_with_its_relation(made: Path, name: str, relation: str) -> None:
-    config = replace(read_prm_config(made / name), base="Qwen/Qwen2.5-VL-7B-Instruct@" + "0123456789abcdef" * 2 + "01234567")
+    config = replace(
+        read_prm_config(made / name), base="Qwen/Qwen2.5-VL-7B-Instruct@" + "0123456789abcdef" * 2 + "01234567"
+    )
     for card in (card_of(made / name, config=config), card_of(made / name, base="Qwen/Qwen2.5-VL-7B-Instruct")):
         data = ModelCard(card).data
         assert (data.base_model, data.base_model_relation) == ("Qwen/Qwen2.5-VL-7B-Instruct", relation)
@@ -97,7 +103,9 @@ def test_evaluations_are_in_text_and_metadata_as_in_metrics_json(made: Path) -> 
     [model] = metrics["models"]
     defined = {name: value for name, value in model["metrics"]["all"].items() if value["value"] is not None}
     results = ModelCard(card).data.eval_results
-    assert {result.metric_type: result.metric_value for result in results} == {n: v["value"] for n, v in defined.items()}
+    assert {result.metric_type: result.metric_value for result in results} == {
+        n: v["value"] for n, v in defined.items()
+    }
     [title] = [title for title in tables(card) if title.startswith("Evaluation")]
     assert title == "Evaluation on text.jsonl: 10 solutions of 10 problems"
     rows = tables(card)[title]

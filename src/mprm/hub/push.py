@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
@@ -188,16 +189,16 @@ def _json(value: Any) -> bytes:
 def _upload(repo: str, kind: str, files: Mapping[str, Path | bytes], config: PushConfig, progress: Progress) -> str:
     """Upload the files in one commit; returns the repository's address."""
     try:
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
-        from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, RepoCard, get_token
+        from huggingface_hub.utils import disable_progress_bars
     except ImportError as error:
         raise MissingDependencyError("mprm push needs huggingface_hub: install mprm with its extra [hub]") from error
     if not get_token():
         raise ConfigError("there is no token for the hub; run hf auth login, or set HF_TOKEN")
-    was_silent = are_progress_bars_disabled()
-    if progress is silent:  # else its own bars: nothing else knows how far it is within a file
+    if progress is silent or not sys.stderr.isatty():  # else its own bars: only they know how far a file is
         disable_progress_bars()
     try:
+        RepoCard(bytes(files[CARD]).decode()).validate(kind)  # before there is a repository that would stay empty
         api, where = HfApi(library_name="mprm"), {"repo_id": repo, "repo_type": kind}
         url = str(api.create_repo(**where, private=config.private or None, exist_ok=True))
         if config.revision:
@@ -217,7 +218,4 @@ def _upload(repo: str, kind: str, files: Mapping[str, Path | bytes], config: Pus
         reason = reason_of(error)
         reason = " ".join(str(error).split()) if reason.startswith("cannot be read") else reason
         raise ConfigError(f"{repo} was not uploaded: {reason:.300}") from error
-    finally:
-        if progress is silent and not was_silent:
-            enable_progress_bars()
     return url + (f"/tree/{config.revision}" if config.revision else "")
