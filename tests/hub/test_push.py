@@ -18,7 +18,9 @@ pytest.importorskip("torch")
 
 import mprm
 from mprm.cli.main import run
+from mprm.errors import MissingDependencyError
 from tests.fake_hub import FakeHub
+from tests.tiny_rollouts import write_records
 
 ROOT = Path(__file__).parents[2]
 MODEL = {"README.md", "chat_template.jinja", "config.json", "generation_config.json", "model.safetensors"}
@@ -70,7 +72,10 @@ def test_a_run_comes_back_from_the_hub_with_its_scores_and_figures(made: Path, h
     folder = copy(made, "run", tmp_path)
     (folder / "notes.txt").write_text("private")
     done = push(hub, tmp_path, "run", "org/bis80", "--evaluation", made / "eval", "--private")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == (
+        "mprm push: warning: The base checkpoint is named 'text', as its folder; --base-model names it on the hub.\n"
+    )
     assert done.stdout.splitlines()[-1].endswith(f": {hub.url}/org/bis80")
     files = on_hub(hub, "org/bis80")
     assert set(files) == MODEL
@@ -149,6 +154,7 @@ def test_a_subset_by_source_has_its_dropped_records_only_when_asked(made: Path, 
     assert done.stdout.splitlines()[-1].endswith("/datasets/org/two/tree/v1")
     assert not on_hub(hub, "datasets/org/two")
     files = on_hub(hub, "datasets/org/two", "v1")
+    assert json.loads(files["dropped.jsonl"])["file"] == "two.jsonl"
     assert {"README.md", "dropped.jsonl", "bis-0.5.manifest.json", "bis-0.5/plain.jsonl"} < set(files)
     assert len(files) == 5
 
@@ -173,6 +179,7 @@ def test_what_the_hub_refuses_is_one_line_and_leaves_nothing_there(
     done = push(hub, tmp_path, folder, repo, *options, **variables)
     assert (done.returncode, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
+    assert line.startswith("mprm push: ")
     assert words in line
     assert set(hub.repos) == {"org/public"}
     assert not on_hub(hub, "org/public")
@@ -269,7 +276,28 @@ def test_a_card_written_by_hand_is_uploaded_as_it_is(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = copy(made, "run", tmp_path)
-    (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# Mine\n")
+    card = (folder / "README.md").read_text()
+    assert "Delete this line to keep what you change" in card.splitlines()[-1]
+    mine = card.replace("# run", "# Mine").removesuffix(card.splitlines()[-1] + "\n")
+    (folder / "README.md").write_text(mine)
     pushed = mprm.push(folder, "org/bis80", dry_run=True)
-    assert (pushed.is_card_by_hand, pushed.card) == (True, "---\nlicense: mit\n---\n\n# Mine\n")
-    assert "was changed by hand" in refusal(capsys, folder, "org/x", "--evaluation", made / "eval")
+    assert pushed.card == mine
+    assert "was written by hand and is uploaded as it is" in pushed.notes[-1]
+    assert "was written by hand" in refusal(capsys, folder, "org/x", "--evaluation", made / "eval")
+    (folder / "README.md").write_text("---\nlibrary_name: peft\n---\n\n# Model Card for Model ID\n")
+    assert "library_name: mprm" in mprm.push(folder, "org/bis80", dry_run=True).card
+
+
+def test_whole_paths_in_records_are_warned_of(made: Path, tmp_path: Path) -> None:
+    records = [json.loads(line) for line in (made / "images.jsonl").read_text().splitlines()]
+    write_records(tmp_path / "whole.jsonl", [{**r, "image": f"/home/me/{r['image']}"} for r in records])
+    mprm.select(str(tmp_path / "whole.jsonl"), rho=0.5).write(str(tmp_path / "bis.jsonl"))
+    [note] = mprm.push(tmp_path / "bis.jsonl", "org/x", dry_run=True).notes
+    assert "Records of bis.jsonl hold whole paths, uploaded as they are, such as /home/me/" in note
+
+
+@pytest.mark.parametrize("missing", ["huggingface_hub", "yaml"])
+def test_a_missing_library_is_named_with_its_extra(made: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingDependencyError, match=r"install mprm with its extra \[hub\]"):
+        mprm.push(made / "run", "org/x")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from mprm.cli.arguments import as_json, command
+from mprm.cli.arguments import as_json, command, show_warnings
 from mprm.config import Json, positional
 from mprm.hub.push import PushConfig, push
 from mprm.progress import progress_bar
@@ -21,13 +21,12 @@ class PushCommand(PushConfig):
 @command(PushCommand, "push", "runs/bis10 my-org/bis10 --evaluation eval/bis10 --private")
 def run_push(options: PushCommand) -> None:
     pushed = push(options.what, options.repo, options, progress=progress_bar)
+    show_warnings("push", pushed.notes)
     if options.json:
         print(as_json(pushed))
         return
     if options.dry_run:
         print(*(f"{n_bytes:>16,}  {name}" for name, n_bytes in pushed.files.items()), "", pushed.card, sep="\n")
-    if pushed.is_card_by_hand:
-        print("README.md was changed by hand; it is uploaded as it is.")
     total = f"{len(pushed.files)} files, {sum(pushed.files.values()) / 1e6:,.1f} MB"
     print(
         f"Dry run: {total} for the {pushed.kind} {pushed.repo}." if pushed.url is None else f"{total}: {pushed.url}"

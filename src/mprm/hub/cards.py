@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import xxhash
 
 from mprm.data.output import Table, markdown_text, printable
 from mprm.data.records import DATA_FILE
-from mprm.errors import counted
 from mprm.evaluation.bootstrap import METRICS
 from mprm.models.checkpoint import PRMConfig
 from mprm.models.families import PROCESSOR_FILES
 from mprm.selection.stats import STATISTICS, Statistics, total
 
 CARD = "README.md"
-MARK = re.compile(r"\n<!-- made by mprm; XXH3-64 of the above: (\w+) -->\n\Z")
+MARK = "<!-- mprm push writes this card anew. Delete this line to keep what you change in it. -->\n"
 LICENCE = {"license": r"[a-z0-9.-]+", "license_name": r"[\w.-]+", "license_link": r"https://[\w./%~#-]+"}
 """Keys of a card, and what they may hold; a link into the base checkpoint's own folder would lead nowhere."""
 SHOWN = (
@@ -41,18 +39,15 @@ SHOWN = (
     ),
     *("max_length", "precision", "lora_rank", "lora_alpha", "seed"),
 )
-"""Options of a run that its card shows."""
 PROMPT = ("prompt_layout", "prompt_version", "step_token", "positive", "negative", "image_settings", "labels")
 TAGS = ["process-reward-model", "prm", "mprm"]
 CITATION = """## Citation
 
 ```bibtex
 @article{li2026training,
-  title  = {Training Data Efficiency in Multimodal Process Reward Models},
+  title = {Training Data Efficiency in Multimodal Process Reward Models}, year = {2026},
   author = {Li, Jinyuan and Huang, Chengsong and Huang, Langlin and Xu, Shaoyang and Liu, Haolin and Zhang, Wenxuan
-            and Huang, Jiaxin},
-  year   = {2026},
-  url    = {https://github.com/JinYuanLi0012/Balanced-Info-MPRM}
+            and Huang, Jiaxin}, url = {https://github.com/JinYuanLi0012/Balanced-Info-MPRM}
 }
 ```"""
 
@@ -66,6 +61,12 @@ def file_name(path: str) -> str:
     return re.split(r"[/\\]", (re.split(r"[?#]", path)[0] if "://" in path else path).rstrip("/\\"))[-1]
 
 
+def hub_name(base: str | None) -> str | None:
+    """The name on the hub of a base checkpoint that training took from there; None for a folder."""
+    pinned = re.fullmatch(r"([\w.-]+/[\w.-]+)@[0-9a-f]{40}", base or "")
+    return pinned and pinned[1]
+
+
 def licence_of(folder: str | Path) -> dict[str, str]:
     """What the card in a checkpoint's folder says of its licence; empty where there is none that can be read."""
     try:
@@ -76,12 +77,6 @@ def licence_of(folder: str | Path) -> dict[str, str]:
     licence = {key: value for key in LICENCE if re.fullmatch(LICENCE[key], value := str(card.get(key) or ""))}
     is_whole = len(licence) == len(LICENCE) if licence.get("license") == "other" else "license" in licence
     return licence if is_whole else {}
-
-
-def hub_name(base: str | None) -> str | None:
-    """The name on the hub of a base checkpoint that training took from there; None for a folder."""
-    pinned = re.fullmatch(r"([\w.-]+/[\w.-]+)@[0-9a-f]{40}", base or "")
-    return pinned and pinned[1]
 
 
 def model_card(
@@ -104,14 +99,14 @@ def model_card(
     is_adapter = (folder / "adapter_config.json").is_file()
     has_images = any((folder / file).is_file() for file in PROCESSOR_FILES)
     stated = {"license": licence} if licence else config.base_licence
-    hub_files = (re.match(r"hf://datasets/([\w.-]+/[\w.-]+)", entry["path"]) for entry in data["inputs"])
+    datasets = re.findall(r"^hf://datasets/([\w.-]+/[\w.-]+)", "\n".join(e["path"] for e in data["inputs"]), re.M)
     metadata = {
         **stated,
         "library_name": "mprm",
         "pipeline_tag": "image-text-to-text" if has_images else "text-classification",
         "base_model": base,
         "base_model_relation": base and ("adapter" if is_adapter else "finetune"),
-        "datasets": list(dict.fromkeys(match[1] for match in hub_files if match)),
+        "datasets": list(dict.fromkeys(datasets)),
         "tags": [*TAGS, *(["lora"] if is_adapter else [])],
         "model-index": [{"name": name, "results": [*map(_result, evaluations)]}] if evaluations else None,
     }
@@ -119,31 +114,27 @@ def model_card(
     how = "LoRA adapter on" if is_adapter else "fine-tuned from"
     about = "A process reward model: the probability that each step of a solution is correct. Trained by mprm"
     about += f" {config.mprm}, {how} {base_name} (fingerprint {config.base_fingerprint})."
+    about += " It is looked for in a folder of this name." if is_adapter and not base else ""
     about += f" Licence: {stated.get('license', 'not stated, as the card of the base checkpoint names none')}."
     root, images = (', image_root="images"', 'images=["1.png"], ') if has_images else ("", "")
-    use = [
-        f"import mprm\n\nprm = mprm.PRM.from_pretrained({json.dumps(repo or name)}{root})",
-        f'prm.score(question="…", {images}steps=["…", "…"])  # such as [0.98, 0.03]',
-    ]
-    needs = f"The adapter looks for its base checkpoint in the folder {base_name}, where Python runs."
+    use = f"import mprm\n\nprm = mprm.PRM.from_pretrained({json.dumps(repo or name)}{root})\n"
+    use += f'prm.score(question="…", {images}steps=["…", "…"])  # such as [0.98, 0.03]'
     n_dropped = sum(sum(kinds.values()) for kinds in data["dropped"].values())
     share = f"{data['positive_steps']:,} of them positive ({data['positive_steps'] / data['steps']:.2%})"
-    lost = f"{data['steps_lost_to_truncation']:,} steps of {data['rollouts_truncated']:,} rollouts"
     notes = [
-        f"{counted(data['steps'], 'step')}, {share}.",
-        f"Dropped: {counted(n_dropped, 'rollout')}. Cut off by truncation: {lost}.",
+        f"{data['steps']:,} steps, {share}. {n_dropped:,} rollouts were dropped; truncation cut off"
+        f" {data['steps_lost_to_truncation']:,} steps of {data['rollouts_truncated']:,} rollouts.",
         *([] if "subsets" in data else [f"Selection: {data['select']}."]),  # of a run of an earlier version
         *data["warnings"],
     ]
     rows = [(source, f"{n:,}") for source, n in (*data["by_source"].items(), ("all", data["rollouts"]))]
-    settings = {name: options.get(name) for name in SHOWN} | {name: getattr(config, name) for name in PROMPT}
+    settings = {key: options.get(key) for key in SHOWN} | {key: getattr(config, key) for key in PROMPT}
     settings["optimizer steps"] = -(-data["rollouts"] // options["batch_size"]) * options["epochs"]
     return _card(
         metadata,
-        f"# {markdown_text(name)}",
+        name,
         markdown_text(about),
-        _code(*use),
-        markdown_text(needs) if is_adapter and not base else "",
+        f"## Use\n\n```python\n{use}\n```",
         _inputs(data["inputs"], "Training data"),
         *map(_account, data.get("subsets", ())),
         _table("Rollouts trained on", ["source", "rollouts"], rows, notes),
@@ -157,10 +148,12 @@ def model_card(
 def dataset_card(manifests: Mapping[str, Mapping[str, Any]], *, repo: str, licence: str | None = None) -> str:
     """The card of subsets, from the manifests that ``mprm select`` wrote, by the name of each subset's file."""
     names = {subset: re.sub(r"[^\w.-]", "-", DATA_FILE.sub("", subset)) for subset in manifests}
-    first, sections = next(iter(manifests)), list[str]()
+    first, sections, configs = next(iter(manifests)), list[str](), list[dict[str, Any]]()
     for subset, manifest in manifests.items():
-        entries = zip(data_files(manifest), output_files(manifest), strict=True)
-        rows = [(file, f"{e['n_rollouts']:,}", f"{e['n_bytes']:,}", e["xxh3_128"]) for file, e in entries]
+        entries = output_files(manifest)
+        files = [{"split": "train", "path": [escape(name) for name in entries]}]
+        configs.append({"config_name": names[subset], "data_files": files})
+        rows = [(n, f"{e['n_rollouts']:,}", f"{e['n_bytes']:,}", e["xxh3_128"]) for n, e in entries.items()]
         target, formats = manifest["config"]["to"], sorted({entry["format"] for entry in manifest["inputs"]})
         kind = f"{', '.join(formats)}, lines as they were" if target == "same" else f"{target}, written anew"
         notes = [f"Format: {kind}.", *manifest["warnings"]]
@@ -169,24 +162,14 @@ def dataset_card(manifests: Mapping[str, Mapping[str, Any]], *, repo: str, licen
             statistics = msgspec.convert(manifest["statistics"], dict[str, Statistics])
             lines = [*statistics.items(), ("all", total(statistics))]
             cells = [(source, *(column.cell(values) for column in STATISTICS)) for source, values in lines]
-            heads = ["source", *(column.head for column in STATISTICS)]
-            sections.append(_table("Labels of the kept rollouts", heads, cells))
+            sections.append(_table("Labels", ["source", *(column.head for column in STATISTICS)], cells))
         sections.append(_inputs(manifest["inputs"], "Source files"))
-    metadata = {
-        "license": licence,
-        "tags": TAGS,
-        "configs": [
-            {"config_name": names[subset], "data_files": [{"split": "train", "path": [*map(escape, data_files(m))]}]}
-            for subset, m in manifests.items()
-        ],
-    }
     about = "Rollouts with step labels, selected by mprm to train process reward models."
-    stated = f"Licence: {licence or 'not stated; the terms of the source files apply'}."
-    use = [
-        f'import datasets\nimport mprm\n\ndatasets.load_dataset("{repo}", "{names[first]}", split="train")',
-        f"mprm.open_corpus({json.dumps(f'hf://datasets/{repo}/{first}')})",
-    ]
-    return _card(metadata, f"# {markdown_text(repo)}", f"{about} {stated}", _code(*use), *sections)
+    about += f" Licence: {licence or 'not stated; the terms of the source files apply'}."
+    use = f'import datasets\nimport mprm\n\ndatasets.load_dataset("{repo}", "{names[first]}", split="train")\n'
+    use += f"mprm.open_corpus({json.dumps(f'hf://datasets/{repo}/{first}')})"
+    metadata = {"license": licence, "tags": TAGS, "configs": configs}
+    return _card(metadata, repo, about, f"## Use\n\n```python\n{use}\n```", *sections)
 
 
 def subset_manifest(path: str | Path) -> dict[str, Any] | None:
@@ -198,14 +181,9 @@ def subset_manifest(path: str | Path) -> dict[str, Any] | None:
     return manifest if manifest.get("command") == "select" else None
 
 
-def output_files(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a manifest says of each data file of its output."""
-    return list(manifest["output"].get("files", [manifest["output"]]))
-
-
-def data_files(manifest: Mapping[str, Any]) -> list[str]:
-    """The data files of a manifest, as seen from beside it; ``files`` names what was dropped after them."""
-    return list(manifest["files"][: len(output_files(manifest))])
+def output_files(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a manifest says of each data file, by its name beside it; in ``files``, what was dropped comes last."""
+    return dict(zip(manifest["files"], manifest["output"].get("files", [manifest["output"]]), strict=False))
 
 
 def _inputs(entries: Iterable[Mapping[str, Any]], title: str) -> str:
@@ -235,13 +213,13 @@ def _interval(value: Mapping[str, Any]) -> str:
 def _result(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """An evaluation as a result of the hub's model-index."""
     name, values = _benchmark(metrics), metrics["models"][-1]["metrics"]["all"]
-    values = {metric: value for metric, value in values.items() if value["value"] is not None}
     return {
         "task": {"type": "text-classification", "name": "step correctness"},
         "dataset": {"type": re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "benchmark", "name": name},
         "metrics": [
             {"type": metric, "value": v["value"], "name": f"{METRICS[metric]} (95% interval {_interval(v)})"}
             for metric, v in values.items()
+            if v["value"] is not None
         ],
     }
 
@@ -263,19 +241,6 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], note
     return Table(title=title, heads=heads, rows=rows, notes=notes).markdown().strip()
 
 
-def _code(*lines: str) -> str:
-    return "\n".join(["## Use", "", "```python", *map(str, lines), "```"])
-
-
-def _card(metadata: Mapping[str, Any], *sections: str) -> str:
-    """The card, with a mark at its end by which a later change is known."""
+def _card(metadata: Mapping[str, Any], title: str, *sections: str) -> str:
     head = msgspec.yaml.encode({key: value for key, value in metadata.items() if value}).decode()
-    text = f"---\n{head}---\n\n" + "\n\n".join([*filter(None, sections), CITATION]) + "\n"
-    return f"{text}\n<!-- made by mprm; XXH3-64 of the above: {xxhash.xxh3_64_hexdigest(text.encode())} -->\n"
-
-
-def is_written_by_hand(card: str) -> bool:
-    """Whether somebody wrote or changed the card; the template that peft leaves in a run is nobody's."""
-    mark = MARK.search(card)
-    is_changed = mark is None or mark[1] != xxhash.xxh3_64_hexdigest(card[: mark.start()].encode())
-    return is_changed and "# Model Card for Model ID" not in card
+    return f"---\n{head}---\n\n" + "\n\n".join([f"# {markdown_text(title)}", *sections, CITATION, MARK])

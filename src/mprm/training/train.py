@@ -155,7 +155,7 @@ def _subsets(inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for entry in inputs:
         for beside in (entry["path"], str(Path(entry["path"]).parent)):
             manifest = subset_manifest(beside + MANIFEST_SUFFIX)
-            if manifest and entry["xxh3_128"] in [file["xxh3_128"] for file in output_files(manifest)]:
+            if manifest and entry["xxh3_128"] in [file["xxh3_128"] for file in output_files(manifest).values()]:
                 subsets[beside] = manifest
     return list(subsets.values())
 
