@@ -47,7 +47,7 @@ def push(hub: FakeHub, tmp_path: Path, *words: Any, **more: str) -> subprocess.C
 
 def python(hub: FakeHub, tmp_path: Path, code: str) -> Any:
     """What the program prints as JSON, in a process that uses the hub."""
-    code = f"import datasets, json, mprm\n{code}"
+    code = f"import json, mprm\n{code}"
     done = [sys.executable, "-c", code]
     out = subprocess.run(
         done, env=environment(hub, tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False
@@ -137,6 +137,7 @@ def test_subsets_come_back_from_the_hub_with_their_rollouts_and_sources(
     assert not [name for name, content in files.items() if str(made).encode() in content]
     config = data[0].removesuffix(".jsonl")
     code = f"""
+import datasets
 from huggingface_hub import snapshot_download
 folder = snapshot_download("org/two", repo_type="dataset")
 here = mprm.select(folder + "/{data[0]}", rho=1)
