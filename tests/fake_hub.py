@@ -247,10 +247,11 @@ class Handler(BaseHTTPRequestHandler):
             if path and not inside:
                 self.error(404, "EntryNotFound", f"{path} does not exist on {revision}")
                 return
-            paths = set(inside) if self.query.get("recursive", "false").lower() == "true" else set()
+            is_recursive = self.query.get("recursive", "false").lower() == "true"
+            paths = set(inside) if is_recursive else set()
             for name in inside:
                 parts = name.removeprefix(prefix).split("/")
-                depths = range(1, len(parts)) if paths else (1,)
+                depths = range(1, len(parts)) if is_recursive else (1,)
                 paths.update(prefix + "/".join(parts[:depth]) for depth in depths)
             start = int(self.query.get("cursor", 0))
             page, left = sorted(paths)[start : start + PAGE], sorted(paths)[start + PAGE :]

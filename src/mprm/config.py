@@ -202,7 +202,7 @@ PromptLayout = Literal["user", "paper", "chat"]
 
 Paths = Annotated[tuple[str, ...], positional("Files, globs, folders, zip archives or URLs of rollouts.", "INPUT")]
 InputFormat = Annotated[str | None, inputs("Input format, where the first record must not decide.", "NAME")]
-HubFiles = Annotated[tuple[str, ...], inputs("Of a dataset ORG/NAME on the hub, or a folder: the files.", "PATTERN")]
+HubFiles = Annotated[tuple[str, ...], inputs("Globs of the files in a dataset ORG/NAME on the hub.", "PATTERN")]
 ImageRoot = Annotated[str | None, inputs("Folder, or zip archive, that image paths are relative to.", "DIR")]
 TextOnly = Annotated[bool, inputs("Accept records without an image beside others with one.")]
 KeyMap = Annotated[tuple[str, ...], inputs("Fields called otherwise, such as steps=chain,scores=mc.", "FIELD=KEY")]

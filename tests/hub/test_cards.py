@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 from huggingface_hub import DatasetCard, ModelCard
 
 from mprm.data.output import hash_file, markdown_text
-from mprm.hub.cards import dataset_card, licence_of, model_card, subset_manifest
+from mprm.hub.cards import dataset_card, licence_of, model_card, selections_of, subset_manifest
 from mprm.models import read_prm_config
 from tests.fake_hub import card_errors
 from tests.hub.made import BASE_CARD, HOSTILE
@@ -116,6 +116,21 @@ def test_evaluations_are_in_text_and_metadata_as_in_metrics_json(made: Path) -> 
         assert row[1:] == [f"{value['value']:.4f}", f"{value['low']:.4f} to {value['high']:.4f}"]
     assert "Threshold held out: chosen on the other 1 of 2 folds of problems." in card
     assert card_errors(card, "model") == []
+
+
+def test_only_a_manifest_of_these_very_files_says_how_they_were_selected(made: Path, tmp_path: Path) -> None:
+    path, manifest = made / "bis80.jsonl", tmp_path / "bis80.jsonl.manifest.json"
+    entry = {"path": str(tmp_path / "bis80.jsonl"), "xxh3_128": hash_file(str(path))}
+    manifest.write_bytes(Path(f"{path}.manifest.json").read_bytes())
+    [selection] = selections_of([entry])
+    assert selection["config"]["rho"] == 0.8
+    assert selections_of([{**entry, "xxh3_128": "of another file"}]) == []
+    for content in ('{"mprm": "0.1.0", "command": "select"}', "[", '{"command": "score"}'):
+        manifest.write_text(content)
+        assert selections_of([entry]) == []
+    by_source = made / "by_source" / "bis-0.5" / "plain.jsonl"
+    [selection] = selections_of([{"path": str(by_source), "xxh3_128": hash_file(str(by_source))}])
+    assert selection["sources"]["plain"]["kept"] == 2
 
 
 def test_a_run_of_an_earlier_version_has_a_card(made: Path) -> None:

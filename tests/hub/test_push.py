@@ -236,8 +236,11 @@ def test_what_is_no_finished_run_or_whole_subset_is_refused(
     manifest = subsets / "random-0.5.jsonl.manifest.json"
     manifest.write_text(manifest.read_text().replace('"random-0.5.jsonl"', '"../../one.jsonl"'))
     assert "which is not beside it" in refusal(capsys, subsets / "random-0.5.jsonl", "org/x")
-    manifest.write_text('{"mprm": "0.1.0", "command": "select"}')
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**content, "files": ["random-0.5.jsonl"], "sources": 3}))
     assert "not as mprm wrote it" in refusal(capsys, subsets / "random-0.5.jsonl", "org/x")
+    manifest.write_text('{"mprm": "0.1.0", "command": "select"}')
+    assert "is neither a training run nor a subset" in refusal(capsys, subsets / "random-0.5.jsonl", "org/x")
 
 
 def test_an_evaluation_of_other_weights_is_refused(

