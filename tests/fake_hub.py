@@ -1,4 +1,4 @@
-"""A small Hugging Face hub on 127.0.0.1: what huggingface_hub needs to list and download repositories.
+"""A small Hugging Face hub on 127.0.0.1: what huggingface_hub needs to list, download and upload repositories.
 
 ``with FakeHub() as hub: hub.add("org/tiny", {"config.json": b"{}"})``; a command under test runs with
 ``env=os.environ | hub.env(tmp_path)``, for huggingface_hub reads its variables when it is imported. The names of
@@ -7,6 +7,7 @@ dataset repositories begin with ``datasets/``.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -68,6 +69,14 @@ class FakeHub:
         self.repos: dict[str, Repo] = {}
         self.requests: list[str] = []
         """``METHOD PATH`` of each request."""
+        self.read_only: set[str] = set()
+        """Organisations that the token may not write to."""
+        self.objects: dict[str, bytes] = {}
+        """Large files by their SHA-256, of a commit or not yet."""
+        self.before_object = threading.Event()
+        self.may_store = threading.Event()
+        """The first is set when a large file arrives, which is not stored before the second is."""
+        self.may_store.set()
         self.broken = 0
         """A status that every request is answered with, while it is not 0."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"hub": self}))
@@ -89,6 +98,7 @@ class FakeHub:
             "HF_HUB_CACHE": str(home / "hf" / "hub"),
             "HF_HUB_OFFLINE": "0",
             "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_DISABLE_XET": "1",
             "MPRM_CACHE": str(home / "mprm"),
             "NO_PROXY": "127.0.0.1",
             "no_proxy": "127.0.0.1",
@@ -124,6 +134,13 @@ class Handler(BaseHTTPRequestHandler):
         ("POST", rf"/api/(?P<kind>models|datasets)/{REPO}/paths-info/{REVISION}", "paths_info"),
         ("GET", rf"/(?:(?P<kind>datasets)/)?{REPO}/resolve/{REVISION}/(?P<path>.+)", "resolve"),
         ("HEAD", rf"/(?:(?P<kind>datasets)/)?{REPO}/resolve/{REVISION}/(?P<path>.+)", "resolve"),
+        ("POST", r"/api/repos/create", "create"),
+        ("POST", r"/api/validate-yaml", "validate_yaml"),
+        ("POST", rf"/api/(?P<kind>models|datasets)/{REPO}/branch/{REVISION}", "make_branch"),
+        ("POST", rf"/api/(?P<kind>models|datasets)/{REPO}/preupload/{REVISION}", "preupload"),
+        ("POST", rf"/(?:(?P<kind>datasets)/)?{REPO}\.git/info/lfs/objects/batch", "batch"),
+        ("PUT", r"/objects/(?P<oid>[0-9a-f]{64})", "store"),
+        ("POST", rf"/api/(?P<kind>models|datasets)/{REPO}/commit/{REVISION}", "commit"),
     )
     """Method, path and name of the method that answers; the first that fits does."""
 
@@ -131,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def route(self) -> None:
-        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.body = self.read_body()
         url = urlsplit(self.path)
         self.query = {key: values[-1] for key, values in parse_qs(url.query).items()}
         self.hub.requests.append(f"{self.command} {url.path}")
@@ -144,6 +161,16 @@ class Handler(BaseHTTPRequestHandler):
                 getattr(self, name)(**parts)
                 return
         self.error(404, "", f"no route for {self.command} {url.path}")
+
+    def read_body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = route
 
@@ -261,3 +288,143 @@ class Handler(BaseHTTPRequestHandler):
                 self.send(206, content[start:stop], **headers)
                 return
             self.send(200, content, **headers)
+
+    # Uploads: small files are in the commit itself, large ones (LFS) come before it.
+
+    def writable(self, kind: str | None, repo: str, revision: str | None) -> tuple[Repo, str] | None:
+        """What `opened` gives, where the token may write; else None, once an error is sent."""
+        if not self.has_token:
+            self.error(401, "", "Invalid credentials in Authorization header")
+        elif repo.split("/")[0] in self.hub.read_only:
+            self.error(403, "", f"You don't have the rights to write to {repo}")
+        else:
+            return self.opened(kind, repo, revision)
+        return None
+
+    def create(self) -> None:
+        wanted = json.loads(self.body)
+        repo, kind = f"{wanted['organization']}/{wanted['name']}", "datasets/" * (wanted.get("type") == "dataset")
+        if not self.has_token or repo.split("/")[0] in self.hub.read_only:
+            self.writable(None, repo, None)
+            return
+        is_new = kind + repo not in self.hub.repos
+        if is_new:
+            self.hub.add(kind + repo, {}, private=wanted.get("visibility") == "private")
+        answer = json.dumps({"url": f"{self.hub.url}/{kind}{repo}", "error": "You already created this repo"})
+        self.send(200 if is_new else 409, answer.encode(), Content_Type="application/json")
+
+    def make_branch(self, kind: str, repo: str, revision: str) -> None:
+        if opened := self.writable(kind, repo, None):
+            if revision in opened[0].branches:
+                self.error(409, "", "Reference already exists")
+                return
+            opened[0].branches[revision] = opened[1]
+            self.send_json({})
+
+    def preupload(self, kind: str, repo: str, revision: str) -> None:
+        if opened := self.writable(kind, repo, revision):
+            answer = []
+            for file in json.loads(self.body)["files"]:
+                is_large = file["path"].endswith((".safetensors", ".parquet")) or file["size"] > 10_000_000
+                before = opened[0].commits[opened[1]].get(file["path"])
+                oid = None if before is None else hashlib.sha256(before).hexdigest() if is_large else blob_id(before)
+                mode = "lfs" if is_large else "regular"
+                answer.append({"path": file["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
+            self.send_json({"files": answer})
+
+    def batch(self, kind: str | None, repo: str) -> None:
+        if self.writable(kind, repo, None):
+            answer = []
+            for entry in json.loads(self.body)["objects"]:
+                upload = {"actions": {"upload": {"href": f"{self.hub.url}/objects/{entry['oid']}"}}}
+                answer.append({**entry, **({} if entry["oid"] in self.hub.objects else upload)})
+            self.send_json({"transfer": "basic", "objects": answer})
+
+    def store(self, oid: str) -> None:
+        self.hub.before_object.set()
+        self.hub.may_store.wait()
+        if hashlib.sha256(self.body).hexdigest() != oid:
+            self.error(400, "", "the object is not what its name says")
+            return
+        self.hub.objects[oid] = self.body
+        self.send(200, b"")
+
+    def commit(self, kind: str, repo: str, revision: str) -> None:
+        if opened := self.writable(kind, repo, revision):
+            found, sha = opened
+            files = dict(found.commits[sha])
+            for line in self.body.splitlines():
+                match json.loads(line):
+                    case {"key": "file", "value": {"path": path, "content": content, "encoding": "base64"}}:
+                        files[path] = base64.b64decode(content)
+                    case {"key": "lfsFile", "value": {"path": path, "oid": oid, "size": size}}:
+                        if len(self.hub.objects.get(oid, b"")) != size:
+                            self.error(400, "", f"the object of {path} was never uploaded")
+                            return
+                        files[path] = self.hub.objects[oid]
+                    case {"key": "deletedFile", "value": {"path": path}}:
+                        del files[path]
+            sha = found.commit(files, revision)
+            url = f"{self.hub.url}/{repo}/commit/{sha}"
+            self.send_json({"success": True, "commitOid": sha, "commitUrl": url, "hookOutput": ""})
+
+    def validate_yaml(self) -> None:
+        body = json.loads(self.body)
+        errors = card_errors(body["content"], body["repoType"])
+        answer = json.dumps({"errors": [{"message": message} for message in errors], "warnings": []})
+        if self.headers.get("Accept") == "text/plain":
+            answer = "\n".join(errors)
+        self.send(400 if errors else 200, answer.encode(), Content_Type="application/json")
+
+
+LICENCES = ("apache-2.0", "mit", "cc-by-4.0", "other", "llama3", "qwen")
+
+
+def card_errors(card: str, kind: str) -> list[str]:
+    """What the hub finds wrong with the metadata of a card, by its documentation; some of its licences and tasks."""
+    import yaml
+
+    head = re.match(r"---\n(.*?)\n---\n", card, re.DOTALL)
+    data = yaml.safe_load(head[1]) if head else None
+    if not isinstance(data, dict):
+        return ["the card has no metadata"]
+    name = re.compile(r"(?:[\w-]+/)?[\w.-]+")
+    types: dict[str, type] = {"library_name": str, "pipeline_tag": str, "license": str, "tags": list}
+    errors = [
+        f'"{key}" must be {types[key].__name__}'
+        for key in types
+        if not isinstance(data.get(key, types[key]()), types[key])
+    ]
+    errors += [f'"{key}" is empty' for key, value in data.items() if value in (None, "", [], {})]
+    if data.get("license", "mit") not in LICENCES:
+        errors.append(f'"license" must be one of {LICENCES}')
+    if data.get("license") == "other" and "license_name" not in data:
+        errors.append('"license_name" is required')
+    if data.get("pipeline_tag", "other") not in ("other", "image-text-to-text", "text-classification"):
+        errors.append('"pipeline_tag" is no task')
+    if data.get("base_model_relation", "adapter") not in ("adapter", "finetune", "merge", "quantized"):
+        errors.append('"base_model_relation" is none')
+    names = [
+        ("base_model", data.get("base_model", "a/b")),
+        *(("datasets", name) for name in data.get("datasets", [])),
+    ]
+    for number, entry in enumerate(data.get("model-index", [])):
+        where = f"model-index[{number}]"
+        if not isinstance(entry.get("name"), str) or not isinstance(entry.get("results"), list):
+            errors.append(f'"{where}" needs a name and results')
+        for result in entry.get("results", []):
+            names += [(f"{where}.dataset.type", result["dataset"]["type"])]
+            texts = [result["task"]["type"], result["dataset"]["name"], *(m["type"] for m in result["metrics"])]
+            if not all(isinstance(text, str) and text for text in texts) or not result["metrics"]:
+                errors.append(f'"{where}" has a result without a type or name')
+            if not all(isinstance(m["value"], float | int | str) for m in result["metrics"]):
+                errors.append(f'"{where}" has a metric without a value')
+    errors += [
+        f'"{key}" with value {value!r} fails to match {name.pattern}'
+        for key, value in names
+        if not name.fullmatch(value)
+    ]
+    for entry in data.get("configs", []):
+        if re.search(r"[<>:/\\|?*]", entry["config_name"]) or not entry["data_files"]:
+            errors.append('"configs" has a name with a special letter, or no files')
+    return errors if kind in ("model", "dataset") else [f"{kind} is no kind of repository"]

@@ -23,6 +23,7 @@ ORDER = [
         "models",
         "annotation",
         "evaluation",
+        "hub",
         "training",
         "report",
     ),

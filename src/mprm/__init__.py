@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mprm.errors import MprmError as MprmError
     from mprm.evaluation.evaluate import EvaluateConfig as EvaluateConfig, evaluate as evaluate
     from mprm.evaluation.rerank import RerankConfig as RerankConfig, rerank as rerank
+    from mprm.hub.push import PushConfig as PushConfig, push as push
     from mprm.models.internvl_convert import convert_internvl as convert_internvl
     from mprm.models.prm import PRM as PRM
     from mprm.progress import progress_bar as progress_bar

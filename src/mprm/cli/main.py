@@ -23,6 +23,7 @@ COMMANDS = {
     "sample": ("mprm.cli.annotate:run_sample", "candidate solutions of questions, from a policy"),
     "rerank": ("mprm.cli.rerank:run_rerank", "choose the best of N candidates by step scores"),
     "report": ("mprm.cli.runs:run_report", "one offline page on a corpus, its selection and its runs"),
+    "push": ("mprm.cli.push:run_push", "upload a run or a subset, with its card, to the hub"),
     "convert-internvl": ("mprm.cli.internvl:run_internvl", "a published InternVL checkpoint for transformers"),
     "theory": ("mprm.cli.theory:run_theory", "the paper's model of Monte-Carlo labels, fitted to a corpus"),
     "quickstart": ("mprm.cli.data:run_quickstart", "write a small annotated corpus to try select and train on"),

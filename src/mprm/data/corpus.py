@@ -18,7 +18,15 @@ from mprm.config import nearest
 from mprm.data.format import format_named, format_of
 from mprm.data.hub import dataset_files
 from mprm.data.images import image_folder
-from mprm.data.output import MANIFEST_SUFFIX, Dropped, InputHashes, TemporaryFolder, check_unchanged, writing
+from mprm.data.output import (
+    MANIFEST_SUFFIX,
+    Dropped,
+    InputHashes,
+    TemporaryFolder,
+    check_unchanged,
+    hash_file,
+    writing,
+)
 from mprm.data.records import (
     Chunk,
     DataFile,
@@ -411,6 +419,7 @@ def bytes_by_source(parts: Iterable[tuple[str, int]]) -> dict[str, int] | None:
 
 class _Output(msgspec.Struct):
     n_bytes: int
+    xxh3_128: str | None = None
     source_bytes: dict[str, int] | None = None
 
 
@@ -438,12 +447,13 @@ def _manifest_of(file: DataFile) -> _Manifest | None:
     """The manifest that mprm wrote with the file; None where there is none, or the file was changed since."""
     path = Path(file.path + MANIFEST_SUFFIX)
     try:
-        if Path(file.path).stat().st_mtime_ns > path.stat().st_mtime_ns:
-            return None  # written to after its manifest
         manifest = msgspec.json.decode(path.read_bytes(), type=_Manifest)
+        is_whole = manifest.output.n_bytes == file.n_bytes
+        if is_whole and Path(file.path).stat().st_mtime_ns > path.stat().st_mtime_ns:
+            is_whole = manifest.output.xxh3_128 == hash_file(file.path)  # changed since, or only copied or downloaded
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
-    return manifest if manifest.output.n_bytes == file.n_bytes else None
+    return manifest if is_whole else None
 
 
 def is_frame(thing: Any) -> bool:

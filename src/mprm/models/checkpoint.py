@@ -52,6 +52,8 @@ class PRMConfig:
     """XXH3-128 of the files beside it, when the checkpoint was complete."""
     base: str | None = None
     """The checkpoint that training started from; an adapter's base weights."""
+    base_licence: dict[str, str] = field(default_factory=dict)
+    """What its card says of its licence."""
     data: dict[str, Any] = field(default_factory=dict)
     """Inputs with their hashes, counts read, trained on and dropped."""
     mprm: str = __version__

@@ -221,6 +221,7 @@ class Selection(Tabular):
                     config=self._stored_config(subset),
                     inputs=self.corpus.manifest_entries(self.hashes),
                     sources=self.by_source(subset),
+                    statistics={source: entry.as_dict() for source, entry in subset.statistics.items()},
                     output=entries[0] if suffix is None else {"path": out, "files": entries},
                     warnings=subset.warnings,
                     files=[*of_subset.values(), *dropped],

@@ -20,6 +20,7 @@ from mprm.data.engine import make_engine
 from mprm.data.hub import local_checkpoint
 from mprm.data.output import DroppedRecords, InputHashes, _sync, atomic_write, hash_file, printable
 from mprm.errors import ConfigError, MprmError, OutputExistsError
+from mprm.hub.cards import selections_of
 from mprm.models.checkpoint import PRMConfig, checkpoints, need_torch, prm_config_path, read_prm_config
 from mprm.models.prm import PRM
 from mprm.progress import Progress, silent
@@ -28,19 +29,8 @@ from mprm.selection.stats import label_warnings, statistics_by_source
 from mprm.training.config import TrainConfig
 
 FREE_TO_CHANGE = {
-    *(
-        "per_device",
-        "pack",
-        "liger",
-        "device",
-        "image_root",
-        "files",
-        "dataloader_workers",
-        "report_to",
-        "out",
-        "model",
-    ),
-    *("save_every", "save_every_min", "save_total_limit", "max_optimizer_steps"),
+    *("per_device", "pack", "liger", "device", "image_root", "files", "dataloader_workers", "report_to", "out"),
+    *("model", "save_every", "save_every_min", "save_total_limit", "max_optimizer_steps"),
 }
 """Options that may differ when a run is resumed: they do not change the result, up to rounding. The model and the
 rollouts are compared by their content."""
@@ -130,7 +120,7 @@ def _prepare(corpus: Corpus, run_dir: RunDir, prm: PRM, *, resume: bool, progres
     run_dir.lock({**identity, "base_fingerprint": prm.config.base_fingerprint}, resume=resume)
     if run_dir.summary.is_file():
         return
-    selected, dropped = None, DroppedRecords()
+    selected, dropped, subsets = None, DroppedRecords(), selections_of(entries)
     if config.strategy is not None:
         names = ("strategy", "rho", "alpha", "tau", "stratify", "skip_bad")
         same = {name: value for name in names if (value := getattr(config, name)) is not None}
@@ -141,13 +131,15 @@ def _prepare(corpus: Corpus, run_dir: RunDir, prm: PRM, *, resume: bool, progres
         manifest = str(Path(subset.manifest).relative_to(run_dir.path))
         dropped, warnings = chosen.dropped, subset.subset.warnings
         selected = {"strategy": config.strategy, "rho": subset.subset.rho, "manifest": manifest}
+        subsets += selections_of([{"path": path, "xxh3_128": hash_file(path)} for path in subset.paths])
     counts, label_counts = prepare(corpus, prm.encoder, run_dir.training_set, config, dropped, progress)
     _sync(run_dir.training_set)
     if selected is None:
         warnings = label_warnings(label_counts, statistics_by_source(label_counts, alpha=config.alpha))
     for warning in warnings:  # before hours of training, not after
         print(printable(f"mprm train: warning: {warning}"), file=sys.stderr)
-    write_json(run_dir.summary, {"inputs": entries, "select": selected, **counts, "warnings": warnings})
+    selected_by = {"select": selected, "subsets": subsets}
+    write_json(run_dir.summary, {"inputs": entries, **selected_by, **counts, "warnings": warnings})
 
 
 def resume_hint(out: str | Path) -> str:

@@ -35,6 +35,7 @@ from mprm.errors import ConfigError, DataError, imported
 from mprm.evaluation.bootstrap import model_result
 from mprm.evaluation.metrics import step_counts
 from mprm.evaluation.scores import with_scores
+from mprm.hub.cards import CARD, licence_of, model_card
 from mprm.models.checkpoint import (
     PRM_CONFIG,
     SAFE,
@@ -186,6 +187,7 @@ def untrained_prm(config: TrainConfig, device: str) -> PRM:
         labels={"scheme": "soft"} if config.soft else {"scheme": "hard", "tau": config.tau},
         base=str(Path(folder).resolve()) if config.lora_rank and is_here else pinned_name(config.model),
         base_fingerprint=fingerprint_of(folder),
+        base_licence=licence_of(folder),
     )
     prm = PRM.from_pretrained(
         folder,
@@ -484,6 +486,8 @@ def run_trainer(run_dir: RunDir, prm: PRM, progress: Progress, *, is_first: bool
         if trainer.args.should_save:
             state.save_to_json(str(folder / "trainer_state.json"))  # the loss of every step, for mprm report
             complete_model(prm, folder)
+            card = model_card(folder, prm.config, config.as_dict(), name=run_dir.path.resolve().name)
+            (folder / CARD).write_text(card, encoding="utf-8")
             run_dir.take_model(folder)
             write_prm_config(run_dir.path, prm.config)
     trainer.accelerator.wait_for_everyone()

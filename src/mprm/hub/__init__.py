@@ -1,0 +1,1 @@
+"""Out to the Hugging Face hub: cards of models and of subsets, and their upload."""
