@@ -20,10 +20,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import xxhash
 
-from mprm.data.hub import downloaded, filesystem, is_url, named_errors
+from mprm.data.hub import downloaded, named_errors
 from mprm.data.images import leaves_root
 from mprm.data.output import check_folder, printable
-from mprm.data.records import MAX_LINE_BYTES, MAX_UNPACKED_RATIO, remote_matches
+from mprm.data.records import MAX_LINE_BYTES, MAX_UNPACKED_RATIO, filesystem, is_url, remote_matches
 from mprm.errors import DataError, InputNotFoundError, MprmError
 from mprm.progress import progress_bar
 
@@ -32,17 +32,10 @@ if TYPE_CHECKING:
 
 ARCHIVE = re.compile(r"(?P<stem>.*\.zip)(?:[._-]?(?P<part>(?!gz)[a-z]{2,3}|\d{2,3}))?", re.DOTALL)
 """A zip archive or a part of one, as split and 7z name them: x.zip, x.zip_aa, x.zip.001."""
-TYPED = re.compile(r"\.zip(?!\.(?:gz|zst|csv)$)(?:[._-]?[a-z\d]{0,3}|[._-]?[a-z\d]*[*?\[][*?\[\]a-z\d-]*)$")
-"""The end of what names archives: also of a glob, and of what the names of parts have in common."""
 COPY_BYTES = 1 << 20
 
 Archive = tuple[str, ...]
 """The parts of a zip archive in order, one or several: paths or URLs."""
-
-
-def is_archive(name: str) -> bool:
-    """Whether the path, glob or URL names zip archives."""
-    return bool(TYPED.search(name)) and "::" not in name and not Path(name).expanduser().is_dir()
 
 
 def archives_of(name: str) -> list[Archive]:

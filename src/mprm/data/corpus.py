@@ -16,7 +16,6 @@ import msgspec
 
 from mprm.config import nearest
 from mprm.data.format import format_named, format_of
-from mprm.data.hub import dataset_files
 from mprm.data.images import image_folder
 from mprm.data.output import (
     MANIFEST_SUFFIX,
@@ -286,7 +285,10 @@ def open_corpus(
     >>> [rollout.scores for rollout in corpus]
     [(1.0,)]
     """
-    paths = dataset_files(paths, files)
+    if files:
+        from mprm.data.hub import dataset_files  # it reads URLs with `records`
+
+        paths = dataset_files(paths, files)
     old = paths.options if isinstance(paths, Corpus) else ValidationOptions()
     options = ValidationOptions(
         text_only=text_only or old.text_only,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,10 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from mprm.data.records import HUB_NAME, filesystem
 from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError, MprmError
 
-HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\S+))?")
-"""``org/name`` or ``org/name@revision``."""
 CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 NOT_NEEDED = ("*/*", "consolidated*.safetensors")
 """Other formats of the weights and checkpoints within a run; and a second copy of the weights, as Mistral's have."""
@@ -29,22 +27,6 @@ REASONS = {
     "FileNotFoundError": "no such file",
 }
 """By the name of an exception or of its cause, the first that fits: the libraries need not be installed."""
-
-
-def is_url(path: str) -> bool:
-    """Whether fsspec, not the local file system, knows the path."""
-    return "://" in path
-
-
-def filesystem(url: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL and the path on it."""
-    import fsspec
-
-    try:
-        return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
-    except (ImportError, ValueError) as error:
-        remedy = "; install mprm with its extra [hub]" if "hf://" in url and isinstance(error, ImportError) else ""
-        raise MissingDependencyError(f"{url}: {error}{remedy}") from error
 
 
 def reason_of(error: BaseException) -> str:

@@ -55,7 +55,8 @@ def image_folder(root: str | Path | None) -> Path | None:
     """The image root: a folder, or that into which zip archives are unpacked; None where there is none."""
     folder = None if root is None else Path(root).expanduser()
     if folder is not None and not folder.is_dir():
-        from mprm.data.archives import is_archive, unpacked_root  # they check paths with this module
+        from mprm.data.archives import unpacked_root  # they check paths with this module
+        from mprm.data.records import is_archive
 
         if is_archive(str(root)):
             return unpacked_root(str(root))

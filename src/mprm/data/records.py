@@ -29,9 +29,8 @@ from urllib.parse import unquote
 import msgspec
 
 from mprm.data import engine
-from mprm.data.hub import HUB_NAME, filesystem as filesystem, is_url as is_url, named_errors, pinned_path
 from mprm.data.types import BadRecord
-from mprm.errors import DataError, InputNotFoundError, shown
+from mprm.errors import DataError, InputNotFoundError, MissingDependencyError, shown
 
 Container = Literal["plain", "gz", "zst", "parquet"]
 SUFFIXES: dict[str, Container] = {".gz": "gz", ".zst": "zst", ".parquet": "parquet"}
@@ -51,6 +50,10 @@ MADV_POPULATE_READ = 22
 """Map all pages of a range in one call, not a few with each page fault: a tenth of the time of a selection."""
 READ_AHEAD = 1 << 16
 """Bytes read at a time in search of the end of a chunk's last line."""
+ARCHIVES = re.compile(r"\.zip(?!\.(?:gz|zst|csv)$)(?:[._-]?[a-z\d]{0,3}|[._-]?[a-z\d]*[*?\[][*?\[\]a-z\d-]*)$")
+"""The end of what names archives: also of a glob, and of what the names of parts have in common."""
+HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\S+))?")
+"""``org/name`` or ``org/name@revision``."""
 MAX_DEPTH = 500
 """Lists and objects within each other that a record may have; decoders and encoders give up near 1,000."""
 
@@ -78,6 +81,27 @@ def _file_name(path: str) -> str:
     """The last part of a path or URL: ``ai2d.jsonl`` of ``zip://x/ai2d.jsonl::https://…``, a file in another."""
     path = next((part for part in path.split("::") if is_url(part)), path)
     return re.split(r"[/\\]", path.rstrip("/"))[-1]
+
+
+def is_url(path: str) -> bool:
+    """Whether fsspec, not the local file system, knows the path."""
+    return "://" in path
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The fsspec file system of a URL and the path on it."""
+    import fsspec
+
+    try:
+        return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
+    except (ImportError, ValueError) as error:
+        remedy = "; install mprm with its extra [hub]" if "hf://" in url and isinstance(error, ImportError) else ""
+        raise MissingDependencyError(f"{url}: {error}{remedy}") from error
+
+
+def is_archive(name: str) -> bool:
+    """Whether the path, glob or URL names zip archives."""
+    return bool(ARCHIVES.search(name)) and "::" not in name and not Path(name).expanduser().is_dir()
 
 
 def source_name(path: str) -> str:
@@ -136,9 +160,9 @@ def find_files(paths: Paths) -> list[DataFile]:
 
 
 def _matches(path: str) -> Iterable[tuple[str, int]]:
-    from mprm.data.archives import archives_of, is_archive, unpacked  # they are read with this module
-
     if is_archive(path):
+        from mprm.data.archives import archives_of, unpacked  # they are read with this module
+
         return [match for archive in archives_of(path) for match in _local_matches(str(unpacked([archive])))]
     return remote_matches(path) if is_url(path) else _local_matches(path)
 
@@ -164,6 +188,8 @@ def _local_matches(path: str) -> Iterable[tuple[str, int]]:
 
 def remote_matches(url: str) -> Iterable[tuple[str, int]]:
     """(URL, size) of each file that a URL, of a file, a glob or a folder, names; one on the hub with its commit."""
+    from mprm.data.hub import named_errors, pinned_path  # they are read with this module
+
     with named_errors(url):
         fs, path = filesystem(url)
         path = pinned_path(fs, path)
@@ -421,6 +447,8 @@ def _reading(path: str) -> Iterator[None]:
         if isinstance(error, DataError) or getattr(error, "filename", None) not in (None, path):
             raise  # told already, or of the output
         if is_url(path):
+            from mprm.data.hub import named_errors
+
             with named_errors(path):
                 raise
         packages = {"zstandard", "zlib", "pyarrow"}  # each raises its own base classes

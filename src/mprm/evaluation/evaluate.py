@@ -14,7 +14,6 @@ import msgspec
 from mprm import __version__
 from mprm.config import Tau, TextOnly, evaluation, inputs, takes
 from mprm.data.benchmarks import Benchmark, read_benchmark
-from mprm.data.hub import dataset_files, local_checkpoint, pinned_name
 from mprm.data.images import check_images_exist, check_images_readable
 from mprm.data.output import Table
 from mprm.data.records import Paths
@@ -31,7 +30,6 @@ from mprm.evaluation.scores import (
     scored_solutions,
     without_scores,
 )
-from mprm.models.checkpoint import prm_config_path
 from mprm.progress import Progress, silent
 
 SHORT_NAMES = {
@@ -222,6 +220,8 @@ def evaluate(
     if benchmarks is None or isinstance(benchmarks, Benchmark):
         benchmark = benchmarks
     else:
+        from mprm.data.hub import dataset_files
+
         paths = dataset_files(benchmarks, config.files)
         benchmark = read_benchmark(paths, format=config.format, tau=config.tau, text_only=config.text_only)
     files = benchmark.files if benchmark else ()
@@ -286,6 +286,9 @@ def _model_info(config: EvaluateConfig) -> dict[str, Any]:
     """The folder of a model and the configuration that training left in it."""
     if not isinstance(config.model, str):
         return {"model_info": None}
+    from mprm.data.hub import local_checkpoint, pinned_name
+    from mprm.models.checkpoint import prm_config_path
+
     path = prm_config_path(Path(local_checkpoint(config.model)).expanduser())
     content = None if path is None else msgspec.json.decode(path.read_bytes())  # the model was loaded with it
     return {"model_info": {"path": pinned_name(config.model), "prm_config.json": content}}
