@@ -132,7 +132,7 @@ def _metrics(folder: Path, run: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{error.filename} is missing; expected what mprm evaluate --model {run} --out wrote"
         ) from error
-    is_last = metrics["models"][-1]["name"].split(" (")[0] == scored["model"]
+    is_last = metrics["models"][-1]["name"].startswith(scored["model"])  # the second of a name has (2) after it
     if not is_last or scored["model_fingerprint"] != fingerprint_of(run):
         raise ConfigError(f"{folder} is an evaluation of {scored['model']!r}, not of the model that is in {run} now")
     return metrics
