@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+import datasets
 from huggingface_hub import DatasetCard, ModelCard
 
+import mprm
 from mprm.data.output import hash_file, markdown_text
 from mprm.hub.cards import dataset_card, licence_of, model_card, selections_of, subset_manifest
 from mprm.models import read_prm_config
 from tests.fake_hub import card_errors
 from tests.hub.made import BASE_CARD, HOSTILE
+from tests.tiny_rollouts import write_records
 
 
 def read(path: Path) -> Any:
@@ -192,3 +195,15 @@ def test_the_card_of_a_subset_has_the_figures_of_its_manifest_and_escapes_its_so
     assert len(config["data_files"][0]["path"]) == len(entries)
     assert card_errors(card, "dataset") == []
     assert str(made) not in card
+
+
+def test_datasets_loads_files_whose_names_are_patterns(made: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    records = [json.loads(line) for line in (made / "images.jsonl").read_text().splitlines()]
+    names = ["a[1]*b?", "pl ain", "{x,y}"]
+    write_records(tmp_path / "c.jsonl", [{**record, "source": name} for name in names for record in records])
+    mprm.select(str(tmp_path / "c.jsonl"), rho=0.5).write_all(str(tmp_path / "out"), by_source=True)
+    manifest = subset_manifest(tmp_path / "out" / "bis-0.5.manifest.json")
+    assert manifest is not None
+    (tmp_path / "out" / "README.md").write_text(dataset_card({"bis-0.5": manifest}, repo="org/x"))
+    assert len(datasets.load_dataset(str(tmp_path / "out"), split="train")) == 15

@@ -90,6 +90,8 @@ def test_a_run_comes_back_from_the_hub_with_its_scores_and_figures(made: Path, h
     again = push(hub, tmp_path, "run", "org/bis80", "--evaluation", made / "eval")
     assert again.returncode == 0, again.stderr
     assert len(hub.repos["org/bis80"].commits) == n_commits  # the same files
+    without = mprm.push(folder, "org/bis80", dry_run=True)
+    assert "The card has no evaluation any more" in without.notes[-1]
 
 
 def test_an_adapter_finds_its_base_by_name_and_takes_the_place_of_whole_weights(

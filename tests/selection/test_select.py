@@ -131,6 +131,19 @@ def test_sources_survive_in_one_file(random_corpus: Path, tmp_path: Path) -> Non
     assert set(mprm.stats(tmp_path / "half.jsonl").sources) == {"half"}  # the manifest fits no more
 
 
+def test_sources_survive_a_copy_that_is_newer_than_its_manifest_and_no_change(
+    random_corpus: Path, tmp_path: Path
+) -> None:
+    selection, half = mprm.select(random_corpus, rho=0.5), tmp_path / "half.jsonl"
+    selection.write(str(half))
+    later = (tmp_path / "half.jsonl.manifest.json").stat().st_mtime_ns + 10**9
+    os.utime(half, ns=(later, later))
+    assert mprm.stats(half).sources == selection.subsets[0].statistics
+    half.write_bytes(half.read_bytes().replace(b"Step 1", b"Step 9"))  # of the same size
+    os.utime(half, ns=(later, later))
+    assert set(mprm.stats(half).sources) == {"half"}
+
+
 def test_keep_and_overrides_and_pool(random_corpus: Path) -> None:
     def kept(**options) -> dict[str, int]:
         selection = mprm.select(random_corpus, **options)

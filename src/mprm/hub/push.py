@@ -82,13 +82,15 @@ def push(
     except ImportError as error:
         raise MissingDependencyError("mprm push needs huggingface_hub: install mprm with its extra [hub]") from error
     own = path / CARD
-    text = own.read_text(encoding="utf-8") if own.is_file() else MARK
+    text = own.read_text(encoding="utf-8", errors="replace") if own.is_file() else MARK
     is_own = MARK not in text and "# Model Card for Model ID" not in text  # which peft writes
     if is_own and (config.evaluation or config.license):
         raise ConfigError(f"{own} was written by hand and is not changed; move it away, and the card is made anew")
     if is_own:
         card = text
         notes.append(f"{own} was written by hand and is uploaded as it is.")
+    elif "\n## Evaluation on" in text and not config.evaluation:
+        notes.append(f"The card has no evaluation any more, as {own} has; name it again with --evaluation.")
     files[CARD] = card.encode()
     sizes = {name: len(c) if isinstance(c, bytes) else c.stat().st_size for name, c in sorted(files.items())}
     kind = "model" if is_run else "dataset"
@@ -132,7 +134,7 @@ def _metrics(folder: Path, run: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{error.filename} is missing; expected what mprm evaluate --model {run} --out wrote"
         ) from error
-    is_last = metrics["models"][-1]["name"].split(" (")[0] == scored["model"]
+    is_last = metrics["models"][-1]["name"].startswith(scored["model"])  # the second of a name has (2) after it
     if not is_last or scored["model_fingerprint"] != fingerprint_of(run):
         raise ConfigError(f"{folder} is an evaluation of {scored['model']!r}, not of the model that is in {run} now")
     return metrics
