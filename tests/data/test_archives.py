@@ -17,9 +17,9 @@ import pytest
 
 import mprm
 from mprm.data import archives
-from mprm.data.archives import archives_of, is_archive, unpacked, unpacked_root
+from mprm.data.archives import archives_of, unpacked, unpacked_root
 from mprm.data.images import image_folder
-from mprm.data.records import find_files
+from mprm.data.records import find_files, is_archive
 from mprm.errors import ConfigError, DataError, InputNotFoundError
 from tests.conftest import raw_record
 

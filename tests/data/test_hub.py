@@ -183,22 +183,22 @@ def test_check_reads_urls_globs_and_folders_on_the_hub(hub: FakeHub, home: Path)
 
 
 @pytest.mark.parametrize(
-    "url, variables, reason",
+    "url, variables, code, reason",
     [
-        ("org/corpus/none.jsonl", {}, "no such file"),
-        ("org/corpus/none*.jsonl", {}, "no such file"),
-        ("org/none/a.jsonl", {}, "the hub has no such repository, or a private one"),
-        ("org/corpus@v9/data", {}, "the hub has no such revision"),
-        ("org/corpus/data", {"HF_ENDPOINT": "http://127.0.0.1:1"}, "there is no connection"),
-        ("org/corpus/none.zip", {}, "no such zip archive"),
+        ("org/corpus/none.jsonl", {}, 1, "no such file"),
+        ("org/corpus/none*.jsonl", {}, 1, "no such file"),
+        ("org/none/a.jsonl", {}, 2, "the hub has no such repository, or a private one"),
+        ("org/corpus@v9/data", {}, 2, "the hub has no such revision"),
+        ("org/corpus/data", {"HF_ENDPOINT": "http://127.0.0.1:1"}, 2, "there is no connection"),
+        ("org/corpus/none.zip", {}, 1, "no such zip archive"),
     ],
     ids=["file", "glob", "repository", "revision", "connection", "archive"],
 )
 def test_data_that_cannot_be_had_is_one_line(
-    hub: FakeHub, home: Path, url: str, variables: dict[str, str], reason: str
+    hub: FakeHub, home: Path, url: str, variables: dict[str, str], code: int, reason: str
 ) -> None:
     done = mprm_on(hub, home, "stats", f"hf://datasets/{url}", **variables)
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stderr
     assert done.stderr.startswith(f"mprm stats: hf://datasets/{url}: {reason}")
 
 

@@ -58,7 +58,8 @@ def named_errors(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = reason_of(error)
-        kind = InputNotFoundError if reason == REASONS["FileNotFoundError"] else DataError
+        kinds = {REASONS["FileNotFoundError"]: InputNotFoundError, "cannot be read": DataError}
+        kind = next((kind for start, kind in kinds.items() if reason.startswith(start)), ConfigError)
         raise kind(f"{url}: {reason}") from error
 
 
