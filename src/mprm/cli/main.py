@@ -22,6 +22,8 @@ COMMANDS = {
     "evaluate": ("mprm.cli.evaluate:run_evaluate", "how well a model tells correct steps from incorrect ones"),
     "sample": ("mprm.cli.annotate:run_sample", "candidate solutions of questions, from a policy"),
     "rerank": ("mprm.cli.rerank:run_rerank", "choose the best of N candidates by step scores"),
+    "export": ("mprm.cli.serving:run_export", "what vLLM needs to serve a trained model"),
+    "serve": ("mprm.cli.serving:run_serve", "start vLLM with an exported model"),
     "report": ("mprm.cli.report:run_report", "one offline page on a corpus, its selection and its runs"),
     "convert-internvl": ("mprm.cli.internvl:run_internvl", "a published InternVL2.5 checkpoint for transformers"),
     "theory": ("mprm.cli.theory:run_theory", "the paper's model of Monte-Carlo labels, fitted to a corpus"),

@@ -285,7 +285,9 @@ def load_backbone(
     return Backbone(family, model.eval(), tokenizer, processor)
 
 
-def load_processors(path: str | Path, family: Family, image_settings: dict[str, int] | None = None) -> tuple[Any, Any]:
+def load_processors(
+    path: str | Path, family: Family, image_settings: dict[str, int] | None = None
+) -> tuple[Any, Any]:
     """Tokenizer and image processor of the checkpoint in a folder, which need no weights."""
     from transformers import AutoTokenizer
 

@@ -1,8 +1,8 @@
 """``mprm export``: what vLLM needs to serve a process reward model with the scores that it has in this process.
 
-Beside the weights lie vLLM's settings, a chat template that renders mprm's one prompt, a tokenizer, and the model's own
-scores of a few chains, by which a client recognises it. The template's messages are the question with its images from
-the user, and the steps, a part each, from the assistant.
+Beside the weights lie vLLM's settings, a chat template that renders mprm's one prompt, a tokenizer, and the model's
+own scores of a few chains, by which a client recognises it. The template's messages are the question with its images
+from the user, and the steps, a part each, from the assistant.
 
 vLLM takes special tokens in text for tokens: a literal ``<prm>`` in a step would be one more row in its answer. The
 exported tokenizer deletes `ESCAPE` after it has looked for special tokens, so that one with an `ESCAPE` inside stays
@@ -43,7 +43,8 @@ PROBE = Chain(
     ("There are 3 red balls and 4 blue balls.", "3 + 4 = 7, so the box holds 7 balls.", "The answer is \\boxed{9}."),
 )
 WRONG_PROBE = Chain(
-    "What is 12 times 12?", ("12 times 12 is 12 plus 12.", "12 plus 12 is 25.", "The answer is 144.", "So it is even.")
+    "What is 12 times 12?",
+    ("12 times 12 is 12 plus 12.", "12 plus 12 is 25.", "The answer is 144.", "So it is even."),
 )
 CONTENT = "\n".join(
     line.strip()
@@ -109,8 +110,8 @@ class ExportSummary:
 def export(run: str | Path, config: ExportConfig | None = None, **options: Any) -> ExportSummary:
     """Write what vLLM needs to serve the model in a folder; the settings come last.
 
-    That the exported tokenizer and template give the ids of the prompt here, a literal ``<prm>`` in a step included, is
-    checked before they get their names.
+    That the exported tokenizer and template give the ids of the prompt here, of a literal ``<prm>`` in a step too, is
+    checked before anything is written.
     """
     config = ExportConfig.of(config, options)
     source = Path(run).expanduser()
@@ -123,20 +124,22 @@ def export(run: str | Path, config: ExportConfig | None = None, **options: Any) 
     encoder = load_encoder(source)
     check_can_serve(source, encoder)
     if config.out is not None and folder.is_dir() and any(folder.iterdir()) and not config.force:
-        raise OutputExistsError(f"{config.out} holds files already; name another folder, or replace them with --force")
+        raise OutputExistsError(
+            f"{config.out} holds files already; name another folder, or replace them with --force"
+        )
     for name in (VLLM_CONFIG, TEMPLATE, PROBE_FILE):
         check_overwrite(str(folder / name), force=config.force)
     weights = read_prm_config(source).base if is_adapter else str(source)
     dtype = _stored_dtype(Path(str(weights))) if config.dtype == "auto" else config.dtype
-    template, temporary = chat_template(encoder), TemporaryFolder()
-    _write_tokenizer(temporary.path, encoder, template)
+    template, checked = chat_template(encoder), TemporaryFolder()
+    _write_tokenizer(checked.path, encoder, template)
     prm = PRM.from_pretrained(source, device=config.device, dtype=dtype)
     if config.out is not None:
         folder.mkdir(parents=True, exist_ok=True)
         prm.save_pretrained(folder)
     files = _write_processor(folder, encoder)
     shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
-    shutil.copytree(temporary.path, folder / TOKENIZER)
+    shutil.copytree(checked.path, folder / TOKENIZER)
     scores = prm.score_many([PROBE, WRONG_PROBE])
     probe = Probe(
         fingerprints=[fingerprint_of(source), fingerprint_of(folder)],
@@ -150,7 +153,9 @@ def export(run: str | Path, config: ExportConfig | None = None, **options: Any) 
         with atomic_write(str(folder / name)) as temporary:
             temporary.write_text(text, encoding="utf-8")
     return ExportSummary(
-        folder=str(folder), files=(*files, f"{TOKENIZER}/", *texts), command=f"vllm serve --config {folder / VLLM_CONFIG}"
+        folder=str(folder),
+        files=(*files, f"{TOKENIZER}/", *texts),
+        command=f"vllm serve --config {folder / VLLM_CONFIG}",
     )
 
 
@@ -327,4 +332,3 @@ def with_single_placeholders(encoder: PromptEncoder, ids: Sequence[int]) -> list
     start, image, end = encoder.tokenizer.convert_tokens_to_ids(list(encoder.family.image_tokens))
     single = [id_ for id_, same in groupby(ids) for _ in ([0] if id_ == image else list(same))]
     return [id_ for id_ in single if id_ not in (start, end)] if encoder.family.name == "internvl" else single
-
