@@ -12,6 +12,7 @@ text, and has the same ids as here.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -94,7 +95,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     fingerprints: list[str]
     """Of the folder that was exported, and of the one that is served."""
     chains: list[tuple[str, list[str], list[float]]]
-    """Question, steps and their scores."""
+    """Question, steps and their scores, without those of truncated steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +144,10 @@ def export(run: str | Path, config: ExportConfig | None = None, **options: Any) 
     scores = prm.score_many([PROBE, WRONG_PROBE])
     probe = Probe(
         fingerprints=[fingerprint_of(source), fingerprint_of(folder)],
-        chains=[(c.question, list(c.steps), s) for c, s in zip((PROBE, WRONG_PROBE), scores, strict=True)],
+        chains=[
+            (chain.question, list(chain.steps), [score for score in row if not math.isnan(score)])
+            for chain, row in zip((PROBE, WRONG_PROBE), scores, strict=True)
+        ],
     )
     embeddings = prm.model.get_input_embeddings().weight
     is_tied = prm.model.get_output_embeddings().weight.data_ptr() == embeddings.data_ptr()
@@ -244,13 +248,15 @@ def vllm_settings(folder: Path, encoder: PromptEncoder, *, is_tied: bool, dtype:
     }
     if not is_text:
         values["limit-mm-per-prompt"] = {"video": 0}
+    if encoder.family.name == "internvl":  # several images of a chain share a budget of tiles, which a request sets
+        values["trust-request-mm-kwargs"] = True
     lines = (f"{name}: {_yaml(value)}\n" for name, value in values.items())
     return "# Made by mprm export; vllm serve --config takes it, and further options win.\n" + "".join(lines)
 
 
 def _yaml(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if isinstance(value, int) else "'" + text.replace("'", "''") + "'"
+    return text if isinstance(value, bool | int) else "'" + text.replace("'", "''") + "'"
 
 
 def _stored_dtype(folder: Path) -> str:
@@ -261,24 +267,28 @@ def _stored_dtype(folder: Path) -> str:
 
 
 def _write_processor(folder: Path, encoder: PromptEncoder) -> tuple[str, ...]:
-    """Write what the processor of vLLM wants beside the weights and training does not write; what is there stays."""
+    """Write what the processor of vLLM wants beside the weights and is not there; what is there stays."""
     family, wanted = encoder.family, dict[str, dict[str, Any]]()
     if family.name == "internvl":
         length = int(encoder.image_processor.tokens_per_tile)
         wanted["processor_config.json"] = {"processor_class": "InternVLProcessor", "image_seq_length": length}
         wanted["video_preprocessor_config.json"] = {"video_processor_type": "InternVLVideoProcessor"}
+        path = folder / "processor_config.json"
+        found = json.loads(path.read_bytes()).get("image_seq_length", 256) if path.is_file() else length
+        if found != length:
+            raise ConfigError(f"{path}: image_seq_length is {found}; expected {length}, as config.json has it")
     elif family.name == "qwen2_5_vl":
         wanted["video_preprocessor_config.json"] = {"video_processor_type": "Qwen2VLVideoProcessor"}
-    missing = {name: values for name, values in wanted.items() if not (folder / name).is_file()}
-    for name, values in missing.items():
+    wanted = {name: values for name, values in wanted.items() if not (folder / name).is_file()}
+    if family.name == "internvl" and not hasattr(encoder.tokenizer, "start_image_token"):
+        if read_prm_config(folder).files:  # a checkpoint whose files must stay as training wrote them
+            raise ConfigError(f"{folder}: its tokenizer must name the image tokens; export a copy with --out DIR")
+        settings = json.loads((folder / "tokenizer_config.json").read_bytes())
+        wanted["tokenizer_config.json"] = settings | {"model_specific_special_tokens": PROCESSOR_TOKENS}
+    for name, values in wanted.items():
         with atomic_write(str(folder / name)) as temporary:
-            temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    if family.name == "internvl":
-        found = json.loads((folder / "processor_config.json").read_bytes()).get("image_seq_length", 256)
-        if found != length:
-            where = folder / "processor_config.json"
-            raise ConfigError(f"{where}: image_seq_length is {found}; expected {length}, as config.json has it")
-    return tuple(missing)
+            temporary.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return tuple(wanted)
 
 
 def _write_tokenizer(folder: Path, encoder: PromptEncoder, template: str) -> None:
@@ -297,8 +307,6 @@ def _write_tokenizer(folder: Path, encoder: PromptEncoder, template: str) -> Non
     # other classes build their own normalizer
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     settings.pop("auto_map", None)
-    if encoder.family.name == "internvl":
-        settings["extra_special_tokens"] = PROCESSOR_TOKENS
     config.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     served = PreTrainedTokenizerFast.from_pretrained(str(folder))
     check_same_ids(encoder, served, template)

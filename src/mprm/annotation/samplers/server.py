@@ -351,11 +351,17 @@ def health_check(model: str) -> dict[str, Any]:
 class PatientClient(httpx2.AsyncClient):
     """Waits for a server that stopped answering before it sends a request; the openai client above it retries.
 
-    While it waits it posts ``health_check`` to ``url``.
+    While it waits it posts ``health_check`` to ``url``. One that never answered is not waited for, unless it is known.
     """
 
     def __init__(
-        self, url: str, options: ConnectionOptions, api_key: str | None, health_check: Mapping[str, Any]
+        self,
+        url: str,
+        options: ConnectionOptions,
+        api_key: str | None,
+        health_check: Mapping[str, Any],
+        *,
+        is_known: bool = False,
     ) -> None:
         super().__init__(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
@@ -365,7 +371,7 @@ class PatientClient(httpx2.AsyncClient):
         )
         self._url, self._health_check, self._options = url, health_check, options
         self._outage: asyncio.Task[None] | None = None
-        self._first_sent_at = self._answered_at = 0.0
+        self._first_sent_at, self._answered_at = 0.0, time.monotonic() if is_known else 0.0
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if self._outage is not None:
