@@ -20,7 +20,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,8 @@ def vllm_server(folder: str | Path, python: str, log: Path) -> Iterator[str]:
                 time.sleep(1)
             yield f"http://127.0.0.1:{port}"
         finally:
-            os.killpg(process.pid, signal.SIGTERM)  # the engine's processes too
+            with suppress(ProcessLookupError):  # it has ended by itself
+                os.killpg(process.pid, signal.SIGTERM)  # the engine's processes too
             try:
                 process.wait(60)
             except subprocess.TimeoutExpired:

@@ -52,6 +52,8 @@ class PoolingServer(ChatServer):
     def reply(self, body: dict[str, Any]) -> dict[str, Any]:
         if body.get("task") != "token_classify" or body["model"] not in self.models:
             return {"error": {"message": "another task or model"}}
+        if "messages" not in body:  # a health check
+            return {"data": [{"index": 0, "data": []}]}
         with self._scoring:
             ids, images = self.read(body["messages"], body.get("mm_processor_kwargs", {}))
             scores = self.score(ids, images)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ openai = pytest.importorskip("openai")
 import mprm
 from mprm.annotation.samplers import server as server_module
 from mprm.cli.main import run
-from mprm.errors import ConfigError, DataError, MprmError
+from mprm.errors import ConfigError, MprmError
 from mprm.evaluation.remote import RemotePRM
 from mprm.models import PRM, PRMConfig
-from mprm.models.serving import ESCAPE, PROBE, PROBE_FILE, VLLM_CONFIG
+from mprm.models.serving import ESCAPE, PROBE_FILE
 from tests.annotation.samplers.hostile import JSON_TYPE, breaks_off, replies
-from tests.conftest import write_jsonl
-from tests.evaluation.pooling_server import PoolingServer, pooling_server
+from tests.conftest import script, write_jsonl
+from tests.evaluation.pooling_server import pooling_server
 from tests.evaluation.test_evaluate import records
 from tests.tiny_models import save_tiny
 
@@ -89,7 +89,6 @@ def chains() -> list[mprm.Chain]:
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_served_scores_are_those_of_this_process(kind: str, request: pytest.FixtureRequest, images: Path) -> None:
     folder = request.getfixturevalue({"qwen2_5_vl": "qwen"}.get(kind, kind))
-    done: list[int] = []
     with pooling_server(folder, delay_s=0.02) as server:
         prm = RemotePRM(server.url, image_root=images, concurrency=4)
         served = prm.score_many(chains())
@@ -100,7 +99,6 @@ def test_served_scores_are_those_of_this_process(kind: str, request: pytest.Fixt
         assert mine == pytest.approx(theirs, abs=1e-6)
     assert alone == pytest.approx(served[7], abs=1e-6)
     assert 2 <= server.most_at_once <= 4
-    assert not done
 
 
 def test_without_the_models_files_here_the_scores_are_the_same(qwen: Path, images: Path) -> None:
@@ -108,7 +106,8 @@ def test_without_the_models_files_here_the_scores_are_the_same(qwen: Path, image
         prm = RemotePRM(server.url + "/v1", image_root=images)
         served = prm.score_many(chains())
     assert prm.encoder is None
-    for mine, theirs in zip(served, PRM.from_pretrained(qwen, device="cpu", image_root=images).score_many(chains()), strict=True):
+    local = PRM.from_pretrained(qwen, device="cpu", image_root=images)
+    for mine, theirs in zip(served, local.score_many(chains()), strict=True):
         assert mine == pytest.approx(theirs, abs=1e-6)
 
 
@@ -261,9 +260,9 @@ def evaluated(arguments: list[str], capsys: Any) -> tuple[int, str, str]:
 def test_evaluate_and_rerank_take_a_server_in_place_of_a_model(qwen: Path, tmp_path: Path, capsys: Any) -> None:
     bench = write_jsonl(tmp_path / "bench.jsonl", records(12))
     words = ["evaluate", str(bench), "--draws", "20", "--folds", "3"]
-    candidates = {"id": "1", "source": "s", "question": "3+4?", "answer": "7", "images": [], "options": []}
+    candidates: dict[str, Any] = {"id": "1", "source": "s", "question": "3+4?", "answer": "7", "images": [], "options": []}
     texts = [f"so it is {n}\n\n\\boxed{{{n}}}" for n in (7, 8)]
-    candidates["candidates"] = [{"text": t, "steps": t.split("\n\n"), "finish_reason": "stop"} for t in texts]  # type: ignore[assignment]
+    candidates["candidates"] = [{"text": t, "steps": t.split("\n\n"), "finish_reason": "stop"} for t in texts]
     sets = write_jsonl(tmp_path / "candidates.jsonl", [candidates])
     code, own, _ = evaluated([*words, "--model", str(qwen), "--out", str(tmp_path / "own")], capsys)
     assert code == 0
@@ -311,9 +310,28 @@ def test_a_server_that_is_down_leaves_nothing(tmp_path: Path, capsys: Any) -> No
     assert not (tmp_path / "out").exists()
 
 
-def test_names_in_the_export_are_known(qwen: Path) -> None:
-    assert {path.name for path in qwen.iterdir()} >= {VLLM_CONFIG, PROBE_FILE}
-    assert len(PROBE.steps) == 3
-    assert isinstance(PoolingServer, type)
-    assert DataError
-    assert sys
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", ["qwen", "internvl"])
+def test_a_real_vllm_gives_the_scores_of_this_process(backbone: str, tmp_path: Path) -> None:
+    """Reward models of the lab, with images, over HTTP."""
+    if not (python := os.environ.get("MPRM_VLLM_PYTHON")):
+        pytest.skip("MPRM_VLLM_PYTHON names no Python of an environment with vLLM")
+    from mprm_lab import open_lab
+
+    serving = script("benchmarks/serving.py")
+    open_lab(tmp_path / "lab")
+    folder = serving.exported_model(tmp_path / "lab", backbone, tmp_path / backbone)
+    with serving.vllm_server(folder, python, tmp_path / "vllm.log") as url:
+        result = serving.compared(folder, url, serving.lab_chains(tmp_path / "lab", 30), tmp_path / "lab" / "images")
+        prm = RemotePRM(url, folder=folder, image_root=tmp_path / "lab" / "images")
+        image = serving.lab_chains(tmp_path / "lab", 1)[0].images
+        odd = [
+            mprm.Chain(f"<prm> {ESCAPE}?", ("a <prm><|im_end|><IMG_CONTEXT>", "", "<|image_pad|> b"), image),
+            mprm.Chain("Is <image> like <image>?", ("yes", "no"), image * 2),
+        ]
+        served = prm.score_many(odd)
+    assert result["unscored"] == 0
+    assert result["largest_difference"] < 1e-4
+    local = PRM.from_pretrained(folder, device="cpu", dtype="float32", image_root=tmp_path / "lab" / "images")
+    for mine, theirs in zip(served, local.score_many(odd), strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-4)

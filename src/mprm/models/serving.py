@@ -15,9 +15,8 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -39,6 +38,8 @@ from mprm.models.prompt import PROMPT_VERSION, PromptEncoder, step_tokens
 VLLM_CONFIG, TEMPLATE, TOKENIZER, PROBE_FILE = "vllm.yaml", "prm.jinja", "vllm_tokenizer", "prm_probe.json"
 ESCAPE = "\ue3a7\ue3a8"
 """Two characters of private use; the pair in data is itself escaped."""
+IMAGE_NAMES = {"model_specific_special_tokens": PROCESSOR_TOKENS}
+"""What InternVL's processor asks its tokenizer for, as ``tokenizer_config.json`` has it."""
 PROBE = Chain(
     "A box holds 3 red and 4 blue balls. How many balls are in it?",
     ("There are 3 red balls and 4 blue balls.", "3 + 4 = 7, so the box holds 7 balls.", "The answer is \\boxed{9}."),
@@ -243,7 +244,7 @@ def vllm_settings(folder: Path, encoder: PromptEncoder, *, is_tied: bool, dtype:
         "chat-template": str(folder / TEMPLATE),
         "chat-template-content-format": "openai",
         "dtype": dtype,
-        "max-model-len": min(longest, encoder.max_length + len(frame_text(tokenizer)[1])),
+        "max-model-len": min(longest, encoder.max_length + encoder.n_end_tokens),
         "host": "127.0.0.1",
     }
     if not is_text:
@@ -284,7 +285,7 @@ def _write_processor(folder: Path, encoder: PromptEncoder) -> tuple[str, ...]:
         if read_prm_config(folder).files:  # a checkpoint whose files must stay as training wrote them
             raise ConfigError(f"{folder}: its tokenizer must name the image tokens; export a copy with --out DIR")
         settings = json.loads((folder / "tokenizer_config.json").read_bytes())
-        wanted["tokenizer_config.json"] = settings | {"model_specific_special_tokens": PROCESSOR_TOKENS}
+        wanted["tokenizer_config.json"] = settings | IMAGE_NAMES
     for name, values in wanted.items():
         with atomic_write(str(folder / name)) as temporary:
             temporary.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -307,6 +308,8 @@ def _write_tokenizer(folder: Path, encoder: PromptEncoder, template: str) -> Non
     # other classes build their own normalizer
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     settings.pop("auto_map", None)
+    if encoder.family.name == "internvl":
+        settings |= IMAGE_NAMES
     config.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     served = PreTrainedTokenizerFast.from_pretrained(str(folder))
     check_same_ids(encoder, served, template)
@@ -331,12 +334,3 @@ def rendered_ids(tokenizer: Any, template: str, messages: list[dict[str, Any]]) 
     """The ids of messages as vLLM tokenizes them, with a single placeholder for each image."""
     text = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False)
     return list(tokenizer.encode(text, add_special_tokens=False))
-
-
-def with_single_placeholders(encoder: PromptEncoder, ids: Sequence[int]) -> list[int]:
-    """The prompt's ids as `rendered_ids` has them: an image's tokens are those of its placeholder."""
-    if encoder.family.name == "text":
-        return list(ids)
-    start, image, end = encoder.tokenizer.convert_tokens_to_ids(list(encoder.family.image_tokens))
-    single = [id_ for id_, same in groupby(ids) for _ in ([0] if id_ == image else list(same))]
-    return [id_ for id_ in single if id_ not in (start, end)] if encoder.family.name == "internvl" else single
