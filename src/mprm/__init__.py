@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mprm.evaluation.rerank import RerankConfig as RerankConfig, rerank as rerank
     from mprm.models.internvl_convert import convert_internvl as convert_internvl
     from mprm.models.prm import PRM as PRM
-    from mprm.models.serving import ExportConfig as ExportConfig, export as export
+    from mprm.models.serving import ExportConfig as ExportConfig, export as export, serve as serve
     from mprm.progress import progress_bar as progress_bar
     from mprm.report.report import report as report
     from mprm.selection.bis import (

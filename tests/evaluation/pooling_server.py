@@ -79,7 +79,9 @@ class PoolingServer(ChatServer):
                 ids.append(id_)
                 continue
             image = next(placed)
-            own = encoder.family.image_ids(self.prm.encoder.tokenizer, encoder.image_processor, "", image.size, n_images)
+            own = encoder.family.image_ids(
+                self.prm.encoder.tokenizer, encoder.image_processor, "", image.size, n_images
+            )
             ids += own if encoder.family.name == "internvl" else own[1:-1]
         assert next(placed, None) is None
         return ids, images
@@ -105,4 +107,3 @@ def pooling_server(folder: Path, **settings: Any) -> Iterator[PoolingServer]:
         yield server
     finally:
         server.die()
-

@@ -23,7 +23,7 @@ from mprm.errors import ConfigError, MprmError
 from mprm.evaluation.remote import RemotePRM
 from mprm.models import PRM, PRMConfig
 from mprm.models.serving import ESCAPE, PROBE_FILE
-from tests.annotation.samplers.hostile import JSON_TYPE, breaks_off, replies
+from tests.annotation.samplers.hostile import breaks_off, replies
 from tests.conftest import script, write_jsonl
 from tests.evaluation.pooling_server import pooling_server
 from tests.evaluation.test_evaluate import records
@@ -260,7 +260,14 @@ def evaluated(arguments: list[str], capsys: Any) -> tuple[int, str, str]:
 def test_evaluate_and_rerank_take_a_server_in_place_of_a_model(qwen: Path, tmp_path: Path, capsys: Any) -> None:
     bench = write_jsonl(tmp_path / "bench.jsonl", records(12))
     words = ["evaluate", str(bench), "--draws", "20", "--folds", "3"]
-    candidates: dict[str, Any] = {"id": "1", "source": "s", "question": "3+4?", "answer": "7", "images": [], "options": []}
+    candidates: dict[str, Any] = {
+        "id": "1",
+        "source": "s",
+        "question": "3+4?",
+        "answer": "7",
+        "images": [],
+        "options": [],
+    }
     texts = [f"so it is {n}\n\n\\boxed{{{n}}}" for n in (7, 8)]
     candidates["candidates"] = [{"text": t, "steps": t.split("\n\n"), "finish_reason": "stop"} for t in texts]
     sets = write_jsonl(tmp_path / "candidates.jsonl", [candidates])

@@ -189,7 +189,8 @@ def test_a_lora_run_is_merged_into_a_folder_of_its_own(tmp_path: Path) -> None:
     mprm.export(run_folder, out=tmp_path / "merged", device="cpu")
     chain = mprm.Chain("q", ("a", "b"))
     own, merged, plain = (
-        PRM.from_pretrained(path, device="cpu").score_many([chain])[0] for path in (run_folder, tmp_path / "merged", whole)
+        PRM.from_pretrained(path, device="cpu").score_many([chain])[0]
+        for path in (run_folder, tmp_path / "merged", whole)
     )
     assert merged == pytest.approx(own, abs=1e-6)
     assert merged != pytest.approx(plain, abs=1e-6)

@@ -100,7 +100,7 @@ def run(arguments: list[str], program: Program = MPRM) -> int:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a terminal that knows no Greek shows ? for it
         module, _, function = program.commands[name][0].partition(":")
-        code = int(getattr(importlib.import_module(module), function)(arguments[1:]))
+        code = int(getattr(importlib.import_module(module), function)(arguments[1:]) or 0)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as interrupt:

@@ -1,8 +1,8 @@
 """`RemotePRM`: step scores from a vLLM server of a model that ``mprm export`` prepared, the same as in this process.
 
 Each chain is one request to ``/pooling``, many at a time; its answer has a row for each step. With the model's folder
-at hand (the one given, or the server's own where it lies on this machine), chains are tokenized here too: steps beyond
-the model's length get nan as in `PRM`, and the server must count as many tokens as there are here.
+at hand (the one given, or the server's own where it lies here), chains are tokenized in this process too: steps
+beyond the model's length get nan as in `PRM`, and the server must count as many tokens as there are here.
 """
 
 from __future__ import annotations
@@ -115,7 +115,9 @@ class RemotePRM(ChainScorer):
                         print(f"tokens are counted by the server alone: {error}", file=sys.stderr)
                 self.name = Path(folder or self.model).name
                 if self.encoder and self.max_model_len and self.max_model_len < self.encoder.max_length:
-                    lengths = f"{self.max_model_len:,} tokens on {self.url} and {self.encoder.max_length:,} in training"
+                    lengths = (
+                        f"{self.max_model_len:,} tokens on {self.url} and {self.encoder.max_length:,} in training"
+                    )
                     print(f"{self.name} has {lengths}: steps beyond get no score", file=sys.stderr)
                 probe = self._probe([Path(path) for path in (folder, served) if path is not None])
                 self.fingerprint = f"{probe.fingerprints[0] if probe else self.model} served"

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import msgspec
 
@@ -26,7 +28,7 @@ from mprm.config import Config, Device, Dtype, Force, output, takes
 from mprm.data.images import place_images
 from mprm.data.output import TemporaryFolder, atomic_write, check_overwrite
 from mprm.data.types import Chain
-from mprm.errors import ConfigError, OutputExistsError
+from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError, OutputExistsError
 from mprm.models import checkpoint
 from mprm.models.chat import frame_text
 from mprm.models.checkpoint import fingerprint_of, read_prm_config
@@ -162,6 +164,19 @@ def export(run: str | Path, config: ExportConfig | None = None, **options: Any) 
         files=(*files, f"{TOKENIZER}/", *texts),
         command=f"vllm serve --config {folder / VLLM_CONFIG}",
     )
+
+
+def serve(run: str | Path, vllm_options: Sequence[str] = ()) -> NoReturn:
+    """Become ``vllm serve`` with an exported model, and these further options; this process ends."""
+    settings = Path(run).expanduser() / VLLM_CONFIG
+    if not settings.is_file():
+        raise InputNotFoundError(f"{settings} is not there; write it with mprm export {run} --for vllm")
+    program = shutil.which("vllm") or shutil.which("vllm", path=str(Path(sys.executable).parent))
+    if program is None:
+        start = f"in an environment of its own: pip install vllm, then vllm serve --config {settings}"
+        raise MissingDependencyError(f"vLLM is not installed here; {start}")
+    sys.stdout.flush()
+    os.execv(program, ["vllm", "serve", "--config", str(settings), *vllm_options])
 
 
 def load_encoder(folder: str | Path, image_root: str | Path | None = None) -> PromptEncoder:

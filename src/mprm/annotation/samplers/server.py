@@ -351,7 +351,7 @@ def health_check(model: str) -> dict[str, Any]:
 class PatientClient(httpx2.AsyncClient):
     """Waits for a server that stopped answering before it sends a request; the openai client above it retries.
 
-    While it waits it posts ``health_check`` to ``url``. One that never answered is not waited for, unless it is known.
+    While it waits it posts ``health_check`` to ``url``. One that never answered, and is not known, is not waited for.
     """
 
     def __init__(
