@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from mprm.data.types import Chain as Chain, Rollout as Rollout, Step as Step
     from mprm.errors import MprmError as MprmError
     from mprm.evaluation.evaluate import EvaluateConfig as EvaluateConfig, evaluate as evaluate
+    from mprm.evaluation.remote import RemotePRM as RemotePRM
     from mprm.evaluation.rerank import RerankConfig as RerankConfig, rerank as rerank
     from mprm.hub.push import PushConfig as PushConfig, push as push
     from mprm.models.internvl_convert import convert_internvl as convert_internvl
     from mprm.models.prm import PRM as PRM
+    from mprm.models.serving import ExportConfig as ExportConfig, export as export, serve as serve
     from mprm.progress import progress_bar as progress_bar
     from mprm.report.report import report as report
     from mprm.selection.bis import (

@@ -200,6 +200,7 @@ OF_THE_COMMAND_LINE = {
     "annotate": {"dry_run"},
     "check": {"all"},
     "evaluate": {"verbose"},
+    "export": {"for"},  # in Python for_
     "stats": {"by", "style"},
     "theory fit": {"out", "force"},
 }

@@ -54,7 +54,7 @@ def parsed(config: type[C], arguments: list[str], *, command: str, example: str)
         found = re.match(r"(unknown )?(\w+)(?= '| must )", str(error))
         if found is None or found[2] not in given:
             raise
-        flag = f"{found[1] or ''}--{found[2].replace('_', '-')}"
+        flag = f"{found[1] or ''}--{found[2].rstrip('_').replace('_', '-')}"
         raise ConfigError(flag + str(error)[found.end() :]) from None
 
 
@@ -124,7 +124,7 @@ class _Parser(argparse.ArgumentParser):
 def _add(parser: Any, entry: Declared) -> None:
     option, default = entry.option, entry.default
     is_required = default is MISSING
-    name = entry.name.replace("_", "-")
+    name = entry.name.rstrip("_").replace("_", "-")  # for_: its flag is a keyword of Python
     words = option.help.replace("%", "%%")
     if entry.kind is bool:
         flag, action = (f"--no-{name}", "store_false") if default is True else (f"--{name}", "store_true")

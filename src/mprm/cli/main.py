@@ -22,6 +22,8 @@ COMMANDS = {
     "evaluate": ("mprm.cli.evaluate:run_evaluate", "how well a model tells correct steps from incorrect ones"),
     "sample": ("mprm.cli.annotate:run_sample", "candidate solutions of questions, from a policy"),
     "rerank": ("mprm.cli.rerank:run_rerank", "choose the best of N candidates by step scores"),
+    "export": ("mprm.cli.serving:run_export", "what vLLM needs to serve a trained model"),
+    "serve": ("mprm.cli.serving:run_serve", "start vLLM with an exported model"),
     "report": ("mprm.cli.runs:run_report", "one offline page on a corpus, its selection and its runs"),
     "push": ("mprm.cli.push:run_push", "upload a run or a subset, with its card, to the hub"),
     "convert-internvl": ("mprm.cli.internvl:run_internvl", "a published InternVL checkpoint for transformers"),
@@ -99,7 +101,7 @@ def run(arguments: list[str], program: Program = MPRM) -> int:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a terminal that knows no Greek shows ? for it
         module, _, function = program.commands[name][0].partition(":")
-        code = int(getattr(importlib.import_module(module), function)(arguments[1:]))
+        code = int(getattr(importlib.import_module(module), function)(arguments[1:]) or 0)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as interrupt:

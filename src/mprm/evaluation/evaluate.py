@@ -213,9 +213,9 @@ def evaluate(
     come at the end.
     """
     config = EvaluateConfig.of(config, options if model is None else {**options, "model": model})
-    if config.model is None and not config.scores:
+    if not config.has_model and not config.scores:
         raise ConfigError("there is nothing to evaluate: name a model with --model, or saved scores with --scores")
-    if config.model is not None and benchmarks is None:
+    if config.has_model and benchmarks is None:
         raise ConfigError("a model needs a benchmark to score: name its files")
     if benchmarks is None or isinstance(benchmarks, Benchmark):
         benchmark = benchmarks
@@ -233,7 +233,7 @@ def evaluate(
             expected = scored[0] if benchmark is None else without_scores(benchmark)
             for saved in scored:
                 check_same_steps(expected, saved)
-        if benchmark is not None and config.model is not None:
+        if benchmark is not None and config.has_model:
             scored.append(stack.enter_context(_scored(benchmark, config, progress)))
         sampling, models = {"draws": config.draws, "seed": config.seed}, []
         for index, saved in enumerate(scored):
@@ -266,7 +266,7 @@ def _scored(
 ) -> AbstractContextManager[ScoredSolutions]:
     """Score the benchmark and save the scores; whatever can be wrong is detected before."""
     check_images_exist(benchmark, config.image_root)
-    if isinstance(config.model, str):  # another model need not open them
+    if config.opens_images:
         check_images_readable(benchmark, config.image_root)
     if config.threshold == "held-out":
         folds_of(tuple(dict.fromkeys(s.problem for s in benchmark.solutions)), folds=config.folds, seed=config.seed)

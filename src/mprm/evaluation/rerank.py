@@ -195,7 +195,7 @@ def rerank(
     themselves hold are used. ``out`` gets scores.jsonl, chosen.jsonl, metrics.json, metrics.md and the figure.
     """
     config = RerankConfig.of(config, options if model is None else {**options, "model": model})
-    if config.model is not None and config.scores is not None:
+    if config.has_model and config.scores is not None:
         raise ConfigError("give a model or saved scores, not both")
     candidates = dataset_files(candidates, config.files)
     if config.out is not None:
@@ -232,7 +232,7 @@ def rerank(
 def _check_outputs(config: RerankConfig, inputs: list[str]) -> None:
     inputs = inputs if config.scores is None else [*inputs, config.scores]
     saved = Path(config.path(SCORES)).expanduser()
-    if config.model is not None:
+    if config.has_model:
         check_not_inputs(inputs, [saved])
         if saved.exists() and not config.force:
             remedy = f"use them with --scores {saved}, or score again with --force"
@@ -255,8 +255,8 @@ def _step_scores(
 ) -> ScoredSolutions:
     if config.scores is not None:
         scored = read_candidate_scores(config.scores, sets)
-    elif config.model is not None:
-        for entry in sets if isinstance(config.model, str) else ():
+    elif config.has_model:
+        for entry in sets if config.opens_images else ():
             image_files(entry.question, config.image_root)  # none may be missing when hours are scored
         output = {"out": None if config.out is None else config.path(SCORES), "force": config.force, "inputs": inputs}
         scored = score_candidates(sets, config.load_model(), progress=progress, **output)
@@ -381,7 +381,7 @@ def _write(reranking: Reranking, sets: Sequence[CandidateSet], inputs: list[dict
     for name in figures:
         with atomic_write(config.path(name)) as temporary:
             save_figure(line_figure(chart), temporary, name[-3:])
-    scores = config.scores or (None if config.model is None else config.path(SCORES))
+    scores = config.scores or (config.path(SCORES) if config.has_model else None)
     picture = f"![Accuracy against N]({FIGURES[0]})\n\n" if figures else ""
     n_candidates = Counter(entry.question.source for entry in sets for _ in entry.candidates)
     golds = {"n_extracted_golds": reranking.n_extracted_golds}

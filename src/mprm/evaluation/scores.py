@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import msgspec
 import xxhash
 
-from mprm.config import Force, ModelOptions, Seed, output
+from mprm.annotation.samplers.sampler import DEFAULT_KEY, ConnectionOptions, read_api_key
+from mprm.config import Force, ModelOptions, Seed, output, serving
 from mprm.data.output import MANIFEST_SUFFIX, PARTIAL, check_not_inputs, check_overwrite, write_with_manifest
 from mprm.data.records import is_url
 from mprm.data.types import Chain, Solution, StepScorer, first_error_of
-from mprm.errors import DataError, InputNotFoundError, counted
+from mprm.errors import ConfigError, DataError, InputNotFoundError, counted
 from mprm.progress import Advance, Progress, silent
 
 if TYPE_CHECKING:
@@ -30,15 +31,21 @@ if TYPE_CHECKING:
 SCORES = "scores.jsonl"
 RESULTS = ("metrics.json", "metrics.json" + MANIFEST_SUFFIX, "metrics.md")
 NOT_RECORDED = {"model", "files", "scores", "device", "dtype", "batch_tokens", "out", "force"}
+NOT_RECORDED |= {"prm_server", "served_model", "api_key_env", "concurrency", "timeout_s", "retries", "patience_s"}
 """Options that metrics.json leaves out: they change no number."""
 Scores = tuple[float | None, ...]
 """Probability that each step is correct; None for a step without a score, as truncation leaves it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoringConfig(ModelOptions):
+class ScoringConfig(ConnectionOptions, ModelOptions):
     """The model that scores steps, and where the results go."""
 
+    prm_server: Annotated[
+        str | None, serving("vLLM server of the model, see mprm serve; --model is then its folder, if here.", "URL")
+    ] = None
+    served_model: Annotated[str | None, serving("Name of the model on the server, if it has several.", "NAME")] = None
+    api_key_env: Annotated[str, serving("Environment variable of the API key.", "NAME")] = DEFAULT_KEY
     seed: Seed = 0
     out: Annotated[str | None, output("Folder for scores, metrics and tables.", "DIR")] = None
     force: Force = False
@@ -47,8 +54,30 @@ class ScoringConfig(ModelOptions):
         super().__post_init__()
         if self.image_root is not None and not is_url(self.image_root):
             object.__setattr__(self, "image_root", str(Path(self.image_root).expanduser()))
+        if self.prm_server is not None:
+            local = ("prompt_layout", "prm_layout", "batch_tokens")
+            if given := [f"--{name.replace('_', '-')}" for name in local if getattr(self, name) is not None]:
+                raise ConfigError(f"{', '.join(given)}: the server decides; leave it out with --prm-server")
+            if not isinstance(self.model, str | None):
+                raise ConfigError("with prm_server, model is the folder of the model that the server has")
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a model scores, and not saved scores alone."""
+        return self.model is not None or self.prm_server is not None
+
+    @property
+    def opens_images(self) -> bool:
+        """Whether the model's images are opened here; another scorer in Python need not do that."""
+        return isinstance(self.model, str) or self.prm_server is not None
 
     def load_model(self) -> StepScorer:
+        if self.prm_server is not None:
+            from mprm.evaluation.remote import RemotePRM
+
+            given: dict[str, Any] = {"folder": self.model, "image_root": self.image_root}
+            given |= {"api_key": read_api_key(self.api_key_env), **self.narrowed(ConnectionOptions).as_dict()}
+            return RemotePRM(self.prm_server, self.served_model, **given)
         if not isinstance(self.model, str):
             return cast("StepScorer", self.model)
         from mprm.models.prm import PRM
@@ -67,12 +96,12 @@ class ScoringConfig(ModelOptions):
 
     def check_outputs(self, names: Sequence[str], inputs: Sequence[str | Path]) -> None:
         """Stop when an output would replace an input, or another file without ``force``, or cannot be written."""
-        written = [*names, *RESULTS, *([] if self.model is None else [SCORES, SCORES + MANIFEST_SUFFIX])]
+        written = [*names, *RESULTS, *([SCORES, SCORES + MANIFEST_SUFFIX] if self.has_model else [])]
         paths = [self.path(name) for name in written]
         partial = Path(self.path(SCORES + PARTIAL)).expanduser()
         check_not_inputs(inputs, [partial, *paths])
         # what stands beside the work of a stopped run is of that run
-        force = self.force or (self.model is not None and partial.exists())
+        force = self.force or (self.has_model and partial.exists())
         for path in paths:
             check_overwrite(path, force=force)
 

@@ -39,5 +39,6 @@ if TYPE_CHECKING:
         cache_images as cache_images,
         step_tokens as step_tokens,
     )
+    from mprm.models.serving import ExportConfig as ExportConfig, ExportSummary as ExportSummary, export as export
 
 __getattr__ = lazy_exports(__name__)

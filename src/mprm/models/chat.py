@@ -28,8 +28,13 @@ PROBE = "A"
 
 def chat_frame(tokenizer: Any, *, add_generation_prompt: bool = False) -> tuple[list[int], list[int]]:
     """Ids before and after the user's message; the assistant's turn is opened where a response follows."""
-    before, after = _rendered(tokenizer, _template(tokenizer), None, add_generation_prompt)
+    before, after = frame_text(tokenizer, add_generation_prompt=add_generation_prompt)
     return tokenizer.encode(before, add_special_tokens=False), tokenizer.encode(after, add_special_tokens=False)
+
+
+def frame_text(tokenizer: Any, *, add_generation_prompt: bool = False) -> tuple[str, str]:
+    """Text of the template before and after the user's message."""
+    return _rendered(tokenizer, _template(tokenizer), None, add_generation_prompt)
 
 
 def paper_frame(tokenizer: Any, system_message: str) -> tuple[list[int], str, list[int]]:

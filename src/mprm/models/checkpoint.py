@@ -263,7 +263,6 @@ def load_backbone(
     """
     need_torch()
     import torch
-    from transformers import AutoTokenizer
     from transformers.integrations import is_deepspeed_zero3_enabled
 
     family = family_of(path)
@@ -290,6 +289,19 @@ def load_backbone(
         torch.backends.cuda.enable_cudnn_sdp(False)
     if not is_deepspeed_zero3_enabled():  # it has sharded the weights over the ranks while they were loaded
         model.to(device)
+    tokenizer, processor = load_processors(path, family, image_settings)
+    with named_errors(path, "image processor"):
+        if not is_deepspeed_zero3_enabled():  # its weights are not here
+            family.check(model, processor)
+    return Backbone(family, model.eval(), tokenizer, processor)
+
+
+def load_processors(
+    path: str | Path, family: Family, image_settings: dict[str, int] | None = None
+) -> tuple[Any, Any]:
+    """Tokenizer and image processor of the checkpoint in a folder, which need no weights."""
+    from transformers import AutoTokenizer
+
     settings = image_settings or {}
     if unknown := settings.keys() - family.image_settings.keys():
         known = ", ".join(family.image_settings) or "none"
@@ -298,10 +310,8 @@ def load_backbone(
         raise ConfigError(f"image settings must be at least 1, got {settings}")
     with named_errors(path, "image processor"):
         processor = family.image_processor(str(path), settings)
-        if not is_deepspeed_zero3_enabled():  # its weights are not here
-            family.check(model, processor)
     with named_errors(path, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(str(path), **SAFE)
     if not tokenizer.chat_template or isinstance(family, OtherVLM):
         tokenizer.chat_template = chat_template_of(path) or tokenizer.chat_template
-    return Backbone(family, model.eval(), tokenizer, processor)
+    return tokenizer, processor

@@ -119,8 +119,34 @@ def _collated(
 Steps = list[str] | tuple[str, ...]
 
 
+class ChainScorer:
+    """What scores many chains, and so scores one."""
+
+    def score_many(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[float]]:
+        raise NotImplementedError
+
+    @overload
+    def score(self, question: str, images: Sequence[Any] = (), steps: Sequence[str] = ()) -> list[float]: ...
+
+    @overload
+    def score(self, question: str, images: Sequence[Any] = (), steps: Sequence[Steps] = ()) -> list[list[float]]: ...
+
+    def score(
+        self, question: str, images: Sequence[Any] = (), steps: Sequence[str] | Sequence[Steps] = ()
+    ) -> list[float] | list[list[float]]:
+        """Probability that each step is correct, in [0, 1]; nan for steps beyond the model's length.
+
+        Images are paths or PIL images. Several chains, a list of steps each, give a list of scores for each.
+        """
+        listed, pictures = _as_tuple(steps), _as_tuple(images)
+        is_many = bool(listed) and all(isinstance(chain, list | tuple) for chain in listed)
+        chains = listed if is_many else (listed,)
+        scores = self.score_many([Chain(question, tuple(chain), pictures) for chain in chains])
+        return scores if is_many else scores[0]
+
+
 @dataclass(eq=False, repr=False)
-class PRM:
+class PRM(ChainScorer):
     """A process reward model: the probability that each step of a chain is correct.
 
     ``PRM.from_pretrained("runs/bis10").score(question="…", images=["…png"], steps=["…", "…"])``.
@@ -241,28 +267,9 @@ class PRM:
         self.encoder.tokenizer.save_pretrained(str(folder))
         self.encoder.family.save_processor(self.encoder.image_processor, target)
 
-    @overload
-    def score(self, question: str, images: Sequence[Any] = (), steps: Sequence[str] = ()) -> list[float]: ...
-
-    @overload
-    def score(self, question: str, images: Sequence[Any] = (), steps: Sequence[Steps] = ()) -> list[list[float]]: ...
-
-    def score(
-        self, question: str, images: Sequence[Any] = (), steps: Sequence[str] | Sequence[Steps] = ()
-    ) -> list[float] | list[list[float]]:
-        """Probability that each step is correct, in [0, 1]; nan for steps beyond the model's length.
-
-        Images are paths or PIL images. Several chains, a list of steps each, give a list of scores for each.
-        """
-        listed, pictures = _as_tuple(steps), _as_tuple(images)
-        is_many = bool(listed) and all(isinstance(chain, list | tuple) for chain in listed)
-        chains = listed if is_many else (listed,)
-        scores = self.score_many([Chain(question, tuple(chain), pictures) for chain in chains])
-        return scores if is_many else scores[0]
-
     def score_many(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[float]]:
         """`score` for many chains, in their order."""
-        chains = [_checked(index, chain) for index, chain in enumerate(_as_tuple(chains))]
+        chains = checked_chains(chains)
         options: dict[str, Any] = {"share_prefixes": self.shares_prefixes, "progress": progress}
         scores = score_chains(self.model, self.encoder, chains, tokens_per_batch=self.tokens_per_batch, **options)
         return [scores[index] for index in range(len(chains))]
@@ -274,6 +281,11 @@ def _as_tuple(values: Any) -> tuple[Any, ...]:
         with suppress(TypeError):
             return tuple(values)
     raise ConfigError(f"steps and images are lists: steps=['…'], images=['….png']; got {values!r:.200}")
+
+
+def checked_chains(chains: Any) -> list[Chain]:
+    """The chains with tuples of steps and images; an error names the first that is none."""
+    return [_checked(index, chain) for index, chain in enumerate(_as_tuple(chains))]
 
 
 def _checked(index: int, chain: Any) -> Chain:

@@ -142,6 +142,11 @@ class PromptEncoder:
             before, between = chat_frame(self.tokenizer, add_generation_prompt=True)
         return before, "", between, end
 
+    @property
+    def n_end_tokens(self) -> int:
+        """Tokens after the last ``<prm>``."""
+        return len(self._frame[-1])
+
     @cached_property
     def _vision_key(self) -> tuple[Any, ...]:
         """What an image's vision inputs depend on, besides the image."""

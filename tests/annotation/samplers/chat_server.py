@@ -89,6 +89,10 @@ class ChatServer:
             usage["prompt_tokens"] = len(re.findall(r"\w+|\n+|[^\w\s]", self.prompt(body)))
         return {"choices": [self._choice(body, number) for number in range(n)], "usage": usage}
 
+    def got(self, path: str) -> tuple[int, bytes]:
+        """Status and body of the answer to GET."""
+        return 404, b"{}"
+
     def prompt(self, body: dict[str, Any]) -> str:
         """What the policy reads."""
         turns = [(m["role"], m["content"].strip() if self.trims else m["content"]) for m in body["messages"]]
@@ -120,6 +124,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(number, body)
         finally:
             self.chat.went()
+
+    def do_GET(self) -> None:
+        status, data = self.chat.got(self.path)
+        self._send(status, data)
 
     def _answer(self, number: int, body: dict[str, Any]) -> None:
         fault = self.chat.fault(number, body)

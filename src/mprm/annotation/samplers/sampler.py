@@ -31,13 +31,19 @@ class SamplingParams(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions(Config):
-    """How an OpenAI-compatible server is spoken to."""
+class ConnectionOptions(Config):
+    """How many requests a server gets, and how long it is waited for."""
 
     concurrency: Annotated[int, serving("Requests in flight.", at_least=1)] = 64
     timeout_s: Annotated[float, serving("Time limit of a whole reply.", "SECONDS", above=0)] = 600.0
     retries: Annotated[int, serving("Retries of a request, with back-off.", at_least=0)] = 10
     patience_s: Annotated[float, serving("Time limit of an outage.", "SECONDS", at_least=0)] = 900.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions(ConnectionOptions):
+    """How an OpenAI-compatible server is spoken to."""
+
     chat_template: Annotated[
         str | None, serving("Checkpoint or template file of the policy, for transformers serve.", "PATH")
     ] = None
@@ -160,15 +166,21 @@ class SamplerOptions(SamplingParams, ServerOptions, PolicyOptions):
 
         from mprm.annotation.samplers.server import HTTPSampler
 
-        key = os.environ.get(self.api_key_env)
-        if key is None and self.api_key_env != DEFAULT_KEY:
-            raise ConfigError(f"--api-key-env {self.api_key_env}: the environment has no such variable")
+        key = read_api_key(self.api_key_env)
         try:
             extra = msgspec.json.decode(self.extra_body or "{}", type=dict[str, Any])
         except (ValueError, msgspec.MsgspecError) as error:
             raise ConfigError(f"--extra-body takes a JSON object, such as '{{\"min_p\": 0.1}}'; {error}") from error
         options = self.narrowed(ServerOptions).as_dict()
         return HTTPSampler(str(self.server), str(self.served_model), api_key=key, extra_body=extra, **options)
+
+
+def read_api_key(name: str) -> str | None:
+    """The API key in an environment variable; only the usual one may be missing."""
+    key = os.environ.get(name)
+    if key is None and name != DEFAULT_KEY:
+        raise ConfigError(f"--api-key-env {name}: the environment has no such variable")
+    return key
 
 
 def load_policy(path: str | Path, *, device: str = "auto", dtype: str = "auto", rows: int | None = None) -> Sampler:

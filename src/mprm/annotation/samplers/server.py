@@ -27,6 +27,7 @@ from typing import Any
 from mprm.annotation.samplers.sampler import (
     Answered,
     Completion,
+    ConnectionOptions,
     Request,
     SamplingParams,
     ServerOptions,
@@ -134,16 +135,8 @@ class HTTPSampler:
         extra_body: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        try:
-            parsed = httpx2.URL(url)
-            is_server = parsed.scheme in ("http", "https") and parsed.host and 0 < (parsed.port or 80) < 65536
-        except (ValueError, httpx2.InvalidURL):
-            is_server = False
-        if not is_server:
-            raise ConfigError(f"{url!r} is no server; expected something like http://localhost:8000/v1")
-        if api_key is not None and not api_key.isascii():
-            raise ConfigError("the API key holds letters beyond ASCII, which no HTTP header can; is it right?")
-        self.base_url = url.rstrip("/") if parsed.path.strip("/") else url.rstrip("/") + "/v1"
+        check_server(url, api_key)
+        self.base_url = url.rstrip("/") if httpx2.URL(url).path.strip("/") else url.rstrip("/") + "/v1"
         self.name, self.api_key, self.options = model, api_key, ServerOptions.of(None, options)
         self.template: str | None = None
         if self.options.chat_template is not None:
@@ -177,6 +170,19 @@ class HTTPSampler:
                     future.cancel()
 
 
+def check_server(url: str, api_key: str | None) -> None:
+    """Raise an error where this can be no server's URL, or no API key."""
+    try:
+        parsed = httpx2.URL(url)
+        is_server = parsed.scheme in ("http", "https") and parsed.host and 0 < (parsed.port or 80) < 65536
+    except (ValueError, httpx2.InvalidURL):
+        is_server = False
+    if not is_server:
+        raise ConfigError(f"{url!r} is no server; expected something like http://localhost:8000/v1")
+    if api_key is not None and not api_key.isascii():
+        raise ConfigError("the API key holds letters beyond ASCII, which no HTTP header can; is it right?")
+
+
 class _Session:
     """Answers requests, each with as many posts as it takes, and remembers what it learns of the server."""
 
@@ -188,7 +194,7 @@ class _Session:
             base_url=sampler.base_url,
             api_key="in the headers of http_client",  # where there is none, not even that of the environment is sent
             max_retries=sampler.options.retries,
-            http_client=_PatientClient(self._url, sampler),
+            http_client=PatientClient(self._url, sampler.options, sampler.api_key, health_check(sampler.name)),
         )
         self._slots, self._probing = asyncio.Semaphore(sampler.options.concurrency), asyncio.Lock()
         self._takes_n, self._is_transformers_serve = True, False
@@ -310,7 +316,7 @@ class _Session:
                     except MprmError:
                         raise
                     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-                        problem = f"a reply that is no chat completion: {_problem(error)}"
+                        problem = f"a reply that is no chat completion: {describe(error)}"
                 raise RequestError(f"{self._n_tries} tries failed, the last with {problem}")
         finally:
             self.n_posts -= 1
@@ -322,9 +328,9 @@ class _Session:
         try:
             return await self.client.post("/chat/completions", body=sent, cast_to=ChatCompletion, options=options)
         except openai.APIConnectionError as error:
-            raise RequestError(f"{failure} {_problem(error.__cause__)}") from None
+            raise RequestError(f"{failure} {describe(error.__cause__)}") from None
         except openai.APIStatusError as error:
-            status, text = error.status_code, _said(error.response)
+            status, text = error.status_code, response_text(error.response)
         if status == 422 and UNKNOWN_FIELDS in text and for_transformers_serve(body) != sent:
             self._is_transformers_serve = True
             return await self._sent(body)
@@ -337,20 +343,35 @@ class _Session:
         raise RequestError(f"{failure} {text}")
 
 
-class _PatientClient(httpx2.AsyncClient):
-    """Waits for a server that stopped answering before it sends a request; the openai client above it retries."""
+def health_check(model: str) -> dict[str, Any]:
+    """The body of a request that a chat server answers with one token."""
+    return {"model": model, "messages": [{"role": "user", "content": "."}], "max_tokens": 1}
 
-    def __init__(self, url: str, sampler: HTTPSampler) -> None:
-        options = sampler.options
+
+class PatientClient(httpx2.AsyncClient):
+    """Waits for a server that stopped answering before it sends a request; the openai client above it retries.
+
+    While it waits it posts ``health_check`` to ``url``. One that never answered, and is not known, is not waited for.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        options: ConnectionOptions,
+        api_key: str | None,
+        health_check: Mapping[str, Any],
+        *,
+        is_known: bool = False,
+    ) -> None:
         super().__init__(
-            headers={"Authorization": f"Bearer {sampler.api_key}"} if sampler.api_key else {},
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx2.Timeout(options.timeout_s, connect=min(options.timeout_s, 30.0)),
             # one more for health checks, which run while all others wait
             limits=httpx2.Limits(max_connections=options.concurrency + 1, keepalive_expiry=KEEP_ALIVE_S),
         )
-        self._url, self._model, self._options = url, sampler.name, options
+        self._url, self._health_check, self._options = url, health_check, options
         self._outage: asyncio.Task[None] | None = None
-        self._first_sent_at = self._answered_at = 0.0
+        self._first_sent_at, self._answered_at = 0.0, time.monotonic() if is_known else 0.0
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if self._outage is not None:
@@ -363,11 +384,11 @@ class _PatientClient(httpx2.AsyncClient):
             is_refused = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
             is_late = time.monotonic() - self._first_sent_at > UNREACHABLE_AFTER_S
             if is_refused and is_late and not self._answered_at:
-                raise MprmError(f"no server answers at {self._url} ({_problem(error)}); is it up?") from None
-            self._lost(_problem(error), sent_at)
+                raise MprmError(f"no server answers at {self._url} ({describe(error)}); is it up?") from None
+            self._lost(describe(error), sent_at)
             raise
         if response.status_code in UNAVAILABLE:
-            self._lost(_said(response), sent_at)
+            self._lost(response_text(response), sent_at)
         else:
             self._answered_at = time.monotonic()
         return response
@@ -394,7 +415,7 @@ class _PatientClient(httpx2.AsyncClient):
             raise httpx2.ReadTimeout(f"no whole reply within {timeout_s:g} s", request=request) from None
         self.cookies.clear()  # they would pile up
         if response.is_success and len(body) > limit:
-            raise RejectedError(f"the reply is over {limit / 2**20:.1f} MiB, more than --max-new-tokens can need")
+            raise RejectedError(f"the reply is over {limit / 2**20:.1f} MiB, more than such a reply can need")
         # without a charset, which need not be one of text
         headers = {name: response.headers[name] for name in RETRY_HEADERS if name in response.headers}
         headers["Content-Type"] = response.headers.get("Content-Type", "").split(";")[0]
@@ -414,11 +435,12 @@ class _PatientClient(httpx2.AsyncClient):
     async def _until_up(self, since: float, problem: str) -> None:
         """Return when the server answers a health check; these come at growing intervals."""
         patience_s, pause_s, is_announced = self._options.patience_s, HEALTH_CHECK_S, False
-        body = {"model": self._model, "messages": [{"role": "user", "content": "."}], "max_tokens": 1}
         while (left_s := since + patience_s - time.monotonic()) > 0:
             timeout_s = min(self._options.timeout_s, left_s)
             with contextlib.suppress(httpx2.RequestError, RequestError):
-                response = await self._received(self.build_request("POST", self._url, json=body), timeout_s)
+                response = await self._received(
+                    self.build_request("POST", self._url, json=self._health_check), timeout_s
+                )
                 if response.status_code not in UNAVAILABLE:
                     if is_announced:
                         print(f"{self._url} is back", file=sys.stderr)
@@ -433,13 +455,14 @@ class _PatientClient(httpx2.AsyncClient):
         raise MprmError(f"{text}; the same command continues when the server is up again")
 
 
-def _problem(error: BaseException | None) -> str:
+def describe(error: BaseException | None) -> str:
+    """Kind and text of an error, safe to print."""
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return f"no connection: {error or type(error).__name__}"
     return f"{type(error).__name__}: {_one_line(str(error))}"
 
 
-def _said(response: httpx2.Response) -> str:
+def response_text(response: httpx2.Response) -> str:
     """Status and text of a response that is no answer."""
     return f"HTTP {response.status_code}: {_one_line(response.text)}"
 
@@ -494,7 +517,7 @@ def chat_messages(request: Request, *, end_mark: str = "") -> list[dict[str, Any
     content: list[dict[str, Any]] = []
     for piece in place_images(request.prompt, len(request.images)):
         if isinstance(piece, int):
-            content.append({"type": "image_url", "image_url": {"url": _data_url(request.images[piece])}})
+            content.append({"type": "image_url", "image_url": {"url": data_url(request.images[piece])}})
         elif text := piece.strip():
             content.append({"type": "text", "text": text})
     messages: list[dict[str, Any]] = [{"role": "user", "content": content if request.images else request.prompt}]
@@ -503,7 +526,7 @@ def chat_messages(request: Request, *, end_mark: str = "") -> list[dict[str, Any
     return messages
 
 
-def _data_url(image: Any) -> str:
+def data_url(image: Any) -> str:
     """A ``data:`` URL with the bytes of an image file, or with a PIL image as PNG."""
     buffer, mime = io.BytesIO(), "image/png"
     if not isinstance(image, str | Path):
