@@ -323,7 +323,7 @@ def test_a_real_vllm_gives_the_scores_of_this_process(backbone: str, tmp_path: P
     """Reward models of the lab, with images, over HTTP."""
     if not (python := os.environ.get("MPRM_VLLM_PYTHON")):
         pytest.skip("MPRM_VLLM_PYTHON names no Python of an environment with vLLM")
-    from mprm_lab import open_lab
+    from mprm_lab.shipped import open_lab
 
     serving = script("benchmarks/serving.py")
     open_lab(tmp_path / "lab")
