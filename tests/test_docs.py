@@ -125,6 +125,19 @@ def test_every_python_block_runs(document: Path, workplace: Path) -> None:
         exec(compile("\n" * line + code, str(document), "exec"), namespace)
 
 
+def test_the_readme_runs_from_top_to_bottom(workplace: Path) -> None:
+    shell = "".join(code for _, code in blocks(ROOT / "README.md", "console"))
+    selections = re.findall(r"^\$ (mprm select .*)$", shell, re.MULTILINE)
+    assert [run(arguments(command)) for command in selections] == [0]
+    test_every_python_block_runs(ROOT / "README.md", workplace)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/howto_paper_corpus.md"])
+def test_no_output_is_named_twice(name: str) -> None:
+    outputs = re.findall(r"(?:--out |out=\"|write\(\")([^\s\"]+)", text_of(ROOT / name))
+    assert len(set(outputs)) == len(outputs) > 3
+
+
 EXAMPLES = EXAMPLE.findall(text_of(ROOT / "docs" / "formats.md"))
 
 

@@ -89,6 +89,17 @@ def test_several_archives_are_several_inputs_and_one_image_root(tmp_path: Path) 
         image_folder(str(tmp_path / "data*.zip"))
 
 
+@pytest.mark.parametrize("name, n_lines", [("images/a/1.png", 1), ("a.png", 0)])
+def test_an_image_root_whose_images_lie_one_folder_deeper_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, n_lines: int
+) -> None:
+    path = as_zip(tmp_path / "images.zip", {name: b"-", "__MACOSX/._a.png": b"-"})
+    for _ in range(2):
+        image_folder(str(path))
+    hint = f"{path}: all of it lies in images/, with which image paths have to begin then"
+    assert capsys.readouterr().err.splitlines()[1:] == [hint] * n_lines  # the first says that it is unpacked
+
+
 @pytest.mark.parametrize("name", ["images.zip_aa", "images.zip_ab", "images.zip_a*", "images.zip_a", "images.zip"])
 def test_a_split_archive_is_named_by_a_part_a_glob_or_its_stem(tmp_path: Path, cache: Path, name: str) -> None:
     content = os.urandom(10_000)

@@ -150,6 +150,26 @@ def test_a_model_that_cannot_be_had_is_one_line(
     assert not (home / "none").exists()
 
 
+def test_internvl_with_code_of_its_own_is_refused_before_its_weights_are_downloaded(hub: FakeHub, home: Path) -> None:
+    config = b'{"model_type": "internvl_chat", "llm_config": {"model_type": "internlm2"}}'
+    repo = hub.add("org/VisualPRM", {"config.json": config, "model.safetensors": b"weights"})
+    commit = repo.tags["v1"] = repo.branches["main"]
+    convert = "--local-dir VisualPRM && mprm convert-internvl VisualPRM --out VisualPRM-native"
+    for name, offline, download in (
+        ("org/VisualPRM", "0", "hf download org/VisualPRM"),
+        ("org/VisualPRM@v1", "0", "hf download org/VisualPRM --revision v1"),
+        (f"org/VisualPRM@{commit}", "1", f"hf download org/VisualPRM --revision {commit}"),  # cached by now
+    ):
+        words = ("annotations", "--image-root", "images", "--model", name, "--out", "none")
+        done = mprm_on(hub, home, "train", *words, HF_HUB_OFFLINE=offline)
+        lines = done.stderr.splitlines()
+        assert (done.returncode, len(lines)) == (2, 1), done.stderr
+        assert lines[0].endswith(
+            f"{name} is in InternVL's remote-code layout; download it and convert it: {download} {convert}"
+        )
+    assert not [request for request in hub.requests if "VisualPRM" in request and "safetensors" in request]
+
+
 def test_select_reads_a_dataset_by_its_name_and_says_which_commit(hub: FakeHub, home: Path) -> None:
     done = mprm_on(
         hub, home, "select", "org/corpus@v1", "--files", "data/*.jsonl", "--rho", "0.5", "--out", "half.jsonl"

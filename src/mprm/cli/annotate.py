@@ -59,7 +59,7 @@ class AnnotateCommand(AnnotateConfig, SamplerOptions):
         return RaySampler(self.sampler, workers=self.ray_workers, address=self.ray_address)
 
 
-EXAMPLE = "questions.jsonl --policy Qwen2.5-VL-7B-Instruct --image-root images --out raw.jsonl"
+EXAMPLE = "questions.jsonl --policy Qwen/Qwen2.5-VL-7B-Instruct --image-root images --out raw.jsonl"
 
 
 @command(AnnotateCommand, "annotate", EXAMPLE)
@@ -148,7 +148,7 @@ class SampleCommand(SampleConfig, SamplerOptions):
     json: Json = False
 
 
-@command(SampleCommand, "sample", "questions.jsonl --policy Qwen2.5-VL-7B-Instruct --out candidates.jsonl")
+@command(SampleCommand, "sample", "questions.jsonl --policy Qwen/Qwen2.5-VL-7B-Instruct --out candidates.jsonl")
 def run_sample(options: SampleCommand) -> None:
     options.check_sampler(options.out)
     summary = sample(options.questions, options.sampler, options.out, options, progress=progress_bar)

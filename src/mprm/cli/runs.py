@@ -27,7 +27,9 @@ class TrainCommand(TrainConfig):
     json: Json = False
 
 
-@command(TrainCommand, "train", "bis10.jsonl --model Qwen2.5-VL-7B-Instruct --image-root images --out runs/bis10")
+@command(
+    TrainCommand, "train", "bis10.jsonl --model Qwen/Qwen2.5-VL-7B-Instruct --image-root images --out runs/bis10"
+)
 def run_train(options: TrainCommand) -> None:
     from mprm.training.train import leave_process_group, resume_hint, train
 

@@ -113,7 +113,12 @@ def cache_folder() -> Path:
 @lru_cache  # asked for each question that has images
 def unpacked_root(name: str) -> Path:
     """The folder with what all the archives of this name hold, as an image root."""
-    return unpacked(archives_of(name))
+    folder = unpacked(archives_of(name))
+    tops = [path for path in folder.iterdir() if path.name != "__MACOSX"]
+    if len(tops) == 1 and tops[0].is_dir():
+        text = f"{name}: all of it lies in {tops[0].name}/, with which image paths have to begin then"
+        print(printable(text), file=sys.stderr)
+    return folder
 
 
 def unpacked(archives: Sequence[Archive]) -> Path:

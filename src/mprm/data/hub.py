@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def pinned_name(name: str | Path) -> str:
 @lru_cache  # a process sees one commit, even if the branch moves on
 def _snapshot(repo: str, revision: str | None) -> str:
     try:
-        from huggingface_hub import HfApi, snapshot_download
+        from huggingface_hub import HfApi, hf_hub_download, snapshot_download
         from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
     except ImportError as error:
         raise MissingDependencyError(
@@ -91,7 +92,7 @@ def _snapshot(repo: str, revision: str | None) -> str:
         ) from error
     name = repo if revision is None else f"{repo}@{revision}"
     files: dict[str, Any] = {"allow_patterns": list(CHECKPOINT_FILES), "ignore_patterns": list(NOT_NEEDED)}
-    commit, offline = revision, None
+    commit, offline, cached = revision, None, ""
     try:
         commit = HfApi().model_info(repo, revision=revision, timeout=10).sha
     except Exception as error:
@@ -99,13 +100,24 @@ def _snapshot(repo: str, revision: str | None) -> str:
             raise ConfigError(f"{name}: no such folder here, and {reason_of(error)}") from error
         offline = error  # no connection, or a hub that is down
     try:
-        cached = snapshot_download(repo, revision=commit, local_files_only=True, **files)
-        if offline is not None:
-            return str(cached)
+        cached = str(snapshot_download(repo, revision=commit, local_files_only=True, **files))
     except LocalEntryNotFoundError as error:
         if offline is not None:
             here = "no such folder here nor checkpoint in the cache"
             raise ConfigError(f"{name}: {here}, and {reason_of(offline)}") from error
+    config = b""
+    with suppress(Exception):  # an adapter has none; anything else is told when the rest is downloaded
+        path = hf_hub_download(repo, "config.json", revision=commit, local_files_only=offline is not None)
+        config = Path(path).read_bytes()
+    if re.search(rb'"model_type"\s*:\s*"internvl_chat"', config):
+        folder, at = repo.partition("/")[2], "" if revision is None else f" --revision {revision}"
+        commands = (
+            f"hf download {repo}{at} --local-dir {folder} && mprm convert-internvl {folder} --out {folder}-native"
+        )
+        raise ConfigError(f"{name} is in InternVL's remote-code layout; download it and convert it: {commands}")
+    if offline is not None:
+        return cached
+    if not cached:
         _say_download(f"{name}, commit {commit}")
     try:
         return str(snapshot_download(repo, revision=revision, **files))  # by the name, which the cache then knows

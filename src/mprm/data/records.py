@@ -145,7 +145,7 @@ def find_files(paths: Paths) -> list[DataFile]:
                 else ""
             )
             raise InputNotFoundError(
-                f"{path}: no such file; expected .jsonl (also .gz, .zst) or .parquet files{hint}"
+                f"{path}: no such file; expected .jsonl or .json (also .gz, .zst), .parquet or .zip files{hint}"
             )
         for match, n_bytes in matches:
             if any("\ud800" <= letter <= "\udfff" for letter in match):

@@ -24,7 +24,10 @@ class SelectConfig(ScanOptions):
         tuple[float, ...],
         selection("Fraction kept from each source; several give several subsets.", above=0, at_most=1),
     ] = (0.1,)
-    keep: Annotated[int | None, selection("Number kept from each source, instead of rho.", at_least=1)] = None
+    keep: Annotated[
+        int | None,
+        selection("Number kept from each source, instead of rho (0.1 is ignored, others refused).", at_least=1),
+    ] = None
     source_rho: Annotated[tuple[str, ...], selection("Fraction for single sources.", "SOURCE=RHO")] = ()
     """In Python also a mapping from source to fraction."""
     alpha: Alpha = 0.05
