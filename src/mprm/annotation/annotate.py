@@ -60,8 +60,8 @@ class RunSummary:
 def check_output(out: str, inputs: Any, *, force: bool) -> None:
     """Stop when nothing can be written to ``out``."""
     # here and not above: these would slow the command line's help
-    from mprm.annotation.journal import FAILED_SUFFIX, SUFFIX
-    from mprm.data.output import MANIFEST_SUFFIX, check_not_inputs, check_overwrite
+    from mprm.annotation.journal import FAILED_SUFFIX
+    from mprm.data.output import MANIFEST_SUFFIX, PARTIAL, check_not_inputs, check_overwrite
     from mprm.data.questions import is_in_memory
     from mprm.data.records import find_files, is_url
 
@@ -69,7 +69,7 @@ def check_output(out: str, inputs: Any, *, force: bool) -> None:
         raise ConfigError(f"{out}: answers are written as plain JSON lines; name a local file such as raw.jsonl")
     if len(Path(out).name.encode()) > 220:  # file systems take 255
         raise ConfigError(f"{out}: the name is too long for the files beside it; take a shorter one")
-    beside = [out + suffix for suffix in (SUFFIX, FAILED_SUFFIX, MANIFEST_SUFFIX)]
+    beside = [out + suffix for suffix in (PARTIAL, FAILED_SUFFIX, MANIFEST_SUFFIX)]
     for path in beside:
         if Path(path).expanduser().is_dir():
             raise ConfigError(f"{path} is a folder, and would be a file beside the output; choose another output")

@@ -21,13 +21,13 @@ from mprm.annotation.checker import AnswerChecker
 from mprm.annotation.samplers.sampler import Answered, Request, Sampler, derived_seed
 from mprm.answers.extract import last_box
 from mprm.data.images import image_files
-from mprm.data.output import Outputs, atomic_write, check_overwrite, output_entry, printable
+from mprm.data.output import PARTIAL, Outputs, atomic_write, check_overwrite, output_entry, printable
 from mprm.data.questions import prompt_of
 from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.progress import Advance, Progress
 
-SUFFIX, FAILED_SUFFIX = ".partial", ".failed"
+FAILED_SUFFIX = ".failed"
 APPLICATION_ID = int.from_bytes(b"mprm")  # tells journals from other SQLite files
 NOT_A_JOURNAL = "was not made by mprm, which saves its work under that name; move the file away, or rename the output"
 SYNC_S = 1.0  # records come by the hundred a second: only so often are they forced onto the disk
@@ -55,7 +55,7 @@ class Journal(AbstractContextManager["Journal"]):
     """
 
     def __init__(self, out: str, *, run: Mapping[str, Any], force: bool = False) -> None:
-        self.path = Path(out + SUFFIX).expanduser()
+        self.path = Path(out + PARTIAL).expanduser()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._synced = monotonic()
         with self._errors(), ExitStack() as on_error:

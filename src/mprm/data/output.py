@@ -31,6 +31,8 @@ from mprm.data.types import location
 from mprm.errors import ConfigError, DataError, OutputExistsError
 
 MANIFEST_SUFFIX = ".manifest.json"
+PARTIAL = ".partial"
+"""Added to an output's name: the work of a run that was stopped."""
 
 
 class TemporaryFolder:

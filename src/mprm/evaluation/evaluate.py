@@ -30,7 +30,6 @@ from mprm.evaluation.scores import (
     scored_solutions,
     without_scores,
 )
-from mprm.models.checkpoint import prm_config_path
 from mprm.progress import Progress, silent
 
 SHORT_NAMES = {
@@ -283,6 +282,8 @@ def _model_info(config: EvaluateConfig) -> dict[str, Any]:
     """The folder of a model and the configuration that training left in it."""
     if not isinstance(config.model, str):
         return {"model_info": None}
+    from mprm.models.checkpoint import prm_config_path
+
     path = prm_config_path(Path(config.model).expanduser())
     content = None if path is None else msgspec.json.decode(path.read_bytes())  # the model was loaded with it
     return {"model_info": {"path": config.model, "prm_config.json": content}}

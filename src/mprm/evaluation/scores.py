@@ -18,7 +18,7 @@ import msgspec
 import xxhash
 
 from mprm.config import Force, ModelOptions, Seed, output
-from mprm.data.output import MANIFEST_SUFFIX, check_not_inputs, check_overwrite, write_with_manifest
+from mprm.data.output import MANIFEST_SUFFIX, PARTIAL, check_not_inputs, check_overwrite, write_with_manifest
 from mprm.data.records import is_url
 from mprm.data.types import Chain, Solution, StepScorer, first_error_of
 from mprm.errors import DataError, InputNotFoundError, counted
@@ -68,9 +68,7 @@ class ScoringConfig(ModelOptions):
         """Stop when an output would replace an input, or another file without ``force``, or cannot be written."""
         written = [*names, *RESULTS, *([] if self.model is None else [SCORES, SCORES + MANIFEST_SUFFIX])]
         paths = [self.path(name) for name in written]
-        from mprm.annotation.journal import SUFFIX
-
-        partial = Path(self.path(SCORES + SUFFIX)).expanduser()
+        partial = Path(self.path(SCORES + PARTIAL)).expanduser()
         check_not_inputs(inputs, [partial, *paths])
         # what stands beside the work of a stopped run is of that run
         force = self.force or (self.model is not None and partial.exists())
