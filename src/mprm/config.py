@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import operator
+import os
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -202,6 +203,8 @@ PromptLayout = Literal["user", "paper", "chat"]
 PRMLayout = Literal["visualprm", "qwen-math", "math-shepherd", "rlhflow", "skywork", "trl"]
 """Process reward models that others trained; `mprm.models.published` says how each is asked and read."""
 
+DEFAULT_KEY = "OPENAI_API_KEY"
+
 Paths = Annotated[tuple[str, ...], positional("Files, globs, folders, zip archives or URLs of rollouts.", "INPUT")]
 InputFormat = Annotated[str | None, inputs("Input format, where the first record must not decide.", "NAME")]
 HubFiles = Annotated[tuple[str, ...], inputs("Globs of the files in a dataset ORG/NAME on the hub.", "PATTERN")]
@@ -261,6 +264,24 @@ class ModelOptions(Config):
     device: Device = "auto"
     dtype: Dtype = "auto"
     batch_tokens: Annotated[int | None, compute("Tokens in a batch; fewer need less memory.", at_least=1)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionOptions(Config):
+    """How many requests a server gets, and how long it is waited for."""
+
+    concurrency: Annotated[int, serving("Requests in flight.", at_least=1)] = 64
+    timeout_s: Annotated[float, serving("Time limit of a whole reply.", "SECONDS", above=0)] = 600.0
+    retries: Annotated[int, serving("Retries of a request, with back-off.", at_least=0)] = 10
+    patience_s: Annotated[float, serving("Time limit of an outage.", "SECONDS", at_least=0)] = 900.0
+
+
+def read_api_key(name: str) -> str | None:
+    """The API key in an environment variable; only the usual one may be missing."""
+    key = os.environ.get(name)
+    if key is None and name != DEFAULT_KEY:
+        raise ConfigError(f"--api-key-env {name}: the environment has no such variable")
+    return key
 
 
 @dataclass(frozen=True, kw_only=True)

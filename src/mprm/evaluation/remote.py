@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mprm.annotation.samplers.sampler import ConnectionOptions
 from mprm.annotation.samplers.server import (
     BYTES_PER_TOKEN,
     HOPELESS,
@@ -35,7 +34,7 @@ from mprm.annotation.samplers.server import (
     max_reply_bytes,
     response_text,
 )
-from mprm.config import nearest, takes
+from mprm.config import ConnectionOptions, nearest, takes
 from mprm.data.images import image_folder, image_path, open_image
 from mprm.data.output import printable
 from mprm.data.types import Chain

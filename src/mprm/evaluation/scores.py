@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import msgspec
 import xxhash
 
-from mprm.annotation.samplers.sampler import DEFAULT_KEY, ConnectionOptions, read_api_key
-from mprm.config import Force, ModelOptions, Seed, output, serving
+from mprm.config import DEFAULT_KEY, ConnectionOptions, Force, ModelOptions, Seed, output, read_api_key, serving
 from mprm.data.output import MANIFEST_SUFFIX, PARTIAL, check_not_inputs, check_overwrite, write_with_manifest
 from mprm.data.records import is_url
 from mprm.data.types import Chain, Solution, StepScorer, first_error_of

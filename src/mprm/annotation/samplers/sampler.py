@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
@@ -13,10 +12,9 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
-from mprm.config import Config, Device, Dtype, sampling, serving
+from mprm.config import DEFAULT_KEY, Config, ConnectionOptions, Device, Dtype, read_api_key, sampling, serving
 from mprm.errors import ConfigError
 
-DEFAULT_KEY = "OPENAI_API_KEY"
 FinishReason = Literal["stop", "length", "error"]  # the policy ended its answer; the token limit did; there is none
 
 
@@ -28,16 +26,6 @@ class SamplingParams(Config):
     top_p: Annotated[float, sampling("Probability mass to sample from; 1 = all.", above=0, at_most=1)] = 0.9
     top_k: Annotated[int, sampling("Number of tokens to sample from; 0 = all.", at_least=0)] = 30
     max_new_tokens: Annotated[int, sampling("Token limit of an answer.", at_least=1)] = 2048
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConnectionOptions(Config):
-    """How many requests a server gets, and how long it is waited for."""
-
-    concurrency: Annotated[int, serving("Requests in flight.", at_least=1)] = 64
-    timeout_s: Annotated[float, serving("Time limit of a whole reply.", "SECONDS", above=0)] = 600.0
-    retries: Annotated[int, serving("Retries of a request, with back-off.", at_least=0)] = 10
-    patience_s: Annotated[float, serving("Time limit of an outage.", "SECONDS", at_least=0)] = 900.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,14 +161,6 @@ class SamplerOptions(SamplingParams, ServerOptions, PolicyOptions):
             raise ConfigError(f"--extra-body takes a JSON object, such as '{{\"min_p\": 0.1}}'; {error}") from error
         options = self.narrowed(ServerOptions).as_dict()
         return HTTPSampler(str(self.server), str(self.served_model), api_key=key, extra_body=extra, **options)
-
-
-def read_api_key(name: str) -> str | None:
-    """The API key in an environment variable; only the usual one may be missing."""
-    key = os.environ.get(name)
-    if key is None and name != DEFAULT_KEY:
-        raise ConfigError(f"--api-key-env {name}: the environment has no such variable")
-    return key
 
 
 def load_policy(path: str | Path, *, device: str = "auto", dtype: str = "auto", rows: int | None = None) -> Sampler:

@@ -27,7 +27,6 @@ from typing import Any
 from mprm.annotation.samplers.sampler import (
     Answered,
     Completion,
-    ConnectionOptions,
     Request,
     SamplingParams,
     ServerOptions,
@@ -35,7 +34,7 @@ from mprm.annotation.samplers.sampler import (
     failed,
     numbered,
 )
-from mprm.config import takes
+from mprm.config import ConnectionOptions, takes
 from mprm.data.images import place_images
 from mprm.data.output import printable
 from mprm.errors import ConfigError, DataError, MissingDependencyError, MprmError, shown
