@@ -1,0 +1,247 @@
+"""`StepReward`: rewards for reinforcement learning, from the step scores of a process reward model.
+
+One object for TRL's GRPOTrainer (itself), verl (`StepReward.compute_score`) and OpenRLHF (`StepReward.reward_func`).
+A completion is split into steps as annotation splits responses, its steps are scored, and an aggregate of the scores
+is its reward; the outcome gate gives 0 to a wrong final answer, because a policy learns to please step scores alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mprm.annotation.checker import AnswerChecker
+from mprm.answers.options import letter_of
+from mprm.data.questions import read_gold
+from mprm.data.types import BadRecord, Chain, Question, StepScorer, split_steps
+from mprm.errors import ConfigError, DataError, counted, imported, shown
+from mprm.evaluation.best_of_n import AGGREGATES
+from mprm.evaluation.metrics import FloatArray
+from mprm.models.prm import PRM
+
+Aggregate = Callable[[FloatArray], float]
+LOWEST = 0.0
+"""The reward of a wrong answer, and of a completion without a scored step."""
+GOLD_COLUMNS, ROW = ("answer", "solution"), ("question", "images", "image", "options")
+END_TOKENS = re.compile(r"(?:\s*(?:<\|[^|<>\s]*\|>|</s>|<eos>|<pad>|<end_of_turn>))+\s*\Z")
+"""Tokens that end a response where they are decoded to text."""
+
+
+def drop_reward(scores: FloatArray, *, rho: float = 0.3, gamma: float = 0.5) -> float:
+    """1, or ``1 - gamma`` where a step's score falls to less than ``1 - rho`` of the one before.
+
+    With the outcome gate this is the reward of PS-GRPO (arXiv:2501.04686v6, equations 5 and 6): the largest relative
+    fall is ``δ = max_j (r_j - r_{j+1}) / r_j``, 0 for a single step and where ``r_j = 0``; a correct answer gets 1
+    where ``δ < rho``, else ``1 - gamma``. How high the scores are does not count, only where they fall.
+
+    Examples
+    --------
+    >>> drop_reward(np.array([0.9, 0.8, 0.8])), drop_reward(np.array([0.2, 0.9, 0.4]))
+    (1.0, 0.5)
+    """
+    falls = (scores[:-1] - scores[1:]) / np.where(scores[:-1] > 0, scores[:-1], 1)
+    return 1 - gamma if falls.max(initial=0) >= rho else 1.0
+
+
+REWARDS: dict[str, Aggregate] = {
+    **{name: AGGREGATES[name] for name in ("mean", "min", "last", "product")},
+    "drop": drop_reward,
+}
+"""Of the scores r_1 … r_T: ``(1/T) Σ r_t``, ``min_t r_t``, ``r_T``, ``Π_t r_t``, `drop_reward`; all in [0, 1]."""
+
+
+class _Completion(NamedTuple):
+    question: str
+    response: str
+    images: tuple[Any, ...]
+    gold: Any
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class StepReward:
+    """A reward function: called with prompts and completions, it returns a reward in [0, 1] for each completion.
+
+    ``trl.GRPOTrainer(…, reward_funcs=mprm.StepReward(mprm.PRM.from_pretrained("runs/bis10")))``. Anything with
+    ``score_many`` is a scorer; verl and OpenRLHF call it from several threads.
+    """
+
+    scorer: StepScorer
+    aggregate: str | Aggregate = "drop"
+    """A name in `REWARDS`, or a function of the known step scores, such as ``partial(drop_reward, rho=0.2)``."""
+    gate: bool = True
+    """Whether a wrong final answer gets 0, and is not scored at all; needs gold answers."""
+    answer_column: str | None = None
+    """The column of gold answers; where it is not given, ``answer`` or else ``solution``."""
+    max_steps: int | None = None
+    """Where there are more steps, neighbours are joined; as in ``mprm annotate``."""
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not callable(getattr(self.scorer, "score_many", None)):
+            remedy = 'expected mprm.PRM.from_pretrained("DIR"), mprm.RemotePRM("URL") or another with score_many'
+            raise ConfigError(f"the scorer is {shown(self.scorer)}; {remedy}")
+        if not callable(self.aggregate) and self.aggregate not in REWARDS:
+            raise ConfigError(f"unknown aggregate {self.aggregate!r}; expected one of {', '.join(REWARDS)}")
+        split_steps("", self.max_steps)  # refuses what it cannot use
+        if self.gate:
+            self._checker  # noqa: B018 - says now what is not installed
+
+    @property
+    def __name__(self) -> str:  # trainers log rewards by the function's name
+        return "step_reward"
+
+    @cached_property
+    def _checker(self) -> AnswerChecker:
+        return AnswerChecker()
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        completion_ids: Any = None,  # noqa: ARG002
+        **columns: Any,
+    ) -> list[float]:
+        """The rewards, in the order of the completions: the interface of TRL's GRPOTrainer (1.16).
+
+        Prompts and completions are texts or lists of messages. Of the dataset's columns, ``question`` is what the
+        reward model reads, else the user's last message; ``images`` or ``image`` are its images, paths or PIL images,
+        else those in that message; ``options`` are the choices that a gold letter stands for.
+        """
+        gold = self.answer_column or next((name for name in GOLD_COLUMNS if name in columns), GOLD_COLUMNS[0])
+        if self.gate and gold not in columns:
+            wanted = self.answer_column or " or ".join(GOLD_COLUMNS)
+            found = f"expected a column {wanted}, found {', '.join(sorted(columns)) or 'none'}"
+            raise ConfigError(f"the gate needs gold answers: {found}. Name it with answer_column, or set gate=False")
+        row_columns = {name: columns[name] for name in (gold, *ROW) if name in columns}
+        for name, values in {"completions": completions, **row_columns}.items():
+            if len(values) != len(prompts):
+                raise DataError(f"{name} has length {len(values)}, prompts {len(prompts)}; expected the same")
+        items = []
+        for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            row = {name: values[index] for name, values in row_columns.items()}
+            items.append(_completion(prompt, _text(_parts(completion, "assistant")), row, row.get(gold)))
+        return self._rewards(items)
+
+    async def async_reward(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+        """The rewards, for GRPOTrainer too; other asynchronous rewards are computed meanwhile."""
+        return await asyncio.to_thread(self, prompts, completions, **columns)
+
+    async def compute_score(
+        self,
+        data_source: str,
+        solution_str: str,
+        ground_truth: Any,
+        extra_info: Mapping[str, Any] | None = None,
+        **_: Any,  # the reward managers add their own, such as reward_router_address
+    ) -> float:
+        """The reward of one response: the interface of verl's reward loop (verl 0.7).
+
+        ``extra_info`` has the ``question``, and the other columns of `__call__`; verl's own images are not passed on.
+        """
+        row = extra_info or {}
+        if not isinstance(row.get("question"), str):
+            raise DataError(f"{data_source}: extra_info has no question; expected the text that the model scores")
+        item = _completion("", solution_str, row, ground_truth)
+        return (await asyncio.to_thread(self._rewards, [item]))[0]
+
+    def reward_func(
+        self, queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **_: Any
+    ) -> dict[str, Any]:
+        """Tensors of rewards and scores, and what to log: the interface of OpenRLHF (0.9).
+
+        A query is a prompt and its response. A label is the gold answer; or a mapping with ``answer`` and the other
+        columns of `__call__`, where the prompt is more than the question, as in a chat template.
+        """
+        if not len(queries) == len(prompts) == len(labels):
+            found = f"{len(queries)} queries, {len(prompts)} prompts and {len(labels)} labels"
+            raise DataError(f"{found}; expected as many of each")
+        items = []
+        for index, (query, prompt, label) in enumerate(zip(queries, prompts, labels, strict=True)):
+            _, separator, response = query.partition(prompt)
+            if not separator:
+                raise DataError(f"query {index} does not hold its prompt {shown(prompt)}; is the prompt truncated?")
+            row = label if isinstance(label, Mapping) else {"answer": label}
+            items.append(_completion(prompt, END_TOKENS.sub("", response), row, row.get("answer")))
+        rewards = imported("torch").tensor(self._rewards(items))
+        return {"rewards": rewards, "scores": rewards, "extra_logs": {self.__name__: rewards}}
+
+    def _rewards(self, items: Sequence[_Completion]) -> list[float]:
+        chains = [Chain(item.question, split_steps(item.response, self.max_steps), item.images) for item in items]
+        is_correct = self._are_correct(items) if self.gate else [True] * len(items)
+        indices = [index for index, chain in enumerate(chains) if chain.steps and is_correct[index]]
+        # a model in this process scores one batch at a time: each thread would need the memory of one
+        with self._lock if isinstance(self.scorer, PRM) else nullcontext():
+            rows = self.scorer.score_many([chains[index] for index in indices]) if indices else []
+        if [len(row) for row in rows] != [len(chains[index].steps) for index in indices]:
+            raise DataError(f"{type(self.scorer).__name__}.score_many does not give one score for each step")
+        rewards, n_unknown = [LOWEST] * len(items), 0
+        function = self.aggregate if callable(self.aggregate) else REWARDS[self.aggregate]
+        for index, row in zip(indices, rows, strict=True):
+            scores = np.array(row, dtype=np.float64)
+            known = scores[~np.isnan(scores)]
+            n_unknown += len(scores) - len(known)
+            rewards[index] = float(function(known)) if len(known) else LOWEST
+        if n_unknown:
+            left_out = f"{counted(n_unknown, 'step')} of {counted(len(items), 'completion')} left out of the rewards"
+            warnings.warn(f"{left_out}: beyond the model's length they have no score", stacklevel=3)
+        return rewards
+
+    def _are_correct(self, items: Sequence[_Completion]) -> list[bool]:
+        pairs = [(item.response, _question(index, item)) for index, item in enumerate(items)]
+        grades = [graded.grade for graded in self._checker.check_many(pairs)]
+        if n_failed := grades.count("failed"):
+            undecided = f"the checker could not decide on {n_failed:,} of {counted(len(items), 'completion')}"
+            warnings.warn(f"{undecided}: their reward is {LOWEST:g}", stacklevel=4)
+        return [grade == "correct" for grade in grades]
+
+
+def _completion(prompt: Any, response: str, row: Mapping[str, Any], gold: Any) -> _Completion:
+    """A completion with what its row of the dataset says; else its prompt."""
+    parts = _parts(prompt, "user")
+    images = next((row[name] for name in ("images", "image") if row.get(name) is not None), None)
+    if images is None:
+        images = [part["image"] for part in parts if part.get("image") is not None]
+    elif not isinstance(images, list | tuple | np.ndarray):
+        images = [images]
+    options = row.get("options")
+    options = () if options is None else tuple(options)
+    return _Completion(row.get("question") or _text(parts), response, tuple(images), gold, options)
+
+
+def _parts(messages: Any, role: str) -> list[Mapping[str, Any]]:
+    """The parts of the user's last message, or of all that the assistant says; a text is one part."""
+    if isinstance(messages, str):
+        return [{"text": messages}]
+    try:
+        contents = [message["content"] for message in messages if message["role"] == role]
+        contents = [[{"text": each}] if isinstance(each, str) else each or [] for each in contents]
+        return [dict(part) for content in contents[-1 if role == "user" else 0 :] for part in content]
+    except (LookupError, TypeError, ValueError):
+        raise DataError(f"expected a text or a list of messages, found {shown(messages)}") from None
+
+
+def _text(parts: Sequence[Mapping[str, Any]]) -> str:
+    return "\n\n".join(part["text"] for part in parts if part.get("text"))
+
+
+def _question(index: int, item: _Completion) -> Question:
+    gold = "" if item.gold is None else str(item.gold)
+    if not gold.strip():
+        raise DataError(f"completion {index} has no gold answer; expected one, or gate=False")
+    try:
+        answer = letter_of(gold, item.options) if item.options else read_gold(gold)
+    except BadRecord as bad:
+        raise DataError(f"completion {index}: {bad}") from bad
+    if answer is None:
+        raise DataError(f"completion {index}: the gold answer {shown(gold)} is none of {shown(item.options)}")
+    return Question(id=str(index), question=item.question, answer=answer, options=item.options)
