@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mprm.annotation.checker import AnswerChecker
-from mprm.answers.options import letter_of
+from mprm.answers.options import letter_options
 from mprm.data.questions import read_gold
 from mprm.data.types import BadRecord, Chain, Question, StepScorer, split_steps
 from mprm.errors import ConfigError, DataError, counted, imported, shown
@@ -60,9 +60,8 @@ REWARDS: dict[str, Aggregate] = {
 
 
 class _Completion(NamedTuple):
-    question: str
+    chain: Chain
     response: str
-    images: tuple[Any, ...]
     gold: Any
     options: tuple[str, ...]
 
@@ -123,13 +122,11 @@ class StepReward:
             found = f"expected a column {wanted}, found {', '.join(sorted(columns)) or 'none'}"
             raise ConfigError(f"the gate needs gold answers: {found}. Name it with answer_column, or set gate=False")
         row_columns = {name: columns[name] for name in (gold, *ROW) if name in columns}
-        for name, values in {"completions": completions, **row_columns}.items():
-            if len(values) != len(prompts):
-                raise DataError(f"{name} has length {len(values)}, prompts {len(prompts)}; expected the same")
+        _check_lengths(prompts=prompts, completions=completions, **row_columns)
         items = []
         for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             row = {name: values[index] for name, values in row_columns.items()}
-            items.append(_completion(prompt, _text(_parts(completion, "assistant")), row, row.get(gold)))
+            items.append(self._completion(prompt, _text(_parts(completion, "assistant")), row, row.get(gold)))
         return self._rewards(items)
 
     async def async_reward(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
@@ -151,7 +148,7 @@ class StepReward:
         row = extra_info or {}
         if not isinstance(row.get("question"), str):
             raise DataError(f"{data_source}: extra_info has no question; expected the text that the model scores")
-        item = _completion("", solution_str, row, ground_truth)
+        item = self._completion("", solution_str, row, ground_truth)
         return (await asyncio.to_thread(self._rewards, [item]))[0]
 
     def reward_func(
@@ -162,27 +159,25 @@ class StepReward:
         A query is a prompt and its response. A label is the gold answer; or a mapping with ``answer`` and the other
         columns of `__call__`, where the prompt is more than the question, as in a chat template.
         """
-        if not len(queries) == len(prompts) == len(labels):
-            found = f"{len(queries)} queries, {len(prompts)} prompts and {len(labels)} labels"
-            raise DataError(f"{found}; expected as many of each")
+        _check_lengths(queries=queries, prompts=prompts, labels=labels)
         items = []
         for index, (query, prompt, label) in enumerate(zip(queries, prompts, labels, strict=True)):
-            _, separator, response = query.partition(prompt)
-            if not separator:
+            start = query.find(prompt)
+            if start < 0:
                 raise DataError(f"query {index} does not hold its prompt {shown(prompt)}; is the prompt truncated?")
             row = label if isinstance(label, Mapping) else {"answer": label}
-            items.append(_completion(prompt, END_TOKENS.sub("", response), row, row.get("answer")))
+            response = END_TOKENS.sub("", query[start + len(prompt) :])
+            items.append(self._completion(prompt, response, row, row.get("answer")))
         rewards = imported("torch").tensor(self._rewards(items))
         return {"rewards": rewards, "scores": rewards, "extra_logs": {self.__name__: rewards}}
 
     def _rewards(self, items: Sequence[_Completion]) -> list[float]:
-        chains = [Chain(item.question, split_steps(item.response, self.max_steps), item.images) for item in items]
         is_correct = self._are_correct(items) if self.gate else [True] * len(items)
-        indices = [index for index, chain in enumerate(chains) if chain.steps and is_correct[index]]
+        indices = [index for index, item in enumerate(items) if item.chain.steps and is_correct[index]]
         # a model in this process scores one batch at a time: each thread would need the memory of one
         with self._lock if isinstance(self.scorer, PRM) else nullcontext():
-            rows = self.scorer.score_many([chains[index] for index in indices]) if indices else []
-        if [len(row) for row in rows] != [len(chains[index].steps) for index in indices]:
+            rows = self.scorer.score_many([items[index].chain for index in indices]) if indices else []
+        if [len(row) for row in rows] != [len(items[index].chain.steps) for index in indices]:
             raise DataError(f"{type(self.scorer).__name__}.score_many does not give one score for each step")
         rewards, n_unknown = [LOWEST] * len(items), 0
         function = self.aggregate if callable(self.aggregate) else REWARDS[self.aggregate]
@@ -193,29 +188,44 @@ class StepReward:
             rewards[index] = float(function(known)) if len(known) else LOWEST
         if n_unknown:
             left_out = f"{counted(n_unknown, 'step')} of {counted(len(items), 'completion')} left out of the rewards"
-            warnings.warn(f"{left_out}: beyond the model's length they have no score", stacklevel=3)
+            warnings.warn(f"{left_out}: they have no score, as beyond the model's length", stacklevel=3)
         return rewards
 
     def _are_correct(self, items: Sequence[_Completion]) -> list[bool]:
-        pairs = [(item.response, _question(index, item)) for index, item in enumerate(items)]
+        pairs = []
+        for index, (_, response, gold, options) in enumerate(items):
+            try:
+                answer = read_gold(
+                    gold if isinstance(gold, str | int) else str("" if gold is None else gold), options
+                )
+            except BadRecord as bad:
+                raise DataError(f"completion {index}: {bad}") from bad
+            choices = options or letter_options(answer)
+            pairs.append((response, Question(id=str(index), question="", answer=answer, options=choices)))
         grades = [graded.grade for graded in self._checker.check_many(pairs)]
         if n_failed := grades.count("failed"):
             undecided = f"the checker could not decide on {n_failed:,} of {counted(len(items), 'completion')}"
             warnings.warn(f"{undecided}: their reward is {LOWEST:g}", stacklevel=4)
         return [grade == "correct" for grade in grades]
 
+    def _completion(self, prompt: Any, response: str, row: Mapping[str, Any], gold: Any) -> _Completion:
+        """A completion with what its row of the dataset says; where that says nothing, with what the prompt has."""
+        parts = _parts(prompt, "user")
+        images = next((row[name] for name in ("images", "image") if row.get(name) is not None), None)
+        if images is None:
+            images = [part["image"] for part in parts if part.get("image") is not None]
+        elif not isinstance(images, list | tuple | np.ndarray):
+            images = [images]
+        steps, options = split_steps(response, self.max_steps), row.get("options")
+        chain = Chain(row.get("question") or _text(parts), steps, tuple(images))
+        return _Completion(chain, response, gold, () if options is None else tuple(options))
 
-def _completion(prompt: Any, response: str, row: Mapping[str, Any], gold: Any) -> _Completion:
-    """A completion with what its row of the dataset says; else its prompt."""
-    parts = _parts(prompt, "user")
-    images = next((row[name] for name in ("images", "image") if row.get(name) is not None), None)
-    if images is None:
-        images = [part["image"] for part in parts if part.get("image") is not None]
-    elif not isinstance(images, list | tuple | np.ndarray):
-        images = [images]
-    options = row.get("options")
-    options = () if options is None else tuple(options)
-    return _Completion(row.get("question") or _text(parts), response, tuple(images), gold, options)
+
+def _check_lengths(**columns: Sequence[Any]) -> None:
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{n} {name}" for name, n in lengths.items())
+        raise DataError(f"found {found}; expected as many of each")
 
 
 def _parts(messages: Any, role: str) -> list[Mapping[str, Any]]:
@@ -232,16 +242,3 @@ def _parts(messages: Any, role: str) -> list[Mapping[str, Any]]:
 
 def _text(parts: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join(part["text"] for part in parts if part.get("text"))
-
-
-def _question(index: int, item: _Completion) -> Question:
-    gold = "" if item.gold is None else str(item.gold)
-    if not gold.strip():
-        raise DataError(f"completion {index} has no gold answer; expected one, or gate=False")
-    try:
-        answer = letter_of(gold, item.options) if item.options else read_gold(gold)
-    except BadRecord as bad:
-        raise DataError(f"completion {index}: {bad}") from bad
-    if answer is None:
-        raise DataError(f"completion {index}: the gold answer {shown(gold)} is none of {shown(item.options)}")
-    return Question(id=str(index), question=item.question, answer=answer, options=item.options)
