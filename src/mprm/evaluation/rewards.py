@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +37,7 @@ END_TOKENS = re.compile(r"(?:\s*(?:<\|[^|<>\s]*\|>|</s>|<eos>|<pad>|<end_of_turn
 
 
 def drop_reward(scores: FloatArray, *, rho: float = 0.3, gamma: float = 0.5) -> float:
-    """1, or ``1 - gamma`` where a step's score falls to less than ``1 - rho`` of the one before.
+    """1, or ``1 - gamma`` where a step's score falls by the share ``rho`` or more of the one before.
 
     With the outcome gate this is the reward of PS-GRPO (arXiv:2501.04686v6, equations 5 and 6): the largest relative
     fall is ``δ = max_j (r_j - r_{j+1}) / r_j``, 0 for a single step and where ``r_j = 0``; a correct answer gets 1
@@ -48,8 +48,8 @@ def drop_reward(scores: FloatArray, *, rho: float = 0.3, gamma: float = 0.5) -> 
     >>> drop_reward(np.array([0.9, 0.8, 0.8])), drop_reward(np.array([0.2, 0.9, 0.4]))
     (1.0, 0.5)
     """
-    falls = (scores[:-1] - scores[1:]) / np.where(scores[:-1] > 0, scores[:-1], 1)
-    return 1 - gamma if falls.max(initial=0) >= rho else 1.0
+    falls = scores[:-1] - scores[1:]
+    return 1 - gamma if ((falls > 0) & (falls >= rho * scores[:-1])).any() else 1.0  # no division: a score can be 0
 
 
 REWARDS: dict[str, Aggregate] = {
@@ -59,11 +59,8 @@ REWARDS: dict[str, Aggregate] = {
 """Of the scores r_1 … r_T: ``(1/T) Σ r_t``, ``min_t r_t``, ``r_T``, ``Π_t r_t``, `drop_reward`; all in [0, 1]."""
 
 
-class _Completion(NamedTuple):
-    chain: Chain
-    response: str
-    gold: Any
-    options: tuple[str, ...]
+_Item = tuple[Chain, str, Question | None]
+"""What is scored, the response that it is of, and the question that the answer is checked against."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +123,7 @@ class StepReward:
         items = []
         for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             row = {name: values[index] for name, values in row_columns.items()}
-            items.append(self._completion(prompt, _text(_parts(completion, "assistant")), row, row.get(gold)))
+            items.append(self._item(prompt, _text(_parts(completion, "assistant")), row, row.get(gold)))
         return self._rewards(items)
 
     async def async_reward(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
@@ -148,8 +145,8 @@ class StepReward:
         row = extra_info or {}
         if not isinstance(row.get("question"), str):
             raise DataError(f"{data_source}: extra_info has no question; expected the text that the model scores")
-        item = self._completion("", solution_str, row, ground_truth)
-        return (await asyncio.to_thread(self._rewards, [item]))[0]
+        items = [self._item(row["question"], solution_str, row, ground_truth)]
+        return (await asyncio.to_thread(self._rewards, items))[0]
 
     def reward_func(
         self, queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **_: Any
@@ -167,19 +164,24 @@ class StepReward:
                 raise DataError(f"query {index} does not hold its prompt {shown(prompt)}; is the prompt truncated?")
             row = label if isinstance(label, Mapping) else {"answer": label}
             response = END_TOKENS.sub("", query[start + len(prompt) :])
-            items.append(self._completion(prompt, response, row, row.get("answer")))
+            items.append(self._item(prompt, response, row, row.get("answer")))
         rewards = imported("torch").tensor(self._rewards(items))
         return {"rewards": rewards, "scores": rewards, "extra_logs": {self.__name__: rewards}}
 
-    def _rewards(self, items: Sequence[_Completion]) -> list[float]:
-        is_correct = self._are_correct(items) if self.gate else [True] * len(items)
-        indices = [index for index, item in enumerate(items) if item.chain.steps and is_correct[index]]
+    def _rewards(self, items: Sequence[_Item]) -> list[float]:
+        rewards, n_unknown, notes = [LOWEST] * len(items), 0, []
+        pairs = [(response, question) for _, response, question in items if question is not None]
+        grades = (
+            [graded.grade for graded in self._checker.check_many(pairs)] if self.gate else ["correct"] * len(items)
+        )
+        if n_failed := grades.count("failed"):
+            notes.append(f"the checker could not decide on {n_failed:,}, whose reward is {LOWEST:g}")
+        indices = [index for index, item in enumerate(items) if item[0].steps and grades[index] == "correct"]
         # a model in this process scores one batch at a time: each thread would need the memory of one
         with self._lock if isinstance(self.scorer, PRM) else nullcontext():
-            rows = self.scorer.score_many([items[index].chain for index in indices]) if indices else []
-        if [len(row) for row in rows] != [len(items[index].chain.steps) for index in indices]:
+            rows = self.scorer.score_many([items[index][0] for index in indices]) if indices else []
+        if [len(row) for row in rows] != [len(items[index][0].steps) for index in indices]:
             raise DataError(f"{type(self.scorer).__name__}.score_many does not give one score for each step")
-        rewards, n_unknown = [LOWEST] * len(items), 0
         function = self.aggregate if callable(self.aggregate) else REWARDS[self.aggregate]
         for index, row in zip(indices, rows, strict=True):
             scores = np.array(row, dtype=np.float64)
@@ -187,38 +189,34 @@ class StepReward:
             n_unknown += len(scores) - len(known)
             rewards[index] = float(function(known)) if len(known) else LOWEST
         if n_unknown:
-            left_out = f"{counted(n_unknown, 'step')} of {counted(len(items), 'completion')} left out of the rewards"
-            warnings.warn(f"{left_out}: they have no score, as beyond the model's length", stacklevel=3)
+            notes.append(f"{counted(n_unknown, 'step')} left out: truncated by the model, they have no score")
+        if notes:
+            warnings.warn(f"rewards of {counted(len(items), 'completion')}: {'; '.join(notes)}", stacklevel=3)
         return rewards
 
-    def _are_correct(self, items: Sequence[_Completion]) -> list[bool]:
-        pairs = []
-        for index, (_, response, gold, options) in enumerate(items):
-            try:
-                answer = read_gold(
-                    gold if isinstance(gold, str | int) else str("" if gold is None else gold), options
-                )
-            except BadRecord as bad:
-                raise DataError(f"completion {index}: {bad}") from bad
-            choices = options or letter_options(answer)
-            pairs.append((response, Question(id=str(index), question="", answer=answer, options=choices)))
-        grades = [graded.grade for graded in self._checker.check_many(pairs)]
-        if n_failed := grades.count("failed"):
-            undecided = f"the checker could not decide on {n_failed:,} of {counted(len(items), 'completion')}"
-            warnings.warn(f"{undecided}: their reward is {LOWEST:g}", stacklevel=4)
-        return [grade == "correct" for grade in grades]
-
-    def _completion(self, prompt: Any, response: str, row: Mapping[str, Any], gold: Any) -> _Completion:
+    def _item(self, prompt: Any, response: str, row: Mapping[str, Any], gold: Any) -> _Item:
         """A completion with what its row of the dataset says; where that says nothing, with what the prompt has."""
         parts = _parts(prompt, "user")
+        text = row.get("question") or _text(parts)
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f"the prompt {shown(prompt)} holds no question; expected text, or a column question")
         images = next((row[name] for name in ("images", "image") if row.get(name) is not None), None)
         if images is None:
             images = [part["image"] for part in parts if part.get("image") is not None]
         elif not isinstance(images, list | tuple | np.ndarray):
             images = [images]
-        steps, options = split_steps(response, self.max_steps), row.get("options")
-        chain = Chain(row.get("question") or _text(parts), steps, tuple(images))
-        return _Completion(chain, response, gold, () if options is None else tuple(options))
+        chain = Chain(text, split_steps(response, self.max_steps), tuple(images))
+        if not self.gate:
+            return chain, response, None
+        options = () if row.get("options") is None else tuple(row["options"])
+        try:
+            if gold is None or not str(gold).strip():
+                raise BadRecord(f"the gold answer is {gold!r}; expected text")
+            answer = read_gold(gold if isinstance(gold, int) else str(gold), options)
+        except BadRecord as bad:
+            raise DataError(f"{shown(text)}: {bad}") from bad
+        options = options or letter_options(answer)
+        return chain, response, Question(id="", question=text, answer=answer, options=options)
 
 
 def _check_lengths(**columns: Sequence[Any]) -> None:
