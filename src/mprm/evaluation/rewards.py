@@ -52,10 +52,7 @@ def drop_reward(scores: FloatArray, *, rho: float = 0.3, gamma: float = 0.5) -> 
     return 1 - gamma if ((falls > 0) & (falls >= rho * scores[:-1])).any() else 1.0  # no division: a score can be 0
 
 
-REWARDS: dict[str, Aggregate] = {
-    **{name: AGGREGATES[name] for name in ("mean", "min", "last", "product")},
-    "drop": drop_reward,
-}
+REWARDS = {name: AGGREGATES[name] for name in ("mean", "min", "last", "product")} | {"drop": drop_reward}
 """Of the scores r_1 … r_T: ``(1/T) Σ r_t``, ``min_t r_t``, ``r_T``, ``Π_t r_t``, `drop_reward`; all in [0, 1]."""
 
 
@@ -100,18 +97,13 @@ class StepReward:
     def _checker(self) -> AnswerChecker:
         return AnswerChecker()
 
-    def __call__(
-        self,
-        prompts: Sequence[Any],
-        completions: Sequence[Any],
-        completion_ids: Any = None,  # noqa: ARG002
-        **columns: Any,
-    ) -> list[float]:
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
         """The rewards, in the order of the completions: the interface of TRL's GRPOTrainer (1.16).
 
         Prompts and completions are texts or lists of messages. Of the dataset's columns, ``question`` is what the
         reward model reads, else the user's last message; ``images`` or ``image`` are its images, paths or PIL images,
-        else those in that message; ``options`` are the choices that a gold letter stands for.
+        else those in that message; ``options`` are the choices that a gold letter stands for. Other columns, and
+        ``completion_ids``, are left alone.
         """
         gold = self.answer_column or next((name for name in GOLD_COLUMNS if name in columns), GOLD_COLUMNS[0])
         if self.gate and gold not in columns:
