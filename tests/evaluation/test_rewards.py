@@ -309,6 +309,26 @@ def test_a_real_model_is_asked_by_several_threads(prm: Any) -> None:
     assert asyncio.run(scores()) == pytest.approx(reward(["3 + 4?"], [STEPS], answer=["7"]) * 6, abs=1e-5)
 
 
+def test_a_served_model_is_asked_by_several_threads_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("openai")
+    from mprm import PRM, RemotePRM
+    from tests.evaluation.pooling_server import pooling_server
+    from tests.evaluation.test_remote import exported
+
+    folder = exported("internvl", tmp_path / "internvl")
+    with pooling_server(folder) as server:
+        reward = StepReward(RemotePRM(server.url), "mean")
+
+        async def scores() -> list[float]:
+            info = {"question": "3 + 4?"}
+            return await asyncio.gather(*(reward.compute_score("s", STEPS, gold, info) for gold in ("7", "8", "7")))
+
+        found = asyncio.run(scores())
+    expected = np.mean(PRM.from_pretrained(folder, device="cpu").score("3 + 4?", steps=STEPS.split("\n\n")))
+    assert found == pytest.approx([expected, 0, expected], abs=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.filterwarnings("ignore")  # those of TRL and of its libraries
