@@ -61,7 +61,7 @@ def test_the_formulas_are_those_of_their_docstring() -> None:
         ((0.4,), 1),  # no step before
         ((0.2, 0.6, 0.9), 1),  # rises only
         ((0.9, 0.7), 1),  # 0.2 / 0.9 = 0.22
-        ((0.8, 0.8 * 0.7, 0.8), 0.5),  # 0.3, the threshold itself
+        ((0.8, 0.5, 0.8), 0.5),  # 0.3 / 0.8 = 0.375
         ((0.2, 0.1), 0.5),  # relative: 0.1 / 0.2 = 0.5
         ((0.9, 0.8, 0.7, 0.6, 0.5), 1),  # 0.44 in all, and at most 0.1 / 0.6 = 0.17 between two steps
         ((0.0, 0.0, 0.5), 1),  # nothing to fall from
@@ -72,6 +72,11 @@ def test_a_drop_is_the_largest_relative_fall_between_two_steps(scores: tuple[flo
     assert drop_reward(np.array(scores), rho=0.0 if expected < 1 else 1.1, gamma=0.25) == (
         0.75 if expected < 1 else 1
     )
+
+
+def test_a_fall_by_the_threshold_itself_counts() -> None:
+    assert drop_reward(np.array([0.5, 0.25]), rho=0.5) == 0.5  # 0.25 / 0.5, without rounding
+    assert drop_reward(np.array([0.5, 0.25]), rho=0.51) == 1
 
 
 PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
@@ -158,6 +163,9 @@ def test_messages_and_columns_are_what_is_scored(tmp_path: Path) -> None:
     assert chain_of(reward, prompt, images=[blue, "a.png"]).images == (blue, "a.png")
     assert chain_of(reward, prompt, images=[]).images == ()
     assert chain_of(reward, "q", image="a.png", images=None).images == ("a.png",)
+    assert chain_of(reward, "q", image="a.png", images=["b.png"]).images == ("b.png",)
+    turns = [{"role": "user", "content": "First?"}, {"role": "assistant", "content": "1"}, *prompt]
+    assert chain_of(reward, turns) == Chain("How many?", ("a",), (red,))
     assert chain_of(reward, prompt, question="3 + 4?").question == "3 + 4?"
     assert chain_of(reward, "q", trainer_state=object(), log_metric=print) == Chain("q", ("a",))
 
@@ -299,9 +307,19 @@ def test_a_real_model_scores_the_images_of_the_columns(prm: Any, tmp_path: Path)
     )
 
 
-def test_a_real_model_is_asked_by_several_threads(prm: Any) -> None:
+def test_a_real_model_scores_one_batch_at_a_time(prm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reward = StepReward(prm, "mean")
     info = {"question": "3 + 4?"}
+    is_busy, score_many = threading.Lock(), prm.score_many
+
+    def alone(chains: Sequence[Chain]) -> list[list[float]]:
+        assert is_busy.acquire(blocking=False)
+        try:
+            return score_many(chains)
+        finally:
+            is_busy.release()
+
+    monkeypatch.setattr(prm, "score_many", alone)
 
     async def scores() -> list[float]:
         return await asyncio.gather(*(reward.compute_score("s", STEPS, "7", info) for _ in range(6)))
