@@ -19,7 +19,7 @@ from mprm.annotation.annotate import AnnotateConfig
 from mprm.annotation.journal import COUNTS, Key, QuestionFailedError, Task, Work
 from mprm.annotation.samplers.sampler import Request
 from mprm.answers.extract import stated_gold
-from mprm.answers.options import LETTERS, letter_of
+from mprm.answers.options import letter_of, letter_options
 from mprm.data.candidates import CANDIDATE_FORMATS, read_candidates
 from mprm.data.corpus import LocatedRollout, open_corpus
 from mprm.data.output import DroppedRecords
@@ -291,8 +291,5 @@ def _corpus_task(located: LocatedRollout, extra: _Extra, row: int, config: Annot
         is_extracted=stated_gold(answer) is not None,
     )
     task = AnnotationTask.of(question, config, rollout.prompt)
-    letter = question.answer.strip()
-    if not question.options and letter in tuple(LETTERS):
-        # a gold answer of one capital letter is an option's, though the corpus does not give the options
-        task.gold = replace(question, options=tuple(LETTERS[: max(4, LETTERS.index(letter) + 1)]))
+    task.gold = replace(question, options=question.options or letter_options(question.answer))
     return task

@@ -60,6 +60,12 @@ def with_options(text: str, options: Sequence[str]) -> str:
     return "\n".join([text.rstrip(), *lines])
 
 
+def letter_options(gold: str) -> tuple[str, ...]:
+    """Options A to D, or more, for a gold answer of one capital letter that comes without options; else none."""
+    letter = gold.strip()
+    return tuple(LETTERS[: max(4, LETTERS.index(letter) + 1)]) if letter in tuple(LETTERS) else ()
+
+
 def letter_of(answer: str | int, options: Sequence[str], *, text_first: bool = False) -> str | None:
     """The letter of the option that a gold answer names; None when it names none, or several.
 

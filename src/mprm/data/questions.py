@@ -142,12 +142,17 @@ def _options(data: Data, key: str) -> tuple[str, ...]:
     return options
 
 
-def read_gold(text: str) -> str:
-    """The gold answer alone; raises `BadRecord` for a rationale that does not state it."""
-    gold = gold_answer(text)
+def read_gold(answer: str | int, options: Sequence[str] = (), *, text_first: bool = False) -> str:
+    """The gold answer alone, an option's letter where there are options; raises `BadRecord` where none is stated."""
+    if options:
+        if (letter := letter_of(answer, options, text_first=text_first)) is None:
+            expected = f"expected {LETTERS[0]} to {LETTERS[len(options) - 1]}, or the text of one option"
+            raise BadRecord(f"the answer {shown(answer)} is no one option; {expected}")
+        return letter
+    gold = gold_answer(str(answer))
     if gold is None:
         raise BadRecord(
-            f"the gold answer {shown(text)} is several lines or sentences and states no final answer; expected the"
+            f"the gold answer {shown(answer)} is several lines or sentences and states no final answer; expected the"
             r' answer alone, or at the end "#### 18", "\boxed{18}" or "The answer is 18"'
         )
     return gold
@@ -173,10 +178,7 @@ def _question(
     """The record's one question; ``options`` None is an open answer. A missing id is filled in by the reader."""
     if options is not None and not options:
         raise BadRecord("the multiple choice lists no options; expected two or more")
-    gold = letter_of(answer, options, text_first=text_first) if options else read_gold(str(answer))
-    if gold is None:
-        letters = f"{LETTERS[0]} to {LETTERS[len(options or ()) - 1]}"
-        raise BadRecord(f"the answer {shown(answer)} is no one option; expected {letters}, or the text of one option")
+    gold = read_gold(answer, options or (), text_first=text_first)
     marks = IMAGE_MARK.findall(text)
     if len(marks) == 1:  # one on a line of its own tells nothing; several tell the parts of a picture apart
         text = re.sub(rf"(?:\A|\n)[ \t]*{re.escape(marks[0])}[ \t]*(?=\n|\Z)", "", text)
