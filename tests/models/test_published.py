@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -511,6 +512,46 @@ def test_wrong_layouts_and_missing_heads_are_named(checkpoints: Checkpoints, tmp
     (tmp_path / "ours/prm_config.json").write_text("{}")
     refused(tmp_path / "ours", "ours is read at <prm>: leave out --prm-layout", prm_layout="trl")
     refused(plain, "is read at <prm>", prm_layout="rlhflow", prompt_layout="paper")
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_reversed"),
+    [
+        (("LABEL_0", "LABEL_1"), False),
+        (("incorrect", "correct"), False),
+        (("-", "+"), False),
+        (("correct", "incorrect"), True),
+        (("Good", "Bad"), True),
+        (("positive", "negative"), True),
+        (("Yes", "No"), True),
+        (("1", "0"), True),
+    ],
+)
+def test_the_labels_of_a_token_classifier_tell_which_is_correct(
+    labels: tuple[str, str], is_reversed: bool, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(checkpoints["trl"][0], tmp_path / "labelled")
+    config = json.loads((folder / "config.json").read_text()) | {"id2label": dict(zip("01", labels, strict=True))}
+    (folder / "config.json").write_text(json.dumps(config))
+    expected = np.concatenate(checkpoints.prm("trl").score_many(CHAINS))
+    for layout in (None, "trl"):
+        scores = PRM.from_pretrained(folder, device="cpu", prm_layout=layout).score_many(CHAINS)
+        assert np.concatenate(scores) == pytest.approx(1 - expected if is_reversed else expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "labels", [("O", "B-PER"), ("LABEL_1", "LABEL_0"), ("correct", "yes"), ("no error", "error")]
+)
+def test_labels_that_do_not_tell_need_the_layout(
+    labels: tuple[str, str], checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(checkpoints["trl"][0], tmp_path / "ner")
+    config = json.loads((folder / "config.json").read_text()) | {"id2label": dict(zip("01", labels, strict=True))}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"ner was not trained by mprm train: .*--prm-layout trl takes the second"):
+        PRM.from_pretrained(folder, device="cpu")
+    told = PRM.from_pretrained(folder, device="cpu", prm_layout="trl")
+    assert told.score_many(CHAINS) == checkpoints.prm("trl").score_many(CHAINS)
 
 
 @pytest.mark.parametrize(
