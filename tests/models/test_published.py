@@ -472,6 +472,17 @@ def test_a_text_layout_refuses_images(layout: str, checkpoints: Checkpoints, dat
         checkpoints.prm(layout, image_root=data).score("How long?", ["a.png"], ["a"])
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_published_model_without_its_tokenizer_is_refused(
+    layout: str, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(checkpoints[layout][0], tmp_path / "bare")
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(ConfigError, match=r"bare: the tokenizer .*: copy them, tokenizer.json first, from the orig"):
+        PRM.from_pretrained(folder, device="cpu", prm_layout=layout)
+
+
 def test_wrong_layouts_and_missing_heads_are_named(checkpoints: Checkpoints, tmp_path: Path) -> None:
     def refused(folder: Path, message: str, **options: Any) -> None:
         with pytest.raises(ConfigError, match=message) as error:

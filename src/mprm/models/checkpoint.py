@@ -34,6 +34,8 @@ INTERNVL_TEXT = ("llama", "qwen2", "qwen3")
 SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 """For every ``from_pretrained``: without the first, transformers asks on stdin whether to run a checkpoint's code."""
 
+TOKENIZER_REMEDY = "its files are missing or not of this model: copy them, tokenizer.json first, from the original"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PRMConfig:
@@ -214,6 +216,8 @@ def named_errors(path: str | Path, what: str) -> Iterator[None]:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         if "contains custom code" in first:
             first = "it needs code of its own (auto_map), which is never run; use a model type that transformers has"
+        if first.startswith("Couldn't instantiate the backend tokenizer"):
+            first = f"there is none; {TOKENIZER_REMEDY}"
         raise ConfigError(f"{path}: the {what} cannot be loaded: {first}") from error
 
 
@@ -312,6 +316,9 @@ def load_processors(
         processor = family.image_processor(str(path), settings)
     with named_errors(path, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(str(path), **SAFE)
+        decoded = str(tokenizer.decode(tokenizer.encode("so 1 is 1", add_special_tokens=False)))
+    if "".join(decoded.split()) != "so1is1":  # without files, transformers makes up an empty vocabulary
+        raise ConfigError(f"{path}: the tokenizer turns 'so 1 is 1' into {decoded!r:.100}; {TOKENIZER_REMEDY}")
     if not tokenizer.chat_template or isinstance(family, OtherVLM):
         tokenizer.chat_template = chat_template_of(path) or tokenizer.chat_template
     return tokenizer, processor
