@@ -1334,9 +1334,7 @@ def test_a_turn_ends_where_the_published_chat_ends_it(published: Path, tmp_path:
 @pytest.mark.parametrize("value", [7, True, ["</s>"], {}, {"content": 7}, {"content": ["</s>"]}])
 def test_a_special_token_that_is_no_text_is_one_line(value: Any, published: Path, tmp_path: Path) -> None:
     write_internlm2_tokenizer(published, eos_token=value)
-    with pytest.raises(
-        DataError, match=r"tokenizer_config\.json: cannot be read:\n  eos_token is .*; expected text$"
-    ):
+    with pytest.raises(DataError, match=r"tokenizer_config\.json: eos_token is .*; expected text$"):
         convert_internvl(published, tmp_path / "dst")
 
 

@@ -267,8 +267,9 @@ def build_tokenizer(source: Path, *, vocab_size: int) -> Any:
         for name in ("bos_token", "eos_token", "pad_token", "unk_token")
         if special.get(name) is not None
     }
-    odd = [f"{name} is {text!r:.100}; expected text" for name, text in special.items() if not isinstance(text, str)]
-    raise_problems(f"{path}: cannot be read:", odd)
+    for name, text in special.items():
+        if not isinstance(text, str):
+            raise DataError(f"{path}: {name} is {text!r:.100}; expected text")
     unknown = [f"{name} {text!r}" for name, text in special.items() if backend.token_to_id(text) is None]
     raise_problems(f"{path}: not in the vocabulary:", unknown)
     # InternLM2's tokenizer puts its BOS token first unless its config says otherwise; Qwen's has none
