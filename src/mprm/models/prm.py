@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, overload
@@ -209,6 +209,7 @@ class PRM(ChainScorer):
                     config = PRMConfig(max_length=loaded[1].max_length)
                     return cls._of(label, *loaded, config, fingerprint_of(path) + name, budget, share_prefixes, name)
             config = checkpoint.read_prm_config(path, prompt_layout)
+            checkpoint.check_tokenizer_files(path, config)
         if is_adapter and config.base is None:
             raise ConfigError(f"{path} holds an adapter, and its {PRM_CONFIG} does not name the base checkpoint")
         weights = local_checkpoint(config.base) if is_adapter and config.base is not None else path
@@ -256,7 +257,7 @@ class PRM(ChainScorer):
             raise ConfigError(f"{self.name} is a published model of the layout {self.prm_layout}; copy its folder")
         self.model.save_pretrained(str(folder))
         self.save_processor(folder)
-        checkpoint.write_prm_config(folder, self.config)
+        checkpoint.write_prm_config(folder, replace(self.config, files={}))  # those of the folder it came from
 
     def save_processor(self, folder: str | Path) -> None:
         """Save tokenizer and processor; what mprm does not use of it is copied, as other tools need it."""

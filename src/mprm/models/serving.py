@@ -18,7 +18,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -142,6 +142,8 @@ def export(run: str | Path, config: ExportConfig | None = None, **options: Any) 
         folder.mkdir(parents=True, exist_ok=True)
         prm.save_pretrained(folder)
     files = _write_processor(folder, encoder)
+    if config.out is not None:
+        checkpoint.write_prm_config(folder, replace(prm.config, files=checkpoint.tokenizer_hashes(folder)))
     shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
     shutil.copytree(checked.path, folder / TOKENIZER)
     scores = prm.score_many([PROBE, WRONG_PROBE])
@@ -182,6 +184,7 @@ def serve(run: str | Path, vllm_options: Sequence[str] = ()) -> NoReturn:
 def load_encoder(folder: str | Path, image_root: str | Path | None = None) -> PromptEncoder:
     """The prompt encoder of a trained model, without its weights."""
     config = read_prm_config(folder)
+    checkpoint.check_tokenizer_files(folder, config)
     is_adapter = (Path(folder) / "adapter_config.json").is_file()
     base = config.base if is_adapter and config.base else str(folder)
     checkpoint.need_torch()
