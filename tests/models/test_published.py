@@ -561,7 +561,9 @@ def test_labels_that_do_not_tell_need_the_layout(
     folder = shutil.copytree(checkpoints["trl"][0], tmp_path / "ner")
     config = json.loads((folder / "config.json").read_text()) | {"id2label": dict(zip("01", labels, strict=True))}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match=r"ner was not trained by mprm train: .*--prm-layout trl takes the second"):
+    with pytest.raises(
+        ConfigError, match=r"ner was not trained by mprm train: its labels are .*--prm-layout trl takes the last"
+    ):
         PRM.from_pretrained(folder, device="cpu")
     told = PRM.from_pretrained(folder, device="cpu", prm_layout="trl")
     assert told.score_many(CHAINS) == checkpoints.prm("trl").score_many(CHAINS)

@@ -19,14 +19,7 @@ from mprm.data.output import MANIFEST_SUFFIX, atomic_write, hash_file
 from mprm.errors import ConfigError, MissingDependencyError, MprmError
 from mprm.evaluation.scores import SCORES
 from mprm.hub.cards import CARD, MARK, dataset_card, file_name, hub_name, model_card, output_files, subset_manifest
-from mprm.models.checkpoint import (
-    PRM_CONFIG,
-    TOKENIZER_FILES,
-    check_tokenizer_files,
-    check_weights,
-    fingerprint_of,
-    read_prm_config,
-)
+from mprm.models.checkpoint import PRM_CONFIG, TOKENIZER_FILES, check_weights, fingerprint_of, read_prm_config
 from mprm.progress import Progress, silent
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_config.json")
@@ -111,7 +104,6 @@ def _run_files(folder: Path, repo: str, config: PushConfig, notes: list[str]) ->
     prm_config = read_prm_config(folder)
     is_adapter = (folder / "adapter_config.json").is_file()
     check_weights(folder, "adapter_model" if is_adapter else "model")
-    check_tokenizer_files(folder, prm_config)
     options = msgspec.json.decode((folder / "train.json").read_bytes(), type=dict[str, Any])
     evaluations = [_metrics(Path(name).expanduser(), folder) for name in config.evaluation]
     names: dict[str, Any] = {"name": repo, "repo": repo, "base": config.base_model, "licence": config.license}

@@ -163,9 +163,7 @@ class PlainText:
 
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
-            raise ConfigError(
-                f"{_folder(tokenizer)}: no fast tokenizer (tokenizer.json); save one with save_pretrained"
-            )
+            raise ConfigError(f"{_folder(tokenizer)}: no fast tokenizer, tokenizer.json; save_pretrained writes it")
         pipeline = json.loads(backend.to_str())
         pipeline.update(added_tokens=[], truncation=None, padding=None, post_processor=None)
         self._tokenizer = Tokenizer.from_str(json.dumps(pipeline))

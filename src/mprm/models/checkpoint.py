@@ -35,10 +35,8 @@ INTERNVL_TEXT = ("llama", "qwen2", "qwen3")
 SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 """For every ``from_pretrained``: without the first, transformers asks on stdin whether to run a checkpoint's code."""
 
-TOKENIZER_FILES = (
-    *("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template*"),
-    *PROCESSOR_FILES,
-)
+TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template*")
+TOKENIZER_FILES = (*TOKENIZER, *PROCESSOR_FILES)
 """Patterns of the files beside the weights that decide what the model reads."""
 TOKENIZER_REMEDY = "its files are missing or not of this model: copy them, tokenizer.json first, from the original"
 
@@ -109,6 +107,9 @@ def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = Non
     if prompt_layout not in (None, config.prompt_layout):
         reason = f"trained with prompt layout {config.prompt_layout}; it cannot be scored with {prompt_layout}"
         raise ConfigError(f"{path}: {reason}. Leave out --prompt-layout.")
+    read = {n: before for n, before in config.files.items() if any(fnmatch(n, kind) for kind in TOKENIZER_FILES)}
+    if damage := damage_of(folder, read):
+        raise ConfigError(f"{folder}: {damage}; scores would differ. Restore it, or copy the run again.")
     return config
 
 
@@ -127,15 +128,6 @@ def damage_of(folder: str | Path, files: dict[str, int | str]) -> str | None:
         if before != (path.stat().st_size if isinstance(before, int) else hash_file(str(path))):
             return f"{name} has changed since it was written"
     return None
-
-
-def check_tokenizer_files(folder: str | Path, config: PRMConfig) -> None:
-    """Raise an error where a file that decides what the model reads is not as training wrote it."""
-    read = {
-        n: before for n, before in config.files.items() if any(fnmatch(n, pattern) for pattern in TOKENIZER_FILES)
-    }
-    if damage := damage_of(folder, read):
-        raise ConfigError(f"{folder}: {damage}; scores would differ. Restore it, or copy the run again.")
 
 
 def fingerprint_of(folder: str | Path) -> str:

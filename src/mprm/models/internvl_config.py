@@ -194,9 +194,7 @@ def json_files(published: Mapping[str, Any], native: Any, tokenizer: Any, source
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         ids = generation.get(name, [])
         if not all(type(i) is int for i in (ids if isinstance(ids, list) else [ids])):
-            raise DataError(
-                f"{source / 'generation_config.json'}: {name} is {ids!r:.100}; expected the id of a token"
-            )
+            raise DataError(f"{source}/generation_config.json: {name} is {ids!r:.100}; expected the id of a token")
     eos = generation.get("eos_token_id", [])
     end_of_turn = tokenizer.convert_tokens_to_ids("<|im_end|>")
     generation["eos_token_id"] = list(dict.fromkeys([end_of_turn, *(eos if isinstance(eos, list) else [eos])]))

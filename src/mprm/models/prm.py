@@ -209,7 +209,6 @@ class PRM(ChainScorer):
                     config = PRMConfig(max_length=loaded[1].max_length)
                     return cls._of(label, *loaded, config, fingerprint_of(path) + name, budget, share_prefixes, name)
             config = checkpoint.read_prm_config(path, prompt_layout)
-            checkpoint.check_tokenizer_files(path, config)
         if is_adapter and config.base is None:
             raise ConfigError(f"{path} holds an adapter, and its {PRM_CONFIG} does not name the base checkpoint")
         weights = local_checkpoint(config.base) if is_adapter and config.base is not None else path

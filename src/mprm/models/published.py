@@ -169,9 +169,8 @@ def _causal_with_value(config: Any) -> Any:
 
 def _classes(model: Any) -> Callable[[Tensor], Tensor]:
     score = model.score.float()
-    if correct_label(model.config.id2label) == 0:
-        return lambda hidden: score(hidden.float())
-    return lambda hidden: score(hidden.float()).flip(-1)  # the published order is incorrect, correct
+    dims = () if correct_label(model.config.id2label) == 0 else (-1,)  # the published order is incorrect, correct
+    return lambda hidden: score(hidden.float()).flip(dims)
 
 
 INCORRECT_LABELS = ("incorrect", "wrong", "bad", "negative", "neg", "-", "no", "false", "0")
@@ -179,14 +178,8 @@ CORRECT_LABELS = ("correct", "right", "good", "positive", "pos", "+", "yes", "tr
 
 
 def correct_label(id2label: Any) -> int | None:
-    """Which of a config's two labels, 0 or 1, is that of correct steps; None where their names do not tell.
-
-    Examples
-    --------
-    >>> correct_label({"0": "Good", "1": "Bad"}), correct_label({"0": "LABEL_0", "1": "LABEL_1"})
-    (0, 1)
-    """
-    names = {str(i): str(name).strip().lower() for i, name in id2label.items()} if isinstance(id2label, dict) else {}
+    """Which of a config's two labels, 0 or 1, is that of correct steps; None where their names do not tell."""
+    names = {str(i): str(name).strip().lower() for i, name in id2label.items()}
     first, second = (names.get(i) if len(names) == 2 else None for i in "01")
     if (first, second) == ("label_0", "label_1") or (first in INCORRECT_LABELS and second in CORRECT_LABELS):
         return 1
@@ -289,9 +282,10 @@ def find_layout(folder: str | Path, name: str | None) -> str | None:
     if architecture.endswith("ForTokenClassification") and isinstance(labels, dict) and correct_label(labels) is None:
         if len(labels) != 2:
             return None
-        found = f"the labels {' and '.join(map(repr, labels.values()))}, which do not tell correct steps"
-        reason = f"it is a token classifier with {found:.200}; --prm-layout trl takes the second for correct"
-        raise ConfigError(f"{folder} was not trained by mprm train: {reason}")
+        found = f"its labels are {' and '.join(map(repr, labels.values())):.200}"
+        raise ConfigError(
+            f"{folder} was not trained by mprm train: {found}; --prm-layout trl takes the last for correct"
+        )
     known = (
         known for known, kind in LAYOUTS.items() if kind.architecture and architecture.endswith(kind.architecture)
     )

@@ -184,7 +184,6 @@ def serve(run: str | Path, vllm_options: Sequence[str] = ()) -> NoReturn:
 def load_encoder(folder: str | Path, image_root: str | Path | None = None) -> PromptEncoder:
     """The prompt encoder of a trained model, without its weights."""
     config = read_prm_config(folder)
-    checkpoint.check_tokenizer_files(folder, config)
     is_adapter = (Path(folder) / "adapter_config.json").is_file()
     base = config.base if is_adapter and config.base else str(folder)
     checkpoint.need_torch()
