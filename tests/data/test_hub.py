@@ -138,12 +138,11 @@ def test_train_evaluate_and_work_offline_with_names_on_the_hub(hub: FakeHub, hom
             {"HF_ENDPOINT": "http://127.0.0.1:1"},
             "org/none: no such folder here nor checkpoint in the cache, and there is no connection (",
         ),
-        ("org/readme", {}, "org/readme: the repository has no .safetensors files; pickles, such as pyto"),
+        ("org/readme", {}, "org/readme: it has no .safetensors files; pickles, such as pyto"),
         (
             "org/pickle",
             {},
-            "org/pickle: the repository has no .safetensors files; pickles, such as pytorch_model.bin, can "
-            "run code and are not read",
+            "org/pickle: it has no .safetensors files; pickles, such as pytorch_model.bin, are not read",
         ),
     ],
     ids=["name", "gated", "revision", "offline", "no-connection", "readme", "pickle"],

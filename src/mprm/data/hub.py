@@ -108,9 +108,7 @@ def _snapshot(repo: str, revision: str | None) -> str:
             raise ConfigError(f"{name}: {here}, and {reason_of(offline)}") from error
     if offline is None and not any(file.endswith(".safetensors") and "/" not in file for file in names):
         pickle = next((file for file in names if file.endswith((".bin", ".pt", ".pth"))), "pytorch_model.bin")
-        raise ConfigError(
-            f"{name}: the repository has no .safetensors files; pickles, such as {pickle}, are not read"
-        )
+        raise ConfigError(f"{name}: it has no .safetensors files; pickles, such as {pickle}, are not read")
     config = b""
     with suppress(Exception):  # an adapter has none; anything else is told when the rest is downloaded
         path = hf_hub_download(repo, "config.json", revision=commit, local_files_only=offline is not None)
