@@ -41,7 +41,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hub(home: Path) -> Iterator[FakeHub]:
     """A model that is public and one that is gated; the corpus as the paper's is published, and a tag on it."""
     with FakeHub() as hub:
-        hub.add("org/gated", {"config.json": b"{}"}, gated=True)
+        hub.add("org/gated", {"config.json": b"{}", "model.safetensors": b""}, gated=True)
+        hub.add("org/readme", {"README.md": b"soon"})
+        hub.add("org/pickle", {"config.json": b"{}", "pytorch_model.bin": b"", "onnx/model.safetensors": b""})
         packed = {path.name: path.read_bytes() for path in home.glob("*.zip*")}
         annotations = {f"data/{name}": content for name, content in files_in(home / "annotations").items()}
         corpus = hub.add("datasets/org/corpus", annotations | packed)
@@ -136,8 +138,14 @@ def test_train_evaluate_and_work_offline_with_names_on_the_hub(hub: FakeHub, hom
             {"HF_ENDPOINT": "http://127.0.0.1:1"},
             "org/none: no such folder here nor checkpoint in the cache, and there is no connection (",
         ),
+        ("org/readme", {}, "org/readme: it has no .safetensors files; pickles, such as pyto"),
+        (
+            "org/pickle",
+            {},
+            "org/pickle: it has no .safetensors files; pickles, such as pytorch_model.bin, are not read",
+        ),
     ],
-    ids=["name", "gated", "revision", "offline", "no-connection"],
+    ids=["name", "gated", "revision", "offline", "no-connection", "readme", "pickle"],
 )
 def test_a_model_that_cannot_be_had_is_one_line(
     hub: FakeHub, home: Path, name: str, variables: dict[str, str], message: str

@@ -20,7 +20,7 @@ from mprm.errors import ConfigError
 from mprm.models import chat
 from mprm.models.checkpoint import PRM_CONFIG, PRMConfig, load_backbone, write_prm_config
 from mprm.models.prm import PRM
-from tests.tiny_models import save_tiny, tiny_tokenizer
+from tests.tiny_models import BACKBONES, save_tiny, tiny_tokenizer
 
 
 def change(path: Path, **values: Any) -> None:
@@ -187,9 +187,9 @@ def test_a_template_that_does_not_end_is_refused(loop: str, monkeypatch: pytest.
     monkeypatch.setattr(chat, "RENDER_SECONDS", 0.5)
     tokenizer = tiny_tokenizer("text")
     tokenizer.chat_template = "{{ messages[0]['content'] }}" + loop
-    with pytest.raises(
-        ConfigError, match=r"chat template cannot render a message: it (takes more than|renders 2,000)"
-    ):
+    tokenizer.name_or_path = "some/folder"
+    message = r"^some/folder: the chat template cannot render a message: it (takes more than|renders 2,000)"
+    with pytest.raises(ConfigError, match=message):
         chat.chat_frame(tokenizer)
 
 
@@ -201,6 +201,20 @@ def test_a_broken_template_file_is_named(tmp_path: Path) -> None:
     (path / "chat_template.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"chat_template\.json: the chat template cannot be loaded"):
         load_backbone(path, device="cpu")
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+@pytest.mark.parametrize("lost", [("tokenizer.json",), ("tokenizer.json", "tokenizer_config.json")])
+def test_a_checkpoint_without_its_tokenizer_is_refused(kind: str, lost: tuple[str, ...], tmp_path: Path) -> None:
+    path = save_tiny(kind, tmp_path / "model")
+    for name in lost:
+        (path / name).unlink()
+    message = (
+        r"model: the tokenizer (turns 'so 1 is 1' into|cannot be loaded: there is none).*: copy them, tokenizer.json"
+    )
+    with pytest.raises(ConfigError, match=message) as error:
+        load_backbone(path, device="cpu")
+    assert "\n" not in str(error.value)
 
 
 def test_the_models_of_mprm_are_still_loaded(tmp_path: Path) -> None:

@@ -1331,6 +1331,23 @@ def test_a_turn_ends_where_the_published_chat_ends_it(published: Path, tmp_path:
     assert (settings.bos_token_id, settings.pad_token_id, settings.top_p) == (1, 2, 0.9)
 
 
+@pytest.mark.parametrize("value", [7, True, ["</s>"], {}, {"content": 7}, {"content": ["</s>"]}])
+def test_a_special_token_that_is_no_text_is_one_line(value: Any, published: Path, tmp_path: Path) -> None:
+    write_internlm2_tokenizer(published, eos_token=value)
+    with pytest.raises(DataError, match=r"tokenizer_config\.json: eos_token is .*; expected text$"):
+        convert_internvl(published, tmp_path / "dst")
+
+
+@pytest.mark.parametrize("name", ["bos_token_id", "eos_token_id", "pad_token_id"])
+@pytest.mark.parametrize("value", [{}, "2", [{}], 0.5])
+def test_an_id_of_generation_that_is_no_number_is_one_line(
+    name: str, value: Any, published: Path, tmp_path: Path
+) -> None:
+    write_json(published / "generation_config.json", {name: value})
+    with pytest.raises(DataError, match=rf"generation_config\.json: {name} is .*; expected the id of a token$"):
+        convert_internvl(published, tmp_path / "dst")
+
+
 def test_the_native_config_says_what_the_published_one_does(published: Path, tmp_path: Path) -> None:
     convert_internvl(published, tmp_path / "dst")
     config = InternVLConfig.from_pretrained(tmp_path / "dst")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -471,6 +472,17 @@ def test_a_text_layout_refuses_images(layout: str, checkpoints: Checkpoints, dat
         checkpoints.prm(layout, image_root=data).score("How long?", ["a.png"], ["a"])
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_published_model_without_its_tokenizer_is_refused(
+    layout: str, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(checkpoints[layout][0], tmp_path / "bare")
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(ConfigError, match=r"bare: the tokenizer .*: copy them, tokenizer.json first, from the orig"):
+        PRM.from_pretrained(folder, device="cpu", prm_layout=layout)
+
+
 def test_wrong_layouts_and_missing_heads_are_named(checkpoints: Checkpoints, tmp_path: Path) -> None:
     def refused(folder: Path, message: str, **options: Any) -> None:
         with pytest.raises(ConfigError, match=message) as error:
@@ -501,7 +513,9 @@ def test_wrong_layouts_and_missing_heads_are_named(checkpoints: Checkpoints, tmp
     refused(other, r"the tokenizer does not fit the layout qwen-math: it splits '<extra_0>' into")
     with_tokens("<extra_0>", template="").save_pretrained(other)
     (other / "chat_template.jinja").unlink(missing_ok=True)
-    refused(other, "the checkpoint's tokenizer has no chat template")
+    refused(other, rf"^{other}: the tokenizer has no chat template")
+    with_tokens("<extra_0>", template="{{ 1 + '1' }}").save_pretrained(other)
+    refused(other, rf"^{other}: the chat template cannot render a conversation: unsupported operand")
     config = Qwen2Config(vocab_size=500, num_labels=3, **SIZES)
     Qwen2ForTokenClassification(config).save_pretrained(tmp_path / "three")
     with_tokens().save_pretrained(tmp_path / "three")
@@ -511,6 +525,48 @@ def test_wrong_layouts_and_missing_heads_are_named(checkpoints: Checkpoints, tmp
     (tmp_path / "ours/prm_config.json").write_text("{}")
     refused(tmp_path / "ours", "ours is read at <prm>: leave out --prm-layout", prm_layout="trl")
     refused(plain, "is read at <prm>", prm_layout="rlhflow", prompt_layout="paper")
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_reversed"),
+    [
+        (("LABEL_0", "LABEL_1"), False),
+        (("incorrect", "correct"), False),
+        (("-", "+"), False),
+        (("correct", "incorrect"), True),
+        (("Good", "Bad"), True),
+        (("positive", "negative"), True),
+        (("Yes", "No"), True),
+        (("1", "0"), True),
+    ],
+)
+def test_the_labels_of_a_token_classifier_tell_which_is_correct(
+    labels: tuple[str, str], is_reversed: bool, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(checkpoints["trl"][0], tmp_path / "labelled")
+    config = json.loads((folder / "config.json").read_text()) | {"id2label": dict(zip("01", labels, strict=True))}
+    (folder / "config.json").write_text(json.dumps(config))
+    expected = np.concatenate(checkpoints.prm("trl").score_many(CHAINS))
+    for layout in (None, "trl"):
+        scores = PRM.from_pretrained(folder, device="cpu", prm_layout=layout).score_many(CHAINS)
+        assert np.concatenate(scores) == pytest.approx(1 - expected if is_reversed else expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "labels", [("O", "B-PER"), ("LABEL_1", "LABEL_0"), ("correct", "yes"), ("no error", "error")]
+)
+def test_labels_that_do_not_tell_need_the_layout(
+    labels: tuple[str, str], checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(checkpoints["trl"][0], tmp_path / "ner")
+    config = json.loads((folder / "config.json").read_text()) | {"id2label": dict(zip("01", labels, strict=True))}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        ConfigError, match=r"ner was not trained by mprm train: its labels are .*--prm-layout trl takes the last"
+    ):
+        PRM.from_pretrained(folder, device="cpu")
+    told = PRM.from_pretrained(folder, device="cpu", prm_layout="trl")
+    assert told.score_many(CHAINS) == checkpoints.prm("trl").score_many(CHAINS)
 
 
 @pytest.mark.parametrize(

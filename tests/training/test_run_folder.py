@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import mprm
+from mprm.cli.main import run as run_cli
 from mprm.errors import ConfigError, MprmError
 from mprm.evaluation import EvaluateConfig
 from mprm.models import PRM
+from mprm.models.checkpoint import read_prm_config, write_prm_config
 from mprm.training import train
 from mprm.training.train import resume_hint
 from tests.annotation.full_disk import files_of_at_most
@@ -114,6 +119,51 @@ def test_a_run_is_resumed_by_another_name_of_its_folder_and_after_a_move(
     shutil.copytree(folder / "text", "base")
     assert go(folder, Path("moved"), model="./base", resume=True).is_finished
     assert_whole(folder, tmp_path / "moved")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "found"),
+    [
+        ("chat_template.jinja", None, "chat_template.jinja is missing"),
+        ("tokenizer_config.json", b"{}", "tokenizer_config.json has changed since it was written"),
+        ("tokenizer.json", b"", "tokenizer.json has changed since it was written"),
+    ],
+)
+def test_a_run_whose_tokenizer_or_template_is_not_as_it_was_is_refused(
+    name: str, change: bytes | None, found: str, folder: Path, tmp_path: Path, capsys: Any
+) -> None:
+    run = shutil.copytree(folder / "whole", tmp_path / "run")
+    (run / name).unlink()
+    if change is not None:
+        (run / name).write_bytes(change)
+    for model in (run, shutil.copytree(run, tmp_path / "again")):
+        data = [str(folder / "text.jsonl"), "--device", "cpu", "--text-only"]
+        assert run_cli(["evaluate", *data, "--model", str(model)]) == 2
+        printed = capsys.readouterr().err
+        assert f"{model}: {found}; scores would differ." in printed
+        assert printed.count("\n") == 1
+    for use in (mprm.export, partial(mprm.push, repo="org/run", dry_run=True)):
+        with pytest.raises(ConfigError, match=re.escape(found)):
+            use(run)
+
+
+def test_a_whole_run_is_moved_saved_exported_and_of_an_earlier_version(folder: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(folder / "whole", tmp_path / "moved")
+    assert set(read_prm_config(run).files) == {"chat_template.jinja", "tokenizer.json", "tokenizer_config.json"}
+    prm = PRM.from_pretrained(run, device="cpu")
+    expected = prm.score("how?", steps=["one", "two"])
+    prm.save_pretrained(tmp_path / "saved")
+    mprm.export(run, out=tmp_path / "exported", device="cpu")
+    mprm.export(run, device="cpu")
+    old = shutil.copytree(run, tmp_path / "old")
+    write_prm_config(old, replace(read_prm_config(old), files={}))
+    (old / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    for name in ("moved", "saved", "exported"):
+        assert PRM.from_pretrained(tmp_path / name, device="cpu").score("how?", steps=["one", "two"]) == expected
+    assert PRM.from_pretrained(old, device="cpu").score("how?", steps=["one", "two"]) != expected
+    (tmp_path / "exported" / "chat_template.jinja").unlink()
+    with pytest.raises(ConfigError, match=r"exported: chat_template\.jinja is missing"):
+        PRM.from_pretrained(tmp_path / "exported", device="cpu")
 
 
 def test_weights_can_be_read_by_whom_the_umask_lets(folder: Path, tmp_path: Path) -> None:

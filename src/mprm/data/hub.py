@@ -92,9 +92,10 @@ def _snapshot(repo: str, revision: str | None) -> str:
         ) from error
     name = repo if revision is None else f"{repo}@{revision}"
     files: dict[str, Any] = {"allow_patterns": list(CHECKPOINT_FILES), "ignore_patterns": list(NOT_NEEDED)}
-    commit, offline, cached = revision, None, ""
+    commit, offline, cached, names = revision, None, "", list[str]()
     try:
-        commit = HfApi().model_info(repo, revision=revision, timeout=10).sha
+        info = HfApi().model_info(repo, revision=revision, timeout=10)
+        commit, names = info.sha, [file.rfilename for file in info.siblings or ()]
     except Exception as error:
         if isinstance(error, HFValidationError) or _status_of(error) in (400, 401, 403, 404):
             raise ConfigError(f"{name}: no such folder here, and {reason_of(error)}") from error
@@ -105,6 +106,9 @@ def _snapshot(repo: str, revision: str | None) -> str:
         if offline is not None:
             here = "no such folder here nor checkpoint in the cache"
             raise ConfigError(f"{name}: {here}, and {reason_of(offline)}") from error
+    if offline is None and not any(file.endswith(".safetensors") and "/" not in file for file in names):
+        pickle = next((file for file in names if file.endswith((".bin", ".pt", ".pth"))), "pytorch_model.bin")
+        raise ConfigError(f"{name}: it has no .safetensors files; pickles, such as {pickle}, are not read")
     config = b""
     with suppress(Exception):  # an adapter has none; anything else is told when the rest is downloaded
         path = hf_hub_download(repo, "config.json", revision=commit, local_files_only=offline is not None)

@@ -19,13 +19,11 @@ from mprm.data.output import MANIFEST_SUFFIX, atomic_write, hash_file
 from mprm.errors import ConfigError, MissingDependencyError, MprmError
 from mprm.evaluation.scores import SCORES
 from mprm.hub.cards import CARD, MARK, dataset_card, file_name, hub_name, model_card, output_files, subset_manifest
-from mprm.models.checkpoint import PRM_CONFIG, check_weights, fingerprint_of, read_prm_config
-from mprm.models.families import PROCESSOR_FILES
+from mprm.models.checkpoint import PRM_CONFIG, TOKENIZER_FILES, check_weights, fingerprint_of, read_prm_config
 from mprm.progress import Progress, silent
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_config.json")
-TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template*")
-MODEL_FILES = (*WEIGHTS, *TOKENIZER, *PROCESSOR_FILES, "generation_config.json")
+MODEL_FILES = (*WEIGHTS, *TOKENIZER_FILES, "generation_config.json")
 """Named one by one, for whatever else lies in the folder may be private."""
 NAME = r"(?!.*(\.\.|--))[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*"
 Files = dict[str, Path | bytes]

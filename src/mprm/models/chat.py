@@ -71,10 +71,10 @@ def image_text(tokenizer: Any) -> str:
             for content in (parts[1:], parts)
         )
     except Exception as error:  # a template may raise anything
-        raise ConfigError(f"the checkpoint's chat template cannot render an image: {error}") from error
+        raise ConfigError(f"{_folder(tokenizer)}: the chat template cannot render an image: {error}") from error
     text = pictured[len(commonprefix([plain, pictured])) :]  # noqa: RUF071 - of characters
     if not text:
-        raise ConfigError("the checkpoint's chat template renders no image in a user's message")
+        raise ConfigError(f"{_folder(tokenizer)}: the chat template renders no image in a user's message")
     return text
 
 
@@ -86,17 +86,21 @@ def chat_pieces(tokenizer: Any, roles: tuple[str, ...], system: str = "") -> tup
 @lru_cache(maxsize=64)
 def _pieces(tokenizer: Any, template: Any, roles: tuple[str, ...], system: str) -> tuple[str, ...]:
     if not template:
-        raise ConfigError("the checkpoint's tokenizer has no chat template")
+        raise ConfigError(f"{_folder(tokenizer)}: the tokenizer has no chat template")
     messages = [{"role": "system", "content": system}] if system else []
     messages += [{"role": role, "content": _MESSAGE} for role in roles]
     try:
         pieces = tuple(_text_of(tokenizer, messages, False).split(_MESSAGE))
     except Exception as error:  # a template may raise anything
-        raise ConfigError(f"the checkpoint's chat template cannot render a conversation: {error}") from error
+        raise ConfigError(f"{_folder(tokenizer)}: the chat template cannot render a conversation: {error}") from error
     if len(pieces) != len(roles) + 1:
         found = f"{len(pieces) - 1} of {len(roles)} messages"
-        raise ConfigError(f"the checkpoint's chat template cannot render a conversation: it renders {found}")
+        raise ConfigError(f"{_folder(tokenizer)}: the chat template cannot render a conversation: it renders {found}")
     return pieces
+
+
+def _folder(tokenizer: Any) -> str:
+    return str(tokenizer.name_or_path) or "the checkpoint"
 
 
 def _template(tokenizer: Any) -> Any:
@@ -125,7 +129,7 @@ def _rendered(tokenizer: Any, template: Any, user: str | None, add_generation_pr
             return before, after[0]
         if after:
             problem = "the message is in it more than once"
-    raise ConfigError(f"the checkpoint's chat template cannot render a message: {problem}")
+    raise ConfigError(f"{_folder(tokenizer)}: the chat template cannot render a message: {problem}")
 
 
 def _text_of(tokenizer: Any, messages: list[Any], add_generation_prompt: bool) -> str:
@@ -159,7 +163,7 @@ class PlainText:
 
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
-            raise ConfigError("the checkpoint has no fast tokenizer (tokenizer.json); save one with save_pretrained")
+            raise ConfigError(f"{_folder(tokenizer)}: no fast tokenizer, tokenizer.json; save_pretrained writes it")
         pipeline = json.loads(backend.to_str())
         pipeline.update(added_tokens=[], truncation=None, padding=None, post_processor=None)
         self._tokenizer = Tokenizer.from_str(json.dumps(pipeline))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -17,10 +18,10 @@ import xxhash
 from mprm import __version__
 from mprm.config import MAX_LENGTH, NEGATIVE, POSITIVE, PRMLayout, PromptLayout
 from mprm.data.format import PRM_TOKEN
-from mprm.data.output import atomic_write
+from mprm.data.output import atomic_write, hash_file
 from mprm.errors import ConfigError, InputNotFoundError, MissingDependencyError, MprmError
 from mprm.models.chat import Backbone, chat_template_of
-from mprm.models.families import FAMILIES, OTHER_VLMS, Family, OtherVLM
+from mprm.models.families import FAMILIES, OTHER_VLMS, PROCESSOR_FILES, Family, OtherVLM
 from mprm.models.prompt import PROMPT_VERSION
 
 PRM_CONFIG = "prm_config.json"
@@ -33,6 +34,11 @@ INTERNVL_TEXT = ("llama", "qwen2", "qwen3")
 """Types of language models of an InternVL."""
 SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 """For every ``from_pretrained``: without the first, transformers asks on stdin whether to run a checkpoint's code."""
+
+TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template*")
+TOKENIZER_FILES = (*TOKENIZER, *PROCESSOR_FILES)
+"""Patterns of the files beside the weights that decide what the model reads."""
+TOKENIZER_REMEDY = "its files are missing or not of this model: copy them, tokenizer.json first, from the original"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +55,7 @@ class PRMConfig:
     labels: dict[str, Any] = field(default_factory=dict)
     base_fingerprint: str | None = None
     files: dict[str, int | str] = field(default_factory=dict)
-    """XXH3-128 of the files beside it, when the checkpoint was complete."""
+    """XXH3-128 of the files beside it, when the checkpoint was complete; of a finished run, of `TOKENIZER_FILES`."""
     base: str | None = None
     """The checkpoint that training started from; an adapter's base weights."""
     base_licence: dict[str, str] = field(default_factory=dict)
@@ -101,7 +107,27 @@ def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = Non
     if prompt_layout not in (None, config.prompt_layout):
         reason = f"trained with prompt layout {config.prompt_layout}; it cannot be scored with {prompt_layout}"
         raise ConfigError(f"{path}: {reason}. Leave out --prompt-layout.")
+    read = {n: before for n, before in config.files.items() if any(fnmatch(n, kind) for kind in TOKENIZER_FILES)}
+    if damage := damage_of(folder, read):
+        raise ConfigError(f"{folder}: {damage}; scores would differ. Restore it, or copy the run again.")
     return config
+
+
+def tokenizer_hashes(folder: str | Path) -> dict[str, int | str]:
+    """XXH3-128 of the tokenizer's, the template's and the processor's files in a folder, by name."""
+    files = [path for name in TOKENIZER_FILES for path in Path(folder).glob(name) if path.is_file()]
+    return {path.name: hash_file(str(path)) for path in sorted(files)}
+
+
+def damage_of(folder: str | Path, files: dict[str, int | str]) -> str | None:
+    """What is wrong with files whose hash, or size, was recorded; None where nothing is."""
+    for name, before in files.items():
+        path = Path(folder) / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if before != (path.stat().st_size if isinstance(before, int) else hash_file(str(path))):
+            return f"{name} has changed since it was written"
+    return None
 
 
 def fingerprint_of(folder: str | Path) -> str:
@@ -214,6 +240,8 @@ def named_errors(path: str | Path, what: str) -> Iterator[None]:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         if "contains custom code" in first:
             first = "it needs code of its own (auto_map), which is never run; use a model type that transformers has"
+        if first.startswith("Couldn't instantiate the backend tokenizer"):
+            first = f"there is none; {TOKENIZER_REMEDY}"
         raise ConfigError(f"{path}: the {what} cannot be loaded: {first}") from error
 
 
@@ -312,6 +340,9 @@ def load_processors(
         processor = family.image_processor(str(path), settings)
     with named_errors(path, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(str(path), **SAFE)
+        decoded = str(tokenizer.decode(tokenizer.encode("so 1 is 1", add_special_tokens=False)))
+    if "".join(decoded.split()) != "so1is1":  # without files, transformers makes up an empty vocabulary
+        raise ConfigError(f"{path}: the tokenizer turns 'so 1 is 1' into {decoded!r:.100}; {TOKENIZER_REMEDY}")
     if not tokenizer.chat_template or isinstance(family, OtherVLM):
         tokenizer.chat_template = chat_template_of(path) or tokenizer.chat_template
     return tokenizer, processor

@@ -191,6 +191,10 @@ def json_files(published: Mapping[str, Any], native: Any, tokenizer: Any, source
         for name, value in read_json(source / "generation_config.json", is_optional=True).items()
         if not name.startswith("_") and name != "transformers_version" and value is not None
     }
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        ids = generation.get(name, [])
+        if not all(type(i) is int for i in (ids if isinstance(ids, list) else [ids])):
+            raise DataError(f"{source}/generation_config.json: {name} is {ids!r:.100}; expected the id of a token")
     eos = generation.get("eos_token_id", [])
     end_of_turn = tokenizer.convert_tokens_to_ids("<|im_end|>")
     generation["eos_token_id"] = list(dict.fromkeys([end_of_turn, *(eos if isinstance(eos, list) else [eos])]))
@@ -257,10 +261,13 @@ def build_tokenizer(source: Path, *, vocab_size: int) -> Any:
     backend.add_tokens([added[token_id] for token_id in sorted(added)])
     special = {**read_json(source / "special_tokens_map.json", is_optional=True), **config}
     special = {
-        name: special[name]["content"] if isinstance(special[name], dict) else special[name]
+        name: special[name].get("content") if isinstance(special[name], dict) else special[name]
         for name in ("bos_token", "eos_token", "pad_token", "unk_token")
         if special.get(name) is not None
     }
+    for name, text in special.items():
+        if not isinstance(text, str):
+            raise DataError(f"{path}: {name} is {text!r:.100}; expected text")
     unknown = [f"{name} {text!r}" for name, text in special.items() if backend.token_to_id(text) is None]
     raise_problems(f"{path}: not in the vocabulary:", unknown)
     # InternLM2's tokenizer puts its BOS token first unless its config says otherwise; Qwen's has none

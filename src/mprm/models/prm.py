@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, overload
@@ -256,7 +256,7 @@ class PRM(ChainScorer):
             raise ConfigError(f"{self.name} is a published model of the layout {self.prm_layout}; copy its folder")
         self.model.save_pretrained(str(folder))
         self.save_processor(folder)
-        checkpoint.write_prm_config(folder, self.config)
+        checkpoint.write_prm_config(folder, replace(self.config, files={}))  # those of the folder it came from
 
     def save_processor(self, folder: str | Path) -> None:
         """Save tokenizer and processor; what mprm does not use of it is copied, as other tools need it."""

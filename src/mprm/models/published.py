@@ -169,7 +169,21 @@ def _causal_with_value(config: Any) -> Any:
 
 def _classes(model: Any) -> Callable[[Tensor], Tensor]:
     score = model.score.float()
-    return lambda hidden: score(hidden.float()).flip(-1)  # the published order is incorrect, correct
+    dims = () if correct_label(model.config.id2label) == 0 else (-1,)  # the published order is incorrect, correct
+    return lambda hidden: score(hidden.float()).flip(dims)
+
+
+INCORRECT_LABELS = ("incorrect", "wrong", "bad", "negative", "neg", "-", "no", "false", "0")
+CORRECT_LABELS = ("correct", "right", "good", "positive", "pos", "+", "yes", "true", "1")
+
+
+def correct_label(id2label: Any) -> int | None:
+    """Which of a config's two labels, 0 or 1, is that of correct steps; None where their names do not tell."""
+    names = {str(i): str(name).strip().lower() for i, name in id2label.items()}
+    first, second = (names.get(i) if len(names) == 2 else None for i in "01")
+    if (first, second) == ("label_0", "label_1") or (first in INCORRECT_LABELS and second in CORRECT_LABELS):
+        return 1
+    return 0 if first in CORRECT_LABELS and second in INCORRECT_LABELS else None
 
 
 def _value(model: Any) -> Callable[[Tensor], Tensor]:
@@ -265,8 +279,13 @@ def find_layout(folder: str | Path, name: str | None) -> str | None:
     architecture = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
     if name is not None or (isinstance(told, str) and told in LAYOUTS):
         return name or told
-    if architecture.endswith("ForTokenClassification") and isinstance(labels, dict) and len(labels) != 2:
-        return None
+    if architecture.endswith("ForTokenClassification") and isinstance(labels, dict) and correct_label(labels) is None:
+        if len(labels) != 2:
+            return None
+        found = f"its labels are {' and '.join(map(repr, labels.values())):.200}"
+        raise ConfigError(
+            f"{folder} was not trained by mprm train: {found}; --prm-layout trl takes the last for correct"
+        )
     known = (
         known for known, kind in LAYOUTS.items() if kind.architecture and architecture.endswith(kind.architecture)
     )

@@ -18,7 +18,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -142,6 +142,8 @@ def export(run: str | Path, config: ExportConfig | None = None, **options: Any) 
         folder.mkdir(parents=True, exist_ok=True)
         prm.save_pretrained(folder)
     files = _write_processor(folder, encoder)
+    if config.out is not None:
+        checkpoint.write_prm_config(folder, replace(prm.config, files=checkpoint.tokenizer_hashes(folder)))
     shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
     shutil.copytree(checked.path, folder / TOKENIZER)
     scores = prm.score_many([PROBE, WRONG_PROBE])

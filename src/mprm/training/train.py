@@ -21,7 +21,7 @@ from mprm.data.hub import local_checkpoint
 from mprm.data.output import DroppedRecords, InputHashes, _sync, atomic_write, hash_file, printable
 from mprm.errors import ConfigError, MprmError, OutputExistsError
 from mprm.hub.cards import selections_of
-from mprm.models.checkpoint import PRMConfig, checkpoints, need_torch, prm_config_path, read_prm_config
+from mprm.models.checkpoint import PRMConfig, checkpoints, damage_of, need_torch, prm_config_path, read_prm_config
 from mprm.models.prm import PRM
 from mprm.progress import Progress, silent
 from mprm.selection.select import select
@@ -267,13 +267,7 @@ def _damage(folder: Path) -> str | None:
         files = msgspec.json.decode(config.read_bytes(), type=PRMConfig).files
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return f"{config.name} is damaged"
-    for name, before in files.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if before != (path.stat().st_size if isinstance(before, int) else hash_file(str(path))):
-            return f"{name} has changed since it was written"
-    return None
+    return damage_of(folder, files)
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

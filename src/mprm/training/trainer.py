@@ -44,6 +44,7 @@ from mprm.models.checkpoint import (
     checkpoints,
     family_of,
     fingerprint_of,
+    tokenizer_hashes,
     write_prm_config,
 )
 from mprm.models.head import PRMModel, freeze_vision
@@ -489,7 +490,7 @@ def run_trainer(run_dir: RunDir, prm: PRM, progress: Progress, *, is_first: bool
             card = model_card(folder, prm.config, config.as_dict(), name=run_dir.path.resolve().name)
             (folder / CARD).write_text(card, encoding="utf-8")
             run_dir.take_model(folder)
-            write_prm_config(run_dir.path, prm.config)
+            write_prm_config(run_dir.path, replace(prm.config, files=tokenizer_hashes(run_dir.path)))
     trainer.accelerator.wait_for_everyone()
     last_loss = next((entry["loss"] for entry in reversed(state.log_history) if "loss" in entry), None)
     done = state.global_step, is_finished, is_first, result.training_loss
