@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
 import sys
+import threading
 import zipfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -120,7 +125,16 @@ def test_other_names_of_parts(tmp_path: Path) -> None:
         for name in ("x.zip", "y.zip", "z.zip")
     }
     assert ends == {"x.zip": ["x.zip.001", "x.zip.002"], "y.zip": ["y.zip.aa", "y.zip.ab"], "z.zip": ["z.zip"]}
-    for name in ("x.zip.jsonl", "x.zip.gz", "x.jsonl", "zip://a.jsonl::x.zip", "x.zip.parquet", str(tmp_path)):
+    assert is_archive("https://host/x.zip?key=a/b.json#c")
+    for name in (
+        "x.zip.jsonl",
+        "x.zip.gz",
+        "https://host/x.jsonl?from=a.zip",
+        "x.jsonl",
+        "zip://a.jsonl::x.zip",
+        "x.zip.parquet",
+        str(tmp_path),
+    ):
         assert not is_archive(name), name
 
 
@@ -290,3 +304,56 @@ def test_a_part_is_read_from_anywhere(tmp_path: Path) -> None:
         (0, b"abc"),
         (3, b"def"),
     ]
+
+
+@contextmanager
+def served(folder: Path, **headers: str) -> Iterator[str]:
+    """The address of a server on this machine of the folder's files, whatever is asked for after ``?``."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = (folder / self.path.partition("?")[0].lstrip("/")).read_bytes()
+            own = {"Accept-Ranges": "bytes"}
+            if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+                start, size = int(wanted[1]), len(content)
+                content = content[start : int(wanted[2] or size) + 1]
+                own["Content-Range"] = f"bytes {start}-{start + len(content) - 1}/{size}"
+            self.send_response(206 if wanted else 200)
+            for name, value in {"Content-Length": str(len(content)), **own, **headers}.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_no_output_holds_the_secrets_of_a_url(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("aiohttp")
+    (tmp_path / "bars.jsonl").write_bytes(line(1.0, 0.0) * 2)
+    (tmp_path / "bars.jsonl.gz").write_bytes(gzip.compress(line(1.0, 0.0) * 2))
+    as_zip(tmp_path / "bars.zip", {"bars.jsonl": line(1.0, 0.0) * 2})
+    for number, name in enumerate(["bars.jsonl", "bars.jsonl.gz", "bars.zip"]):
+        with served(tmp_path) as address:
+            url = f"http://me:SECRET@{address}/{name}?X-Sig=SECRET&x=a/b.json#SECRET"
+            assert [file.source for file in find_files(url)] == ["bars"]
+            mprm.select(url, rho=1.0).write(str(tmp_path / "out" / f"{number}.jsonl"))
+            assert (tmp_path / "out" / f"{number}.jsonl").read_bytes() == line(1.0, 0.0) * 2
+    written = [path for folder in (tmp_path / "out", cache) for path in folder.rglob("*")]
+    assert len(written) > 6
+    for path in written:
+        assert "SECRET" not in path.name + (path.read_text() if path.is_file() else "")
+    assert "SECRET" not in capsys.readouterr().err

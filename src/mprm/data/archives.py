@@ -24,6 +24,7 @@ from mprm.data.hub import downloaded, named_errors
 from mprm.data.images import leaves_root
 from mprm.data.output import check_folder, printable
 from mprm.data.records import MAX_LINE_BYTES, MAX_UNPACKED_RATIO, filesystem, is_url, remote_matches
+from mprm.data.types import without_secrets
 from mprm.errors import DataError, InputNotFoundError, MprmError
 from mprm.progress import progress_bar
 
@@ -46,7 +47,7 @@ def archives_of(name: str) -> list[Archive]:
     paths = [] if is_part else _files(name)
     parts: dict[str, dict[str, str]] = {}
     for path in paths or _files(f"{glob.escape(stem) if Path(name).exists() else stem}*"):
-        if (found := ARCHIVE.fullmatch(path)) and (found["part"] or not is_part):
+        if (found := ARCHIVE.fullmatch(without_secrets(path))) and (found["part"] or not is_part):
             parts.setdefault(found["stem"], {})[found["part"] or ""] = path
     if not parts:
         raise InputNotFoundError(f"{name}: no such zip archive, whole or in parts such as {name}_aa")
@@ -129,7 +130,7 @@ def unpacked(archives: Sequence[Archive]) -> Path:
     """
     archives = [tuple(downloaded(p) if p.startswith("hf://") else p for p in parts) for parts in archives]
     key = xxhash.xxh3_64_hexdigest(repr([[_stamp(part) for part in parts] for parts in archives]).encode())
-    name = ARCHIVE.sub(r"\g<stem>", re.split(r"[/\\]", archives[0][0])[-1])
+    name = ARCHIVE.sub(r"\g<stem>", re.split(r"[/\\]", without_secrets(archives[0][0]))[-1])
     folder = cache_folder() / f"{re.sub(r'[^a-zA-Z0-9_.-]', '_', name)[:80]}-{key}"
     if folder.is_dir():
         return folder
@@ -197,7 +198,7 @@ def _unpack(parts: Archive, partial: Path, folder: Path) -> None:
         if total > free:
             room = f"{total:,} bytes, and {folder.parent} has room for {free:,}"
             raise DataError(f"{parts[0]}: it unpacks to {room}; name a folder with more by MPRM_CACHE")
-        print(printable(f"unpacking {parts[0]}, {total:,} bytes, into {folder}"), file=sys.stderr)
+        print(printable(f"unpacking {without_secrets(parts[0])}, {total:,} bytes, into {folder}"), file=sys.stderr)
         with progress_bar("unpacking", total, "bytes") as advance:
             for info in infos:
                 path = partial / info.filename

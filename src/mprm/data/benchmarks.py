@@ -29,7 +29,18 @@ from mprm.data.format import (
 from mprm.data.output import hash_file
 from mprm.data.records import DataFile, Paths, find_files, read_records
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
-from mprm.data.types import CORRECT, IGNORED, INCORRECT, WARNINGS, BadRecord, Chain, Issues, Solution, problem_key
+from mprm.data.types import (
+    CORRECT,
+    IGNORED,
+    INCORRECT,
+    WARNINGS,
+    BadRecord,
+    Chain,
+    Issues,
+    Solution,
+    location,
+    problem_key,
+)
 from mprm.errors import DataError, counted, shown
 
 Notes = dict[str, list[str]]
@@ -104,7 +115,7 @@ def read_benchmark(
         else:
             solutions += _solutions_of_rollouts(file, fmt.name, tau, text_only, notes, bad)
         digest = None if file.is_remote else hash_file(file.path)
-        entry = {"path": file.path, "format": fmt.name, "n_bytes": file.n_bytes, "xxh3_128": digest}
+        entry = {"path": location(file.path), "format": fmt.name, "n_bytes": file.n_bytes, "xxh3_128": digest}
         files.append({**entry, "n_solutions": len(solutions) - n_before})
     check_no_bad(bad, REMEDY)
     if not solutions:

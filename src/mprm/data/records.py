@@ -29,7 +29,7 @@ from urllib.parse import unquote
 import msgspec
 
 from mprm.data import engine
-from mprm.data.types import BadRecord
+from mprm.data.types import BadRecord, location, without_secrets
 from mprm.errors import DataError, InputNotFoundError, MissingDependencyError, shown
 
 Container = Literal["plain", "gz", "zst", "parquet"]
@@ -79,6 +79,7 @@ class DataFile:
 
 def _file_name(path: str) -> str:
     """The last part of a path or URL: ``ai2d.jsonl`` of ``zip://x/ai2d.jsonl::https://…``, a file in another."""
+    path = without_secrets(path)
     path = next((part for part in path.split("::") if is_url(part)), path)
     return re.split(r"[/\\]", path.rstrip("/"))[-1]
 
@@ -101,7 +102,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 def is_archive(name: str) -> bool:
     """Whether the path, glob or URL names zip archives."""
-    return bool(ARCHIVES.search(name)) and "::" not in name and not Path(name).expanduser().is_dir()
+    return bool(ARCHIVES.search(without_secrets(name))) and "::" not in name and not Path(name).expanduser().is_dir()
 
 
 def source_name(path: str) -> str:
@@ -549,7 +550,7 @@ class Record(NamedTuple):
 
     @property
     def location(self) -> str:
-        return f"{self.file.path}:{self.line}"
+        return location(self.file.path, self.line)
 
 
 def read_records(file: DataFile) -> Iterator[Record]:
