@@ -7,13 +7,14 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -113,7 +114,9 @@ def test_a_split_archive_is_named_by_a_part_a_glob_or_its_stem(tmp_path: Path, c
     assert root is not None
     assert (root / "a/1.png").read_bytes() == content
     assert (root / "b/3.png").read_bytes() == content[:99]
-    assert all(path.is_dir() or path.suffix == ".lock" for path in cache.iterdir())  # nothing was joined on disk
+    assert all(
+        path.is_dir() or path.suffix in (".lock", ".content") for path in cache.iterdir()
+    )  # nothing was joined on disk
     assert archives_of(str(tmp_path / name)) == [tuple(map(str, parts))]
 
 
@@ -269,6 +272,46 @@ def test_two_processes_at_once_unpack_once(tmp_path: Path, cache: Path) -> None:
     outs = [process.communicate() for process in (first, second)]
     assert [out.splitlines()[-1] for out, _ in outs] == [str(cache / folders(cache)[0])] * 2
     assert [err.count("unpacking") for _, err in outs] == [1, 0]
+
+
+def removed(folder: Path) -> None:
+    (folder / "a.jsonl").unlink()
+
+
+def added(folder: Path) -> None:
+    (folder / "in" / "c.jsonl").write_bytes(line(0.0))
+
+
+def changed(folder: Path) -> None:
+    (folder / "a.jsonl").write_bytes(line(0.0))
+
+
+def replaced_by_a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.touch()
+
+
+def replaced_by_a_dead_link(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.symlink_to("none")
+
+
+@pytest.mark.parametrize("change", [removed, added, changed, replaced_by_a_file, replaced_by_a_dead_link])
+def test_what_is_not_as_it_was_unpacked_is_unpacked_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path], None]
+) -> None:
+    files = {"a.jsonl": line(1.0), "in/b.jsonl": line(0.5)}
+    archive = [(str(as_zip(tmp_path / "a.zip", files)),)]
+    folder = unpacked(archive)
+    capsys.readouterr()
+    change(folder)
+    assert unpacked(archive) == folder
+    assert {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*")} == files
+    again, unpacking = capsys.readouterr().err.splitlines()
+    assert again == f"{folder} is not as it was unpacked; it is unpacked again"
+    assert unpacking.startswith("unpacking ")
+    unpacked(archive)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_file_in_an_archive_can_be_read_by_its_url(tmp_path: Path, cache: Path) -> None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 ARCHIVE = re.compile(r"(?P<stem>.*\.zip)(?:[._-]?(?P<part>(?!gz)[a-z]{2,3}|\d{2,3}))?", re.DOTALL)
 """A zip archive or a part of one, as split and 7z name them: x.zip, x.zip_aa, x.zip.001."""
 COPY_BYTES = 1 << 20
+CONTENT = ".content"
+"""Added to a folder's name: the file that says what it holds."""
 
 Archive = tuple[str, ...]
 """The parts of a zip archive in order, one or several: paths or URLs."""
@@ -126,26 +128,31 @@ def unpacked(archives: Sequence[Archive]) -> Path:
     """A folder with what the archives hold; unpacked if it is not in the cache.
 
     The folder has the archive's name, and a hash of paths, sizes and times of the parts, or of what a server says of
-    them. It gets its name when it is complete. A second process waits for the first.
+    them. It gets its name when it is complete, and beside it lies a hash of what it holds: once that is no longer so,
+    it is unpacked again. A second process waits for the first.
     """
     archives = [tuple(downloaded(p) if p.startswith("hf://") else p for p in parts) for parts in archives]
     key = xxhash.xxh3_64_hexdigest(repr([[_stamp(part) for part in parts] for parts in archives]).encode())
     name = ARCHIVE.sub(r"\g<stem>", re.split(r"[/\\]", without_secrets(archives[0][0]))[-1])
     folder = cache_folder() / f"{re.sub(r'[^a-zA-Z0-9_.-]', '_', name)[:80]}-{key}"
-    if folder.is_dir():
+    if _is_whole(folder):
         return folder
     check_folder(str(folder.parent))
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f"{folder.name}.partial")
     with folder.with_name(f"{folder.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.is_dir():
+        if _is_whole(folder):
             return folder
+        if os.path.lexists(folder):
+            print(printable(f"{folder} is not as it was unpacked; it is unpacked again"), file=sys.stderr)
+            folder.unlink() if folder.is_symlink() or not folder.is_dir() else shutil.rmtree(folder)
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         try:
             partial.mkdir()
             for parts in archives:
                 _unpack(parts, partial, folder)
+            folder.with_name(f"{folder.name}{CONTENT}").write_text(_content(partial))
             partial.rename(folder)
         except FileExistsError as error:
             twice = Path(error.filename).relative_to(partial)
@@ -153,6 +160,23 @@ def unpacked(archives: Sequence[Archive]) -> Path:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
+
+
+def _content(folder: Path) -> str:
+    """A hash of the names, sizes and times of all files in the folder."""
+    root, files = str(folder), []
+    for parent, _, names in os.walk(root):
+        for name in names:
+            status = os.lstat(f"{parent}/{name}")
+            files.append((f"{parent}/{name}"[len(root) :], status.st_size, status.st_mtime_ns))
+    return xxhash.xxh3_64_hexdigest(repr(sorted(files)).encode())
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the folder is there, and holds what was unpacked into it."""
+    with suppress(OSError, ValueError):
+        return folder.is_dir() and folder.with_name(f"{folder.name}{CONTENT}").read_text() == _content(folder)
+    return False
 
 
 def _stamp(part: str) -> Any:
