@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -350,7 +350,7 @@ def test_a_part_is_read_from_anywhere(tmp_path: Path) -> None:
 
 
 @contextmanager
-def served(folder: Path, **headers: str) -> Iterator[str]:
+def served(folder: Path, headers: Mapping[str, str]) -> Iterator[str]:
     """The address of a server on this machine of the folder's files, whatever is asked for after ``?``."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -363,7 +363,7 @@ def served(folder: Path, **headers: str) -> Iterator[str]:
                 own["Content-Range"] = f"bytes {start}-{start + len(content) - 1}/{size}"
             self.send_response(206 if wanted else 200)
             for name, value in {"Content-Length": str(len(content)), **own, **headers}.items():
-                self.send_header(name.replace("_", "-"), value)
+                self.send_header(name, value)
             self.end_headers()
             if self.command == "GET":
                 self.wfile.write(content)
@@ -382,6 +382,21 @@ def served(folder: Path, **headers: str) -> Iterator[str]:
             thread.join()
 
 
+@pytest.mark.parametrize("header", ["ETag", "Last-Modified", "Content-MD5", "Digest"])
+def test_a_changed_archive_behind_a_server_is_unpacked_again(tmp_path: Path, header: str) -> None:
+    pytest.importorskip("aiohttp")
+    stamps = {header: "Wed, 01 Jan 2025 00:00:00 GMT"}
+    path = as_zip(tmp_path / "a.zip", {"a.jsonl": line(1.0)})
+    with served(tmp_path, stamps) as address:
+        url = f"http://{address}/a.zip"
+        assert mprm.stats(url).total.n_rollouts == 1
+        size = path.stat().st_size
+        as_zip(path, {"b.jsonl": line(1.0)})
+        assert path.stat().st_size == size
+        stamps[header] = "Wed, 01 Jan 2025 00:00:01 GMT"
+        assert [file.source for file in find_files(url)] == ["b"]
+
+
 def test_no_output_holds_the_secrets_of_a_url(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -390,7 +405,7 @@ def test_no_output_holds_the_secrets_of_a_url(
     (tmp_path / "bars.jsonl.gz").write_bytes(gzip.compress(line(1.0, 0.0) * 2))
     as_zip(tmp_path / "bars.zip", {"bars.jsonl": line(1.0, 0.0) * 2})
     for number, name in enumerate(["bars.jsonl", "bars.jsonl.gz", "bars.zip"]):
-        with served(tmp_path) as address:
+        with served(tmp_path, {}) as address:
             url = f"http://me:SECRET@{address}/{name}?X-Sig=SECRET&x=a/b.json#SECRET"
             assert [file.source for file in find_files(url)] == ["bars"]
             mprm.select(url, rho=1.0).write(str(tmp_path / "out" / f"{number}.jsonl"))

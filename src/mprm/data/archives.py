@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 ARCHIVE = re.compile(r"(?P<stem>.*\.zip)(?:[._-]?(?P<part>(?!gz)[a-z]{2,3}|\d{2,3}))?", re.DOTALL)
 """A zip archive or a part of one, as split and 7z name them: x.zip, x.zip_aa, x.zip.001."""
 COPY_BYTES = 1 << 20
+STAMPS = ("ETag", "etag", "LastModified", "last_modified", "Last-Modified", "Content-MD5", "Digest", "mtime", "size")
+"""What file systems of fsspec call that which changes when a file does."""
 CONTENT = ".content"
 """Added to a folder's name: the file that says what it holds."""
 
@@ -187,7 +189,7 @@ def _stamp(part: str) -> Any:
     with named_errors(part):
         fs, path = filesystem(part)
         info = fs.info(path)
-    return part, *(str(info.get(name)) for name in ("ETag", "etag", "LastModified", "last_modified", "mtime", "size"))
+    return part, *(str(info.get(name)) for name in STAMPS)
 
 
 @contextmanager
