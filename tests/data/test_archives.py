@@ -228,6 +228,18 @@ def test_bombs_cut_damaged_and_encrypted_archives_are_refused(
     assert "3,000,000 bytes, and" in refused()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="limits a child process")
+def test_a_disk_that_is_full_is_not_blamed_on_the_archive(tmp_path: Path, cache: Path) -> None:
+    path = as_zip(tmp_path / "a.zip", {"a.jsonl": os.urandom(3 << 20)})
+    code = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    code += "resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))\n"
+    code += "from mprm.cli.main import run; sys.exit(run(['stats', sys.argv[1]]))"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+    message = f"{path}: cannot be unpacked into {cache}: File too large; free some space, or name another folder"
+    assert (done.returncode, message in done.stderr.splitlines()[-1]) == (1, True), done.stderr
+    assert folders(cache) == []
+
+
 SLOW = """
 import sys, time
 from mprm.data import archives

@@ -22,7 +22,7 @@ import xxhash
 
 from mprm.data.hub import downloaded, named_errors
 from mprm.data.images import leaves_root
-from mprm.data.output import check_folder, printable
+from mprm.data.output import check_folder, printable, writing
 from mprm.data.records import MAX_LINE_BYTES, MAX_UNPACKED_RATIO, filesystem, is_url, remote_matches
 from mprm.data.types import without_secrets
 from mprm.errors import DataError, InputNotFoundError, MprmError
@@ -159,6 +159,12 @@ def unpacked(archives: Sequence[Archive]) -> Path:
         except FileExistsError as error:
             twice = Path(error.filename).relative_to(partial)
             raise DataError(f"{archives[-1][0]}: {twice} is there twice; unpack by hand which you mean") from error
+        except OSError as error:
+            if isinstance(error, MprmError):
+                raise
+            where = f"{without_secrets(archives[0][0])}: cannot be unpacked into {folder.parent}"
+            remedy = "free some space, or name another folder by MPRM_CACHE"
+            raise MprmError(f"{where}: {error.strerror or error}; {remedy}") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
@@ -229,9 +235,13 @@ def _unpack(parts: Archive, partial: Path, folder: Path) -> None:
             for info in infos:
                 path = partial / info.filename
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with archive.open(info) as source, path.open("xb") as target:  # x: a name that is there twice
+                # x: a name that is there twice; no buffer, whose last bytes fail only when the file is closed
+                with archive.open(info) as source, path.open("xb", buffering=0) as target:
                     while block := source.read(COPY_BYTES):
-                        target.write(block)
+                        with writing(str(partial)):
+                            left = memoryview(block)
+                            while left:
+                                left = left[target.write(left) :]
                         advance(len(block))
 
 
