@@ -24,7 +24,9 @@ import pytest
 import mprm
 from mprm.data import archives
 from mprm.data.archives import archives_of, unpacked, unpacked_root
+from mprm.data.benchmarks import read_benchmark
 from mprm.data.images import image_folder
+from mprm.data.questions import input_entries
 from mprm.data.records import find_files, is_archive
 from mprm.errors import ConfigError, DataError, InputNotFoundError
 from tests.conftest import raw_record
@@ -80,6 +82,20 @@ def test_an_archive_is_read_like_a_folder_and_unpacked_once(
     as_zip(path, files | {"annotations/more.jsonl": line(0.25)})  # another archive of that name
     assert mprm.stats(path).total.n_rollouts == 4
     assert len(folders(cache)) == 2
+
+
+def test_outputs_name_the_archive_and_the_file_in_it(tmp_path: Path, cache: Path) -> None:
+    path = as_zip(tmp_path / "a.zip", {"in/ai2d.jsonl": line(1.0, 0.0) + line(0.0, 1.0) + b"{}\n"})
+    mprm.select(path, rho=1.0, skip_bad=True).write(str(tmp_path / "all.jsonl"))
+    [entry] = json.loads((tmp_path / "all.jsonl.manifest.json").read_text())["inputs"]
+    assert (entry["path"], entry["source"]) == (f"{path}::in/ai2d.jsonl", "ai2d")
+    record = json.dumps({"question": "1+1?", "answer": "2"}).encode()
+    assert [question["path"] for question in input_entries(as_zip(path, {"q.jsonl": record}))] == [f"{path}::q.jsonl"]
+    as_zip(path, {"b.jsonl": line(1.0, 0.0)})
+    benchmark = read_benchmark(path, text_only=True)
+    assert [file["path"] for file in benchmark.files] == [f"{path}::b.jsonl"]
+    assert [solution.location for solution in benchmark.solutions] == [f"{path}::b.jsonl:1"]
+    assert [file.name for file in find_files(f"zip://b.jsonl::{path}")] == [f"zip://b.jsonl::{path}"]
 
 
 def test_several_archives_are_several_inputs_and_one_image_root(tmp_path: Path) -> None:

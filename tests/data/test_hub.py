@@ -182,9 +182,15 @@ def test_select_reads_a_dataset_by_its_name_and_says_which_commit(hub: FakeHub, 
     assert mprm_on(hub, home, "select", "annotations", "--rho", "0.5", "--out", "here.jsonl").returncode == 0
     assert (home / "half.jsonl").read_bytes() == (home / "here.jsonl").read_bytes()
     # an archive among the files, and a folder here in place of the dataset
-    for words in (("org/corpus@v1", "--files", "annotations.zip"), (str(home), "--files", "annotations/*.jsonl")):
+    packed = f"hf://datasets/org/corpus@{commit}/annotations.zip::annotations/"
+    for words, folder in (
+        (("org/corpus@v1", "--files", "annotations.zip"), packed),
+        ((str(home), "--files", "annotations/*.jsonl"), f"{home}/annotations/"),
+    ):
         assert mprm_on(hub, home, "select", *words, "--rho", "0.5", "--out", "half.jsonl", "--force").returncode == 0
         assert (home / "half.jsonl").read_bytes() == (home / "here.jsonl").read_bytes()
+        paths = [entry["path"] for entry in manifest_of(home / "half.jsonl")["inputs"]]
+        assert paths == [f"{folder}{name}" for name in names]
 
 
 def test_check_reads_urls_globs_and_folders_on_the_hub(hub: FakeHub, home: Path) -> None:

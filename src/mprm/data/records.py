@@ -69,6 +69,8 @@ class DataFile:
     source: str
     container: Container
     n_bytes: int
+    name: str
+    """What outputs call it: the path, and of a file in an archive the archive and the path there."""
     stamp: tuple[int, int, int] | None = None
     """Size, modification time and inode of a local file, to notice changes."""
 
@@ -148,24 +150,30 @@ def find_files(paths: Paths) -> list[DataFile]:
             raise InputNotFoundError(
                 f"{path}: no such file; expected .jsonl or .json (also .gz, .zst), .parquet or .zip files{hint}"
             )
-        for match, n_bytes in matches:
+        for match, n_bytes, name in matches:
             if any("\ud800" <= letter <= "\udfff" for letter in match):
                 raise InputNotFoundError(f"{match!a}: the file's name is not UTF-8; rename it")
             identity = match if is_url(match) else str(Path(match).resolve())
             stamp = None if is_url(match) else stamp_of(match)
-            file = DataFile(match, source_name(match), container_of(match), n_bytes, stamp)
+            file = DataFile(match, source_name(match), container_of(match), n_bytes, without_secrets(name), stamp)
             # of several names of one file the first in the alphabet counts, not the first that was typed
             files[identity] = min(file, files.get(identity, file), key=lambda file: (file.source, file.path))
     ordered = sorted(files, key=lambda identity: (files[identity].source, re.split(r"[/\\]", identity)))
     return [files[identity] for identity in ordered]
 
 
-def _matches(path: str) -> Iterable[tuple[str, int]]:
+def _matches(path: str) -> Iterator[tuple[str, int, str]]:
+    """(path, size, name) of each file."""
     if is_archive(path):
         from mprm.data.archives import archives_of, unpacked  # they are read with this module
 
-        return [match for archive in archives_of(path) for match in _local_matches(str(unpacked([archive])))]
-    return remote_matches(path) if is_url(path) else _local_matches(path)
+        for archive in archives_of(path):
+            folder = unpacked([archive])
+            for match, n_bytes in _local_matches(str(folder)):
+                yield match, n_bytes, f"{archive[0]}::{Path(match).relative_to(folder).as_posix()}"
+        return
+    for match, n_bytes in remote_matches(path) if is_url(path) else _local_matches(path):
+        yield match, n_bytes, match
 
 
 def _local_matches(path: str) -> Iterable[tuple[str, int]]:
@@ -550,7 +558,7 @@ class Record(NamedTuple):
 
     @property
     def location(self) -> str:
-        return location(self.file.path, self.line)
+        return location(self.file.name, self.line)
 
 
 def read_records(file: DataFile) -> Iterator[Record]:
