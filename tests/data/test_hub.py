@@ -47,6 +47,7 @@ def hub(home: Path) -> Iterator[FakeHub]:
         corpus = hub.add("datasets/org/corpus", annotations | packed)
         corpus.tags["v1"] = corpus.branches["main"]
         corpus.commit({"data/other.jsonl": json.dumps(raw_record([1.0, 0.0])).encode()})
+        corpus.tags["feature/x"] = corpus.branches["main"]
         yield hub
 
 
@@ -198,6 +199,8 @@ def test_check_reads_urls_globs_and_folders_on_the_hub(hub: FakeHub, home: Path)
     for url in ("data/other.jsonl", "data/*.jsonl", "data"):
         done = mprm_on(hub, home, "check", f"hf://datasets/org/corpus/{url}", "--json")
         assert json.loads(done.stdout)["records"] == 1, done.stderr
+    done = mprm_on(hub, home, "check", "org/corpus@feature/x", "--files", "data/*.jsonl", "--json")
+    assert json.loads(done.stdout)["records"] == 1, done.stderr
     done = mprm_on(hub, home, "check", "hf://datasets/org/corpus@v1/data", "--image-root", "images.zip_a*")
     assert (done.returncode, "8 records in 2 files: 0 errors" in done.stdout) == (0, True), done.stderr
     bad = {"data/bad.jsonl": b'{"prompt": "1+1?", "completions": ["2"], "labels": [true]}\n{"half"'}
@@ -235,6 +238,7 @@ def test_files_need_the_name_of_a_dataset_or_a_folder(tmp_path: Path) -> None:
         "hf://datasets/org/name@v1/a/*.jsonl",
         "hf://datasets/org/name@v1/b.zip",
     ]
+    assert dataset_files("org/name@feature/x", ("a/b.zip",)) == ["hf://datasets/org/name@feature%2Fx/a/b.zip"]
     assert dataset_files(tmp_path, ("*.jsonl",)) == [f"{tmp_path}/*.jsonl"]
     assert mprm.stats(tmp_path, files="*.jsonl").total.n_rollouts == 1
     with pytest.raises(

@@ -146,7 +146,9 @@ def dataset_files(paths: Any, patterns: Sequence[str]) -> Any:
         is_local = Path(name).expanduser().is_dir()
         if not is_local and not HUB_NAME.fullmatch(name):
             raise ConfigError(f"{name}: files are those of a dataset on the hub, org/name, or of a folder")
-        urls += [f"{name if is_local else f'hf://datasets/{name}'}/{pattern.lstrip('/')}" for pattern in patterns]
+        repo, at, revision = name.partition("@")  # of whose revision a / is no part of the path
+        folder = name if is_local else f"hf://datasets/{repo}{at}{revision.replace('/', '%2F')}"
+        urls += [f"{folder}/{pattern.lstrip('/')}" for pattern in patterns]
     return urls
 
 
