@@ -122,6 +122,22 @@ def test_an_image_root_whose_images_lie_one_folder_deeper_is_told(
     assert capsys.readouterr().err.splitlines()[1:] == [hint] * n_lines  # the first says that it is unpacked
 
 
+@pytest.mark.parametrize("has_more", [True, False])
+def test_archives_in_a_folder_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], has_more: bool) -> None:
+    folder = tmp_path / "data"
+    (folder / "in").mkdir(parents=True)
+    as_zip(folder / "in" / "A.ZIP", {"a.jsonl": line(1.0)})
+    as_split_zip(folder / "b.zip", {"b.jsonl": line(1.0)})
+    told = f"{folder}: 2 zip archives in it must be named as inputs themselves, such as {folder}/*.zip"
+    if has_more:
+        (folder / "c.jsonl").write_bytes(line(1.0))
+        assert [file.source for _ in range(2) for file in find_files(folder)] == ["c", "c"]
+        assert capsys.readouterr().err == f"{told}; passed over\n"
+    else:
+        with pytest.raises(InputNotFoundError, match=re.escape(f"or .json list; {told.partition(': ')[2]}")):
+            find_files(folder)
+
+
 @pytest.mark.parametrize("name", ["images.zip_aa", "images.zip_ab", "images.zip_a*", "images.zip_a", "images.zip"])
 def test_a_split_archive_is_named_by_a_part_a_glob_or_its_stem(tmp_path: Path, cache: Path, name: str) -> None:
     content = os.urandom(10_000)

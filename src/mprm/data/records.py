@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise, repeat
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, cast
@@ -30,7 +30,7 @@ import msgspec
 
 from mprm.data import engine
 from mprm.data.types import BadRecord, location, without_secrets
-from mprm.errors import DataError, InputNotFoundError, MissingDependencyError, shown
+from mprm.errors import DataError, InputNotFoundError, MissingDependencyError, counted, shown
 
 Container = Literal["plain", "gz", "zst", "parquet"]
 SUFFIXES: dict[str, Container] = {".gz": "gz", ".zst": "zst", ".parquet": "parquet"}
@@ -52,6 +52,8 @@ READ_AHEAD = 1 << 16
 """Bytes read at a time in search of the end of a chunk's last line."""
 ARCHIVES = re.compile(r"\.zip(?!\.(?:gz|zst|csv)$)(?:[._-]?[a-z\d]{0,3}|[._-]?[a-z\d]*[*?\[][*?\[\]a-z\d-]*)$")
 """The end of what names archives: also of a glob, and of what the names of parts have in common."""
+FIRST_PART = re.compile(r"\.zip(?:[._-]?(?:a{2,3}|00+|001))?$", re.IGNORECASE)
+"""The end of an archive's name, or of its first part's."""
 HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\S+))?")
 """``org/name`` or ``org/name@revision``."""
 MAX_DEPTH = 500
@@ -179,10 +181,17 @@ def _matches(path: str) -> Iterator[tuple[str, int, str]]:
 def _local_matches(path: str) -> Iterable[tuple[str, int]]:
     here = Path(path).expanduser()
     if here.is_dir():
-        below = (p for p in sorted(here.rglob("*")) if p.is_file() and (_is_data(p.name) or _is_json_list(p)))
-        inside = [str(p) for p in below if not any(part.startswith(".") for part in p.relative_to(here).parts)]
+        names = (p for p in sorted(here.rglob("*")) if not any(n.startswith(".") for n in p.relative_to(here).parts))
+        below = [p for p in names if p.is_file()]
+        inside = [str(p) for p in below if _is_data(p.name) or _is_json_list(p)]
+        n_zips = sum(bool(FIRST_PART.search(p.name)) for p in below)
+        zips = f"{counted(n_zips, 'zip archive')} in it must be named as inputs themselves, such as {path}/*.zip"
         if not inside:
-            raise InputNotFoundError(f"{path}: the folder holds no .jsonl (also .gz, .zst), .parquet or .json list")
+            hint = f"; {zips}" if n_zips else ""
+            problem = f"the folder holds no .jsonl (also .gz, .zst), .parquet or .json list{hint}"
+            raise InputNotFoundError(f"{path}: {problem}")
+        if n_zips:
+            _tell_once(f"{path}: {zips}; passed over")
     else:
         # a name that exists is meant as it stands, even if it holds * or [
         inside = [str(here)] if here.exists() else sorted(glob.glob(str(here), recursive=True))  # noqa: PTH207 - any pattern
@@ -228,6 +237,13 @@ def _is_json_list(path: Path) -> bool:
         return False
     with _reading(str(path)), path.open("rb") as handle:
         return handle.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+
+
+@lru_cache  # a command looks for its inputs more than once
+def _tell_once(text: str) -> None:
+    from mprm.data.output import printable  # it reads files with this module
+
+    print(printable(text), file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)
