@@ -249,6 +249,38 @@ def test_files_need_the_name_of_a_dataset_or_a_folder(tmp_path: Path) -> None:
         mprm.stats([raw_record([1.0])], files="*.jsonl")
 
 
+@pytest.mark.parametrize("pattern", ["", " ", "/"])
+def test_an_empty_pattern_of_files_is_wrong_usage(hub: FakeHub, home: Path, pattern: str) -> None:
+    done = mprm_on(hub, home, "stats", "org/corpus", "--files", pattern)
+    assert (done.returncode, done.stderr.startswith("mprm stats: --files is empty; expected globs")) == (2, True)
+
+
+@pytest.mark.parametrize("url", ["", "datasets", "datasets/", "datasets/org", "org", "datasets/org/corpus@/data"])
+def test_a_url_without_a_name_is_wrong_usage(hub: FakeHub, home: Path, url: str) -> None:
+    done = mprm_on(hub, home, "stats", f"hf://{url}")
+    lines = [
+        f"mprm stats: hf://{url}: expected hf://datasets/ORG/NAME/FILES, or hf://datasets/ORG/NAME@REVISION/FILES"
+    ]
+    assert (done.returncode, done.stderr.splitlines()) == (2, lines)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hf://org/run",
+        "hf://models/org/run@v1",
+        "https://huggingface.co/org/run",
+        "https://huggingface.co/org/run/tree/main?a#b",
+        "org/run@",
+    ],
+)
+def test_the_name_of_a_model_is_no_url(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"neither a folder nor a name on the hub; write org/run, or org/run@REVISI"
+    ):
+        local_checkpoint(name)
+
+
 def test_a_folder_wins_over_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "org" / "tiny").mkdir(parents=True)

@@ -30,7 +30,7 @@ import msgspec
 
 from mprm.data import engine
 from mprm.data.types import BadRecord, location, without_secrets
-from mprm.errors import DataError, InputNotFoundError, MissingDependencyError, counted, shown
+from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError, counted, shown
 
 Container = Literal["plain", "gz", "zst", "parquet"]
 SUFFIXES: dict[str, Container] = {".gz": "gz", ".zst": "zst", ".parquet": "parquet"}
@@ -56,6 +56,9 @@ FIRST_PART = re.compile(r"\.zip(?:[._-]?(?:a{2,3}|00+|001))?$", re.IGNORECASE)
 """The end of an archive's name, or of its first part's."""
 HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\S+))?")
 """``org/name`` or ``org/name@revision``."""
+HUB_URL = re.compile(
+    r"hf://(?:(?:datasets|spaces|buckets)/)?(?!datasets/|spaces/)\w[\w.-]*/\w[\w.-]*(?:@[^/]+)?(?:/|$)"
+)
 MAX_DEPTH = 500
 """Lists and objects within each other that a record may have; decoders and encoders give up near 1,000."""
 
@@ -97,6 +100,8 @@ def filesystem(url: str) -> tuple[Any, str]:
     """The fsspec file system of a URL and the path on it."""
     import fsspec
 
+    if not all(HUB_URL.match(part) for part in url.split("::") if part.startswith("hf://")):
+        raise ConfigError(f"{url}: expected hf://datasets/ORG/NAME/FILES, or hf://datasets/ORG/NAME@REVISION/FILES")
     try:
         return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
     except (ImportError, ValueError) as error:
