@@ -29,18 +29,7 @@ from mprm.data.format import (
 from mprm.data.output import hash_file
 from mprm.data.records import DataFile, Paths, find_files, read_records
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
-from mprm.data.types import (
-    CORRECT,
-    IGNORED,
-    INCORRECT,
-    WARNINGS,
-    BadRecord,
-    Chain,
-    Issues,
-    Solution,
-    location,
-    problem_key,
-)
+from mprm.data.types import CORRECT, IGNORED, INCORRECT, WARNINGS, BadRecord, Chain, Issues, Solution, problem_key
 from mprm.errors import DataError, counted, shown
 
 Notes = dict[str, list[str]]
@@ -186,7 +175,7 @@ def _solutions_of_rollouts(
             labels=tuple(CORRECT if score > tau else INCORRECT for score in rollout.scores),
             id=_default_id(file, located.line, n_on_line),
             source=located.source,
-            location=location(file.name, located.line),
+            location=f"{file.name}:{located.line}",
         )
 
 
