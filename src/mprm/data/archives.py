@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import io
@@ -22,7 +23,7 @@ import xxhash
 
 from mprm.data.hub import downloaded, named_errors
 from mprm.data.images import leaves_root
-from mprm.data.output import check_folder, printable, writing
+from mprm.data.output import check_folder, printable
 from mprm.data.records import MAX_LINE_BYTES, MAX_UNPACKED_RATIO, filesystem, is_url, remote_matches
 from mprm.data.types import without_secrets
 from mprm.errors import DataError, InputNotFoundError, MprmError
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 ARCHIVE = re.compile(r"(?P<stem>.*\.zip)(?:[._-]?(?P<part>(?!gz)[a-z]{2,3}|\d{2,3}))?", re.DOTALL)
 """A zip archive or a part of one, as split and 7z name them: x.zip, x.zip_aa, x.zip.001."""
 COPY_BYTES = 1 << 20
-STAMPS = ("ETag", "etag", "LastModified", "last_modified", "Last-Modified", "Content-MD5", "Digest", "mtime", "size")
-"""What file systems of fsspec call that which changes when a file does."""
-CONTENT = ".content"
-"""Added to a folder's name: the file that says what it holds."""
 
 Archive = tuple[str, ...]
 """The parts of a zip archive in order, one or several: paths or URLs."""
@@ -154,7 +151,7 @@ def unpacked(archives: Sequence[Archive]) -> Path:
             partial.mkdir()
             for parts in archives:
                 _unpack(parts, partial, folder)
-            folder.with_name(f"{folder.name}{CONTENT}").write_text(_content(partial))
+            folder.with_name(f"{folder.name}.content").write_text(_content(partial))
             partial.rename(folder)
         except FileExistsError as error:
             twice = Path(error.filename).relative_to(partial)
@@ -162,9 +159,9 @@ def unpacked(archives: Sequence[Archive]) -> Path:
         except OSError as error:
             if isinstance(error, MprmError):
                 raise
-            where = f"{without_secrets(archives[0][0])}: cannot be unpacked into {folder.parent}"
+            problem = f"cannot be unpacked into {folder.parent}: {error.strerror or error}"
             remedy = "free some space, or name another folder by MPRM_CACHE"
-            raise MprmError(f"{where}: {error.strerror or error}; {remedy}") from error
+            raise MprmError(f"{without_secrets(archives[0][0])}: {problem}; {remedy}") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
@@ -172,18 +169,15 @@ def unpacked(archives: Sequence[Archive]) -> Path:
 
 def _content(folder: Path) -> str:
     """A hash of the names, sizes and times of all files in the folder."""
-    root, files = str(folder), []
-    for parent, _, names in os.walk(root):
-        for name in names:
-            status = os.lstat(f"{parent}/{name}")
-            files.append((f"{parent}/{name}"[len(root) :], status.st_size, status.st_mtime_ns))
-    return xxhash.xxh3_64_hexdigest(repr(sorted(files)).encode())
+    paths = (f"{parent}/{name}" for parent, _, names in os.walk(folder) for name in names)
+    files = sorted((path[len(str(folder)) :], (s := os.lstat(path)).st_size, s.st_mtime_ns) for path in paths)
+    return xxhash.xxh3_64_hexdigest(repr(files).encode())
 
 
 def _is_whole(folder: Path) -> bool:
     """Whether the folder is there, and holds what was unpacked into it."""
     with suppress(OSError, ValueError):
-        return folder.is_dir() and folder.with_name(f"{folder.name}{CONTENT}").read_text() == _content(folder)
+        return folder.is_dir() and folder.with_name(f"{folder.name}.content").read_text() == _content(folder)
     return False
 
 
@@ -195,7 +189,18 @@ def _stamp(part: str) -> Any:
     with named_errors(part):
         fs, path = filesystem(part)
         info = fs.info(path)
-    return part, *(str(info.get(name)) for name in STAMPS)
+    names = (
+        "ETag",
+        "etag",
+        "LastModified",
+        "last_modified",
+        "Last-Modified",
+        "Content-MD5",
+        "Digest",
+        "mtime",
+        "size",
+    )
+    return part, *(str(info.get(name)) for name in names)
 
 
 @contextmanager
@@ -210,7 +215,8 @@ def _opened(parts: Archive) -> Iterator[ZipFile]:
             handles = [stack.enter_context(fsspec.open(part, "rb")) for part in parts]
             yield stack.enter_context(zipfile.ZipFile(io.BufferedReader(_Joined(handles), COPY_BYTES)))
     except Exception as error:  # zipfile's, zlib's, lzma's, a server's
-        if isinstance(error, MprmError) or getattr(error, "filename", None) not in (None, *parts):
+        is_written = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if is_written or isinstance(error, MprmError) or getattr(error, "filename", None) not in (None, *parts):
             raise  # told already, or of the cache
         of = f" in {len(parts)} parts" if len(parts) > 1 else ""
         remedy = "compare its size with the original's" + ", and whether the last part is there" * bool(of)
@@ -235,13 +241,9 @@ def _unpack(parts: Archive, partial: Path, folder: Path) -> None:
             for info in infos:
                 path = partial / info.filename
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # x: a name that is there twice; no buffer, whose last bytes fail only when the file is closed
-                with archive.open(info) as source, path.open("xb", buffering=0) as target:
+                with archive.open(info) as source, path.open("xb") as target:  # x: a name that is there twice
                     while block := source.read(COPY_BYTES):
-                        with writing(str(partial)):
-                            left = memoryview(block)
-                            while left:
-                                left = left[target.write(left) :]
+                        target.write(block)
                         advance(len(block))
 
 

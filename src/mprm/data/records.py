@@ -56,9 +56,7 @@ FIRST_PART = re.compile(r"\.zip(?:[._-]?(?:a{2,3}|00+|001))?$", re.IGNORECASE)
 """The end of an archive's name, or of its first part's."""
 HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\S+))?")
 """``org/name`` or ``org/name@revision``."""
-HUB_URL = re.compile(
-    r"hf://(?:(?:datasets|spaces|buckets)/)?(?!datasets/|spaces/)\w[\w.-]*/\w[\w.-]*(?:@[^/]+)?(?:/|$)"
-)
+HUB_URL = re.compile(r"hf://(datasets/|spaces/)?(?!datasets/|spaces/)\w[\w.-]*/\w[\w.-]*(@[^/]+)?(/|$)")
 MAX_DEPTH = 500
 """Lists and objects within each other that a record may have; decoders and encoders give up near 1,000."""
 
@@ -149,14 +147,11 @@ def find_files(paths: Paths) -> list[DataFile]:
     for path in map(str, typed):
         matches = list(_matches(path))
         if not matches:
-            hint = (
-                f". Of a dataset on the hub, say which files: hf://datasets/{path}/…"
-                if HUB_NAME.fullmatch(path)
-                else ""
+            kinds = ".jsonl or .json (also .gz, .zst), .parquet or .zip files"
+            hint = f". Of a dataset on the hub, say which files: hf://datasets/{path}/…" * bool(
+                HUB_NAME.fullmatch(path)
             )
-            raise InputNotFoundError(
-                f"{path}: no such file; expected .jsonl or .json (also .gz, .zst), .parquet or .zip files{hint}"
-            )
+            raise InputNotFoundError(f"{path}: no such file; expected {kinds}{hint}")
         for match, n_bytes, name in matches:
             if any("\ud800" <= letter <= "\udfff" for letter in match):
                 raise InputNotFoundError(f"{match!a}: the file's name is not UTF-8; rename it")
@@ -192,8 +187,9 @@ def _local_matches(path: str) -> Iterable[tuple[str, int]]:
         n_zips = sum(bool(FIRST_PART.search(p.name)) for p in below)
         zips = f"{counted(n_zips, 'zip archive')} in it must be named as inputs themselves, such as {path}/*.zip"
         if not inside:
-            hint = f"; {zips}" if n_zips else ""
-            problem = f"the folder holds no .jsonl (also .gz, .zst), .parquet or .json list{hint}"
+            problem = "the folder holds no .jsonl (also .gz, .zst), .parquet or .json list" + f"; {zips}" * bool(
+                n_zips
+            )
             raise InputNotFoundError(f"{path}: {problem}")
         if n_zips:
             _tell_once(f"{path}: {zips}; passed over")
