@@ -153,12 +153,15 @@ def test_a_split_archive_is_named_by_a_part_a_glob_or_its_stem(tmp_path: Path, c
 
 
 def test_other_names_of_parts(tmp_path: Path) -> None:
-    for name in ("x.zip.001", "x.zip.002", "y.zip.aa", "y.zip.ab", "z.zip", "z.zip_aa"):
+    assert is_archive("UP.ZIP")
+    assert is_archive("UP.ZIP_AA")
+    for name in ("UP.ZIP_AA", "UP.ZIP_AB", "x.zip.001", "x.zip.002", "y.zip.aa", "y.zip.ab", "z.zip", "z.zip_aa"):
         (tmp_path / name).touch()
     ends = {
         name: [Path(part).name for part in archives_of(str(tmp_path / name))[0]]
         for name in ("x.zip", "y.zip", "z.zip")
     }
+    assert [len(parts) for parts in archives_of(str(tmp_path / "UP.ZIP_AB"))] == [2]
     assert ends == {"x.zip": ["x.zip.001", "x.zip.002"], "y.zip": ["y.zip.aa", "y.zip.ab"], "z.zip": ["z.zip"]}
     assert is_archive("https://host/x.zip?key=a/b.json#c")
     for name in (

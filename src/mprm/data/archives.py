@@ -32,7 +32,7 @@ from mprm.progress import progress_bar
 if TYPE_CHECKING:
     from zipfile import ZipFile, ZipInfo
 
-ARCHIVE = re.compile(r"(?P<stem>.*\.zip)(?:[._-]?(?P<part>(?!gz)[a-z]{2,3}|\d{2,3}))?", re.DOTALL)
+ARCHIVE = re.compile(r"(?P<stem>.*\.zip)(?:[._-]?(?P<part>(?!gz)[a-z]{2,3}|\d{2,3}))?", re.DOTALL | re.IGNORECASE)
 """A zip archive or a part of one, as split and 7z name them: x.zip, x.zip_aa, x.zip.001."""
 COPY_BYTES = 1 << 20
 
@@ -69,7 +69,11 @@ def _in_order(stem: str, parts: dict[str, str]) -> Archive:
     """The parts by their endings, none of which may be missing before the last."""
 
     def number(part: str) -> int:
-        return int(part) if part.isdigit() else reduce(lambda total, letter: 26 * total + ord(letter) - 97, part, 0)
+        return (
+            int(part)
+            if part.isdigit()
+            else reduce(lambda total, letter: 26 * total + ord(letter) - 97, part.lower(), 0)
+        )
 
     ordered = sorted(parts, key=lambda part: (len(part), part))
     numbers = [number(part) for part in ordered]
@@ -159,9 +163,9 @@ def unpacked(archives: Sequence[Archive]) -> Path:
         except OSError as error:
             if isinstance(error, MprmError):
                 raise
-            problem = f"cannot be unpacked into {folder.parent}: {error.strerror or error}"
-            remedy = "free some space, or name another folder by MPRM_CACHE"
-            raise MprmError(f"{without_secrets(archives[0][0])}: {problem}; {remedy}") from error
+            problem = f"{error.strerror or error}; free some space, or name another folder by MPRM_CACHE"
+            where = f"{without_secrets(archives[0][0])}: cannot be unpacked into {folder.parent}"
+            raise MprmError(f"{where}: {problem}") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
@@ -189,18 +193,8 @@ def _stamp(part: str) -> Any:
     with named_errors(part):
         fs, path = filesystem(part)
         info = fs.info(path)
-    names = (
-        "ETag",
-        "etag",
-        "LastModified",
-        "last_modified",
-        "Last-Modified",
-        "Content-MD5",
-        "Digest",
-        "mtime",
-        "size",
-    )
-    return part, *(str(info.get(name)) for name in names)
+    stamps = {"etag", "lastmodified", "contentmd5", "digest", "mtime", "size"}  # each file system has its spelling
+    return part, sorted((name, str(info[name])) for name in info if re.sub("[-_]", "", name.lower()) in stamps)
 
 
 @contextmanager

@@ -152,8 +152,8 @@ def dataset_files(paths: Any, patterns: Sequence[str]) -> Any:
         is_local = Path(name).expanduser().is_dir()
         if not is_local and not HUB_NAME.fullmatch(name):
             raise ConfigError(f"{name}: files are those of a dataset on the hub, org/name, or of a folder")
-        repo, at, revision = name.partition("@")  # of whose revision a / is no part of the path
-        folder = name if is_local else f"hf://datasets/{repo}{at}{revision.replace('/', '%2F')}"
+        quoted = name.replace("/", "%2F").replace("%2F", "/", 1)  # a revision may hold a / too
+        folder = name if is_local else f"hf://datasets/{quoted}"
         urls += [f"{folder}/{pattern.lstrip('/')}" for pattern in patterns]
     return urls
 

@@ -50,7 +50,7 @@ MADV_POPULATE_READ = 22
 """Map all pages of a range in one call, not a few with each page fault: a tenth of the time of a selection."""
 READ_AHEAD = 1 << 16
 """Bytes read at a time in search of the end of a chunk's last line."""
-ARCHIVES = re.compile(r"\.zip(?!\.(?:gz|zst|csv)$)(?:[._-]?[a-z\d]{0,3}|[._-]?[a-z\d]*[*?\[][*?\[\]a-z\d-]*)$")
+ARCHIVES = re.compile(r"(?i)\.zip(?!\.(?:gz|zst|csv)$)(?:[._-]?[a-z\d]{0,3}|[._-]?[a-z\d]*[*?\[][*?\[\]a-z\d-]*)$")
 """The end of what names archives: also of a glob, and of what the names of parts have in common."""
 FIRST_PART = re.compile(r"\.zip(?:[._-]?(?:a{2,3}|00+|001))?$", re.IGNORECASE)
 """The end of an archive's name, or of its first part's."""
@@ -178,6 +178,9 @@ def _matches(path: str) -> Iterator[tuple[str, int, str]]:
         yield match, n_bytes, match
 
 
+_tell_once = lru_cache(print)  # a command looks for its inputs more than once
+
+
 def _local_matches(path: str) -> Iterable[tuple[str, int]]:
     here = Path(path).expanduser()
     if here.is_dir():
@@ -192,7 +195,9 @@ def _local_matches(path: str) -> Iterable[tuple[str, int]]:
             )
             raise InputNotFoundError(f"{path}: {problem}")
         if n_zips:
-            _tell_once(f"{path}: {zips}; passed over")
+            from mprm.data.output import printable  # it reads files with this module
+
+            _tell_once(printable(f"{path}: {zips}; passed over"), file=sys.stderr)
     else:
         # a name that exists is meant as it stands, even if it holds * or [
         inside = [str(here)] if here.exists() else sorted(glob.glob(str(here), recursive=True))  # noqa: PTH207 - any pattern
@@ -238,13 +243,6 @@ def _is_json_list(path: Path) -> bool:
         return False
     with _reading(str(path)), path.open("rb") as handle:
         return handle.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
-
-
-@lru_cache  # a command looks for its inputs more than once
-def _tell_once(text: str) -> None:
-    from mprm.data.output import printable  # it reads files with this module
-
-    print(printable(text), file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)
