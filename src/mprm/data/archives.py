@@ -23,7 +23,7 @@ import xxhash
 
 from mprm.data.hub import downloaded, named_errors
 from mprm.data.images import leaves_root
-from mprm.data.output import check_folder, printable
+from mprm.data.output import check_folder, printable, writing
 from mprm.data.records import MAX_LINE_BYTES, MAX_UNPACKED_RATIO, filesystem, is_url, remote_matches
 from mprm.data.types import without_secrets
 from mprm.errors import DataError, InputNotFoundError, MprmError
@@ -138,14 +138,19 @@ def unpacked(archives: Sequence[Archive]) -> Path:
     key = xxhash.xxh3_64_hexdigest(repr([[_stamp(part) for part in parts] for parts in archives]).encode())
     name = ARCHIVE.sub(r"\g<stem>", re.split(r"[/\\]", without_secrets(archives[0][0]))[-1])
     folder = cache_folder() / f"{re.sub(r'[^a-zA-Z0-9_.-]', '_', name)[:80]}-{key}"
-    if _is_whole(folder):
+    content = folder.with_name(f"{folder.name}.content")
+
+    def is_whole() -> bool:
+        return folder.is_dir() and content.is_file() and content.read_bytes() == _content(folder)
+
+    if is_whole():
         return folder
     check_folder(str(folder.parent))
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f"{folder.name}.partial")
-    with folder.with_name(f"{folder.name}.lock").open("a") as lock:
+    with folder.with_name(f"{folder.name}.lock").open("a") as lock, writing(str(folder)):
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if _is_whole(folder):
+        if is_whole():
             return folder
         if os.path.lexists(folder):
             print(printable(f"{folder} is not as it was unpacked; it is unpacked again"), file=sys.stderr)
@@ -155,34 +160,21 @@ def unpacked(archives: Sequence[Archive]) -> Path:
             partial.mkdir()
             for parts in archives:
                 _unpack(parts, partial, folder)
-            folder.with_name(f"{folder.name}.content").write_text(_content(partial))
+            content.write_bytes(_content(partial))
             partial.rename(folder)
         except FileExistsError as error:
             twice = Path(error.filename).relative_to(partial)
             raise DataError(f"{archives[-1][0]}: {twice} is there twice; unpack by hand which you mean") from error
-        except OSError as error:
-            if isinstance(error, MprmError):
-                raise
-            problem = f"{error.strerror or error}; free some space, or name another folder by MPRM_CACHE"
-            where = f"{without_secrets(archives[0][0])}: cannot be unpacked into {folder.parent}"
-            raise MprmError(f"{where}: {problem}") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 
-def _content(folder: Path) -> str:
+def _content(folder: Path) -> bytes:
     """A hash of the names, sizes and times of all files in the folder."""
     paths = (f"{parent}/{name}" for parent, _, names in os.walk(folder) for name in names)
     files = sorted((path[len(str(folder)) :], (s := os.lstat(path)).st_size, s.st_mtime_ns) for path in paths)
-    return xxhash.xxh3_64_hexdigest(repr(files).encode())
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether the folder is there, and holds what was unpacked into it."""
-    with suppress(OSError, ValueError):
-        return folder.is_dir() and folder.with_name(f"{folder.name}.content").read_text() == _content(folder)
-    return False
+    return xxhash.xxh3_64_digest(repr(files).encode())
 
 
 def _stamp(part: str) -> Any:

@@ -53,7 +53,6 @@ READ_AHEAD = 1 << 16
 ARCHIVES = re.compile(r"(?i)\.zip(?!\.(?:gz|zst|csv)$)(?:[._-]?[a-z\d]{0,3}|[._-]?[a-z\d]*[*?\[][*?\[\]a-z\d-]*)$")
 """The end of what names archives: also of a glob, and of what the names of parts have in common."""
 FIRST_PART = re.compile(r"\.zip(?:[._-]?(?:a{2,3}|00+|001))?$", re.IGNORECASE)
-"""The end of an archive's name, or of its first part's."""
 HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\S+))?")
 """``org/name`` or ``org/name@revision``."""
 HUB_URL = re.compile(r"hf://(datasets/|spaces/)?(?!datasets/|spaces/)\w[\w.-]*/\w[\w.-]*(@[^/]+)?(/|$)")
@@ -165,7 +164,6 @@ def find_files(paths: Paths) -> list[DataFile]:
 
 
 def _matches(path: str) -> Iterator[tuple[str, int, str]]:
-    """(path, size, name) of each file."""
     if is_archive(path):
         from mprm.data.archives import archives_of, unpacked  # they are read with this module
 
