@@ -19,7 +19,9 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 import mprm
 from mprm.data import archives
@@ -427,6 +429,26 @@ def served(folder: Path, headers: Mapping[str, str]) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@pytest.mark.parametrize("name", ["ETag", "last_modified", "LastModified", "Last-Modified", "Content-MD5", "Digest"])
+def test_what_a_file_system_says_of_a_change_is_noticed(tmp_path: Path, name: str) -> None:
+    path, said = as_zip(tmp_path / "a.zip", {"a.jsonl": line(1.0)}), {name: "1"}
+
+    class Said(LocalFileSystem):
+        """The local files, of which it says something else."""
+
+        protocol = "said"
+        cachable = False
+
+        def info(self, path: str, **_: object) -> dict[str, object]:
+            kept = {key: value for key, value in super().info(path).items() if key in ("name", "size", "type")}
+            return {**kept, **said}
+
+    fsspec.register_implementation("said", Said, clobber=True)
+    folders = [unpacked([(f"said://{path}",)]) for _ in range(2)]
+    said[name] = "2"
+    assert folders[0] == folders[1] != unpacked([(f"said://{path}",)])
 
 
 @pytest.mark.parametrize("header", ["ETag", "Last-Modified", "Content-MD5", "Digest"])
