@@ -484,3 +484,8 @@ def test_no_output_holds_the_secrets_of_a_url(
     for path in written:
         assert b"SECRET" not in path.name.encode() + (path.read_bytes() if path.is_file() else b"")
     assert "SECRET" not in capsys.readouterr().err
+
+
+def test_results_do_not_hold_the_secrets_of_an_image_root() -> None:
+    config = mprm.EvaluateConfig(image_root="https://me:SECRET@host/images.zip?key=SECRET")
+    assert config.recorded()["image_root"] == "https://host/images.zip"
