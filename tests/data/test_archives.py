@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
+import re
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import threading
 import zipfile
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 import mprm
 from mprm.data import archives
 from mprm.data.archives import archives_of, unpacked, unpacked_root
+from mprm.data.benchmarks import read_benchmark
 from mprm.data.images import image_folder
+from mprm.data.questions import input_entries
 from mprm.data.records import find_files, is_archive
 from mprm.errors import ConfigError, DataError, InputNotFoundError
 from tests.conftest import raw_record
@@ -76,6 +86,20 @@ def test_an_archive_is_read_like_a_folder_and_unpacked_once(
     assert len(folders(cache)) == 2
 
 
+def test_outputs_name_the_archive_and_the_file_in_it(tmp_path: Path, cache: Path) -> None:
+    path = as_zip(tmp_path / "a.zip", {"in/ai2d.jsonl": line(1.0, 0.0) + line(0.0, 1.0) + b"{}\n"})
+    mprm.select(path, rho=1.0, skip_bad=True).write(str(tmp_path / "all.jsonl"))
+    [entry] = json.loads((tmp_path / "all.jsonl.manifest.json").read_text())["inputs"]
+    assert (entry["path"], entry["source"]) == (f"{path}::in/ai2d.jsonl", "ai2d")
+    record = json.dumps({"question": "1+1?", "answer": "2"}).encode()
+    assert [question["path"] for question in input_entries(as_zip(path, {"q.jsonl": record}))] == [f"{path}::q.jsonl"]
+    as_zip(path, {"b.jsonl": line(1.0, 0.0)})
+    benchmark = read_benchmark(path, text_only=True)
+    assert [file["path"] for file in benchmark.files] == [f"{path}::b.jsonl"]
+    assert [solution.location for solution in benchmark.solutions] == [f"{path}::b.jsonl:1"]
+    assert [file.name for file in find_files(f"zip://b.jsonl::{path}")] == [f"zip://b.jsonl::{path}"]
+
+
 def test_several_archives_are_several_inputs_and_one_image_root(tmp_path: Path) -> None:
     for number in (1, 2):
         as_zip(tmp_path / f"data{number}.zip", {"train.jsonl": line(1.0, image=f"{number}/a.png")})
@@ -100,6 +124,22 @@ def test_an_image_root_whose_images_lie_one_folder_deeper_is_told(
     assert capsys.readouterr().err.splitlines()[1:] == [hint] * n_lines  # the first says that it is unpacked
 
 
+@pytest.mark.parametrize("has_more", [True, False])
+def test_archives_in_a_folder_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], has_more: bool) -> None:
+    folder = tmp_path / "data"
+    (folder / "in").mkdir(parents=True)
+    as_zip(folder / "in" / "A.ZIP", {"a.jsonl": line(1.0)})
+    as_split_zip(folder / "b.zip", {"b.jsonl": line(1.0)})
+    told = f"{folder}: 2 zip archives in it must be named as inputs themselves, such as {folder}/*.zip"
+    if has_more:
+        (folder / "c.jsonl").write_bytes(line(1.0))
+        assert [file.source for _ in range(2) for file in find_files(folder)] == ["c", "c"]
+        assert capsys.readouterr().err == f"{told}; passed over\n"
+    else:
+        with pytest.raises(InputNotFoundError, match=re.escape(f"or .json list; {told.partition(': ')[2]}")):
+            find_files(folder)
+
+
 @pytest.mark.parametrize("name", ["images.zip_aa", "images.zip_ab", "images.zip_a*", "images.zip_a", "images.zip"])
 def test_a_split_archive_is_named_by_a_part_a_glob_or_its_stem(tmp_path: Path, cache: Path, name: str) -> None:
     content = os.urandom(10_000)
@@ -108,19 +148,33 @@ def test_a_split_archive_is_named_by_a_part_a_glob_or_its_stem(tmp_path: Path, c
     assert root is not None
     assert (root / "a/1.png").read_bytes() == content
     assert (root / "b/3.png").read_bytes() == content[:99]
-    assert all(path.is_dir() or path.suffix == ".lock" for path in cache.iterdir())  # nothing was joined on disk
+    assert all(
+        path.is_dir() or path.suffix in (".lock", ".content") for path in cache.iterdir()
+    )  # nothing was joined on disk
     assert archives_of(str(tmp_path / name)) == [tuple(map(str, parts))]
 
 
 def test_other_names_of_parts(tmp_path: Path) -> None:
-    for name in ("x.zip.001", "x.zip.002", "y.zip.aa", "y.zip.ab", "z.zip", "z.zip_aa"):
+    assert is_archive("UP.ZIP")
+    assert is_archive("UP.ZIP_AA")
+    for name in ("UP.ZIP_AA", "UP.ZIP_AB", "x.zip.001", "x.zip.002", "y.zip.aa", "y.zip.ab", "z.zip", "z.zip_aa"):
         (tmp_path / name).touch()
     ends = {
         name: [Path(part).name for part in archives_of(str(tmp_path / name))[0]]
         for name in ("x.zip", "y.zip", "z.zip")
     }
+    assert [len(parts) for parts in archives_of(str(tmp_path / "UP.ZIP_AB"))] == [2]
     assert ends == {"x.zip": ["x.zip.001", "x.zip.002"], "y.zip": ["y.zip.aa", "y.zip.ab"], "z.zip": ["z.zip"]}
-    for name in ("x.zip.jsonl", "x.zip.gz", "x.jsonl", "zip://a.jsonl::x.zip", "x.zip.parquet", str(tmp_path)):
+    assert is_archive("https://host/x.zip?key=a/b.json#c")
+    for name in (
+        "x.zip.jsonl",
+        "x.zip.gz",
+        "https://host/x.jsonl?from=a.zip",
+        "x.jsonl",
+        "zip://a.jsonl::x.zip",
+        "x.zip.parquet",
+        str(tmp_path),
+    ):
         assert not is_archive(name), name
 
 
@@ -211,6 +265,18 @@ def test_bombs_cut_damaged_and_encrypted_archives_are_refused(
     assert "3,000,000 bytes, and" in refused()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="limits a child process")
+def test_a_disk_that_is_full_is_not_blamed_on_the_archive(tmp_path: Path, cache: Path) -> None:
+    path = as_zip(tmp_path / "a.zip", {"a.jsonl": os.urandom(3 << 20)})
+    code = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    code += "resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))\n"
+    code += "from mprm.cli.main import run; sys.exit(run(['stats', sys.argv[1]]))"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+    message = f"File too large: '{cache}/a.zip-"
+    assert (done.returncode, message in done.stderr.splitlines()[-1]) == (1, True), done.stderr
+    assert folders(cache) == []
+
+
 SLOW = """
 import sys, time
 from mprm.data import archives
@@ -257,6 +323,46 @@ def test_two_processes_at_once_unpack_once(tmp_path: Path, cache: Path) -> None:
     assert [err.count("unpacking") for _, err in outs] == [1, 0]
 
 
+def removed(folder: Path) -> None:
+    (folder / "a.jsonl").unlink()
+
+
+def added(folder: Path) -> None:
+    (folder / "in" / "c.jsonl").write_bytes(line(0.0))
+
+
+def changed(folder: Path) -> None:
+    (folder / "a.jsonl").write_bytes(line(0.0))
+
+
+def replaced_by_a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.touch()
+
+
+def replaced_by_a_dead_link(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.symlink_to("none")
+
+
+@pytest.mark.parametrize("change", [removed, added, changed, replaced_by_a_file, replaced_by_a_dead_link])
+def test_what_is_not_as_it_was_unpacked_is_unpacked_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path], None]
+) -> None:
+    files = {"a.jsonl": line(1.0), "in/b.jsonl": line(0.5)}
+    archive = [(str(as_zip(tmp_path / "a.zip", files)),)]
+    folder = unpacked(archive)
+    capsys.readouterr()
+    change(folder)
+    assert unpacked(archive) == folder
+    assert {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*")} == files
+    again, unpacking = capsys.readouterr().err.splitlines()
+    assert again == f"{folder} is not as it was unpacked; it is unpacked again"
+    assert unpacking.startswith("unpacking ")
+    unpacked(archive)
+    assert capsys.readouterr().err == ""
+
+
 def test_a_file_in_an_archive_can_be_read_by_its_url(tmp_path: Path, cache: Path) -> None:
     path = as_zip(tmp_path / "x.zip", {"in/ai2d.jsonl": line(1.0, 0.0) * 3, "in/geos.jsonl": line(0.5)})
     assert [file.source for file in find_files(f"zip://in/*.jsonl::{path}")] == ["ai2d", "geos"]
@@ -290,3 +396,96 @@ def test_a_part_is_read_from_anywhere(tmp_path: Path) -> None:
         (0, b"abc"),
         (3, b"def"),
     ]
+
+
+@contextmanager
+def served(folder: Path, headers: Mapping[str, str]) -> Iterator[str]:
+    """The address of a server on this machine of the folder's files, whatever is asked for after ``?``."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = (folder / self.path.partition("?")[0].lstrip("/")).read_bytes()
+            own = {"Accept-Ranges": "bytes"}
+            if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+                start, size = int(wanted[1]), len(content)
+                content = content[start : int(wanted[2] or size) + 1]
+                own["Content-Range"] = f"bytes {start}-{start + len(content) - 1}/{size}"
+            self.send_response(206 if wanted else 200)
+            for name, value in {"Content-Length": str(len(content)), **own, **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("name", ["ETag", "last_modified", "LastModified", "Last-Modified", "Content-MD5", "Digest"])
+def test_what_a_file_system_says_of_a_change_is_noticed(tmp_path: Path, name: str) -> None:
+    path, said = as_zip(tmp_path / "a.zip", {"a.jsonl": line(1.0)}), {name: "1"}
+
+    class Said(LocalFileSystem):
+        """The local files, of which it says something else."""
+
+        protocol = "said"
+        cachable = False
+
+        def info(self, path: str, **_: object) -> dict[str, object]:
+            kept = {key: value for key, value in super().info(path).items() if key in ("name", "size", "type")}
+            return {**kept, **said}
+
+    fsspec.register_implementation("said", Said, clobber=True)
+    folders = [unpacked([(f"said://{path}",)]) for _ in range(2)]
+    said[name] = "2"
+    assert folders[0] == folders[1] != unpacked([(f"said://{path}",)])
+
+
+@pytest.mark.parametrize("header", ["ETag", "Last-Modified", "Content-MD5", "Digest"])
+def test_a_changed_archive_behind_a_server_is_unpacked_again(tmp_path: Path, header: str) -> None:
+    pytest.importorskip("aiohttp")
+    stamps = {header: "Wed, 01 Jan 2025 00:00:00 GMT"}
+    path = as_zip(tmp_path / "a.zip", {"a.jsonl": line(1.0)})
+    with served(tmp_path, stamps) as address:
+        url = f"http://{address}/a.zip"
+        assert mprm.stats(url).total.n_rollouts == 1
+        size = path.stat().st_size
+        as_zip(path, {"b.jsonl": line(1.0)})
+        assert path.stat().st_size == size
+        stamps[header] = "Wed, 01 Jan 2025 00:00:01 GMT"
+        assert [file.source for file in find_files(url)] == ["b"]
+
+
+def test_no_output_holds_the_secrets_of_a_url(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("aiohttp")
+    (tmp_path / "bars.jsonl").write_bytes(line(1.0, 0.0) * 2)
+    (tmp_path / "bars.jsonl.gz").write_bytes(gzip.compress(line(1.0, 0.0) * 2))
+    as_zip(tmp_path / "bars.zip", {"bars.jsonl": line(1.0, 0.0) * 2})
+    for number, name in enumerate(["bars.jsonl", "bars.jsonl.gz", "bars.zip"]):
+        with served(tmp_path, {}) as address:
+            url = f"http://me:SECRET@{address}/{name}?X-Sig=SECRET&x=a/b.json#SECRET"
+            assert [file.source for file in find_files(url)] == ["bars"]
+            mprm.select(url, rho=1.0).write(str(tmp_path / "out" / f"{number}.jsonl"))
+            assert (tmp_path / "out" / f"{number}.jsonl").read_bytes() == line(1.0, 0.0) * 2
+    written = [path for folder in (tmp_path / "out", cache) for path in folder.rglob("*")]
+    assert len(written) > 6
+    for path in written:
+        assert b"SECRET" not in path.name.encode() + (path.read_bytes() if path.is_file() else b"")
+    assert "SECRET" not in capsys.readouterr().err
+
+
+def test_results_do_not_hold_the_secrets_of_an_image_root() -> None:
+    config = mprm.EvaluateConfig(image_root="https://me:SECRET@host/images.zip?key=SECRET")
+    assert config.recorded()["image_root"] == "https://host/images.zip"

@@ -49,6 +49,7 @@ def hub(home: Path) -> Iterator[FakeHub]:
         corpus = hub.add("datasets/org/corpus", annotations | packed)
         corpus.tags["v1"] = corpus.branches["main"]
         corpus.commit({"data/other.jsonl": json.dumps(raw_record([1.0, 0.0])).encode()})
+        corpus.tags["feature/x"] = corpus.branches["main"]
         yield hub
 
 
@@ -190,9 +191,15 @@ def test_select_reads_a_dataset_by_its_name_and_says_which_commit(hub: FakeHub, 
     assert mprm_on(hub, home, "select", "annotations", "--rho", "0.5", "--out", "here.jsonl").returncode == 0
     assert (home / "half.jsonl").read_bytes() == (home / "here.jsonl").read_bytes()
     # an archive among the files, and a folder here in place of the dataset
-    for words in (("org/corpus@v1", "--files", "annotations.zip"), (str(home), "--files", "annotations/*.jsonl")):
+    packed = f"hf://datasets/org/corpus@{commit}/annotations.zip::annotations/"
+    for words, folder in (
+        (("org/corpus@v1", "--files", "annotations.zip"), packed),
+        ((str(home), "--files", "annotations/*.jsonl"), f"{home}/annotations/"),
+    ):
         assert mprm_on(hub, home, "select", *words, "--rho", "0.5", "--out", "half.jsonl", "--force").returncode == 0
         assert (home / "half.jsonl").read_bytes() == (home / "here.jsonl").read_bytes()
+        paths = [entry["path"] for entry in manifest_of(home / "half.jsonl")["inputs"]]
+        assert paths == [f"{folder}{name}" for name in names]
 
 
 def test_check_reads_urls_globs_and_folders_on_the_hub(hub: FakeHub, home: Path) -> None:
@@ -200,6 +207,8 @@ def test_check_reads_urls_globs_and_folders_on_the_hub(hub: FakeHub, home: Path)
     for url in ("data/other.jsonl", "data/*.jsonl", "data"):
         done = mprm_on(hub, home, "check", f"hf://datasets/org/corpus/{url}", "--json")
         assert json.loads(done.stdout)["records"] == 1, done.stderr
+    done = mprm_on(hub, home, "check", "org/corpus@feature/x", "--files", "data/*.jsonl", "--json")
+    assert json.loads(done.stdout)["records"] == 1, done.stderr
     done = mprm_on(hub, home, "check", "hf://datasets/org/corpus@v1/data", "--image-root", "images.zip_a*")
     assert (done.returncode, "8 records in 2 files: 0 errors" in done.stdout) == (0, True), done.stderr
     bad = {"data/bad.jsonl": b'{"prompt": "1+1?", "completions": ["2"], "labels": [true]}\n{"half"'}
@@ -237,6 +246,7 @@ def test_files_need_the_name_of_a_dataset_or_a_folder(tmp_path: Path) -> None:
         "hf://datasets/org/name@v1/a/*.jsonl",
         "hf://datasets/org/name@v1/b.zip",
     ]
+    assert dataset_files("org/name@feature/x", ("a/b.zip",)) == ["hf://datasets/org/name@feature%2Fx/a/b.zip"]
     assert dataset_files(tmp_path, ("*.jsonl",)) == [f"{tmp_path}/*.jsonl"]
     assert mprm.stats(tmp_path, files="*.jsonl").total.n_rollouts == 1
     with pytest.raises(
@@ -245,6 +255,38 @@ def test_files_need_the_name_of_a_dataset_or_a_folder(tmp_path: Path) -> None:
         dataset_files(tmp_path / "a.jsonl", ("*.jsonl",))
     with pytest.raises(ConfigError, match="expected its name, org/name"):
         mprm.stats([raw_record([1.0])], files="*.jsonl")
+
+
+@pytest.mark.parametrize("pattern", ["", " ", "/"])
+def test_an_empty_pattern_of_files_is_wrong_usage(hub: FakeHub, home: Path, pattern: str) -> None:
+    done = mprm_on(hub, home, "stats", "org/corpus", "--files", pattern)
+    assert (done.returncode, done.stderr.startswith("mprm stats: --files is empty; expected globs")) == (2, True)
+
+
+@pytest.mark.parametrize("url", ["", "datasets", "datasets/", "datasets/org", "org", "datasets/org/corpus@/data"])
+def test_a_url_without_a_name_is_wrong_usage(hub: FakeHub, home: Path, url: str) -> None:
+    done = mprm_on(hub, home, "stats", f"hf://{url}")
+    lines = [
+        f"mprm stats: hf://{url}: expected hf://datasets/ORG/NAME/FILES, or hf://datasets/ORG/NAME@REVISION/FILES"
+    ]
+    assert (done.returncode, done.stderr.splitlines()) == (2, lines)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hf://org/run",
+        "hf://models/org/run@v1",
+        "https://huggingface.co/org/run",
+        "https://huggingface.co/org/run/tree/main?a#b",
+        "org/run@",
+    ],
+)
+def test_the_name_of_a_model_is_no_url(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"neither a folder nor a name on the hub; write org/run, or org/run@REVISI"
+    ):
+        local_checkpoint(name)
 
 
 def test_a_folder_wins_over_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

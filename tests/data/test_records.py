@@ -7,7 +7,7 @@ import pytest
 
 import mprm
 from mprm.data.questions import read_questions
-from mprm.data.records import MAX_DEPTH, find_files, is_deep, source_name
+from mprm.data.records import MAX_DEPTH, container_of, find_files, is_deep, source_name
 from mprm.errors import DataError, InputNotFoundError
 from tests.conftest import raw_record, write_jsonl
 
@@ -21,10 +21,23 @@ from tests.conftest import raw_record, write_jsonl
         ("x-00001-of-00010.jsonl.zst", "x"),
         ("a.b.jsonl", "a.b"),
         ("noending", "noending"),
+        ("https://me:pw@host/x/ai2d.jsonl.gz?X-Sig=a/b.zst#c", "ai2d"),
+        ("zip://a?b.jsonl::https://host/x.zip?key=c", "a?b"),
+        ("hf://datasets/org/name@v1/a#1?.jsonl", "a#1?"),
     ],
 )
 def test_the_source_is_the_files_name(path: str, source: str) -> None:
     assert source_name(path) == source
+
+
+def test_what_a_url_asks_for_is_no_ending() -> None:
+    urls = (
+        "https://host/a.jsonl.gz?key=b",
+        "HTTP://host/a.parquet#b",
+        "https://host/a.jsonl?as=b.gz",
+        "s3://b/a.gz?",
+    )
+    assert [container_of(url) for url in urls] == ["gz", "parquet", "plain", "plain"]
 
 
 def test_a_file_named_twice_is_read_once(tmp_path: Path, monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import io
@@ -22,15 +23,16 @@ import xxhash
 
 from mprm.data.hub import downloaded, named_errors
 from mprm.data.images import leaves_root
-from mprm.data.output import check_folder, printable
+from mprm.data.output import check_folder, printable, writing
 from mprm.data.records import MAX_LINE_BYTES, MAX_UNPACKED_RATIO, filesystem, is_url, remote_matches
+from mprm.data.types import without_secrets
 from mprm.errors import DataError, InputNotFoundError, MprmError
 from mprm.progress import progress_bar
 
 if TYPE_CHECKING:
     from zipfile import ZipFile, ZipInfo
 
-ARCHIVE = re.compile(r"(?P<stem>.*\.zip)(?:[._-]?(?P<part>(?!gz)[a-z]{2,3}|\d{2,3}))?", re.DOTALL)
+ARCHIVE = re.compile(r"(?P<stem>.*\.zip)(?:[._-]?(?P<part>(?!gz)[a-z]{2,3}|\d{2,3}))?", re.DOTALL | re.IGNORECASE)
 """A zip archive or a part of one, as split and 7z name them: x.zip, x.zip_aa, x.zip.001."""
 COPY_BYTES = 1 << 20
 
@@ -46,7 +48,7 @@ def archives_of(name: str) -> list[Archive]:
     paths = [] if is_part else _files(name)
     parts: dict[str, dict[str, str]] = {}
     for path in paths or _files(f"{glob.escape(stem) if Path(name).exists() else stem}*"):
-        if (found := ARCHIVE.fullmatch(path)) and (found["part"] or not is_part):
+        if (found := ARCHIVE.fullmatch(without_secrets(path))) and (found["part"] or not is_part):
             parts.setdefault(found["stem"], {})[found["part"] or ""] = path
     if not parts:
         raise InputNotFoundError(f"{name}: no such zip archive, whole or in parts such as {name}_aa")
@@ -67,7 +69,11 @@ def _in_order(stem: str, parts: dict[str, str]) -> Archive:
     """The parts by their endings, none of which may be missing before the last."""
 
     def number(part: str) -> int:
-        return int(part) if part.isdigit() else reduce(lambda total, letter: 26 * total + ord(letter) - 97, part, 0)
+        return (
+            int(part)
+            if part.isdigit()
+            else reduce(lambda total, letter: 26 * total + ord(letter) - 97, part.lower(), 0)
+        )
 
     ordered = sorted(parts, key=lambda part: (len(part), part))
     numbers = [number(part) for part in ordered]
@@ -125,26 +131,36 @@ def unpacked(archives: Sequence[Archive]) -> Path:
     """A folder with what the archives hold; unpacked if it is not in the cache.
 
     The folder has the archive's name, and a hash of paths, sizes and times of the parts, or of what a server says of
-    them. It gets its name when it is complete. A second process waits for the first.
+    them. It gets its name when it is complete, and beside it lies a hash of what it holds: once that is no longer so,
+    it is unpacked again. A second process waits for the first.
     """
     archives = [tuple(downloaded(p) if p.startswith("hf://") else p for p in parts) for parts in archives]
     key = xxhash.xxh3_64_hexdigest(repr([[_stamp(part) for part in parts] for parts in archives]).encode())
-    name = ARCHIVE.sub(r"\g<stem>", re.split(r"[/\\]", archives[0][0])[-1])
+    name = ARCHIVE.sub(r"\g<stem>", re.split(r"[/\\]", without_secrets(archives[0][0]))[-1])
     folder = cache_folder() / f"{re.sub(r'[^a-zA-Z0-9_.-]', '_', name)[:80]}-{key}"
-    if folder.is_dir():
+    content = folder.with_name(f"{folder.name}.content")
+
+    def is_whole() -> bool:
+        return folder.is_dir() and content.is_file() and content.read_bytes() == _content(folder)
+
+    if is_whole():
         return folder
     check_folder(str(folder.parent))
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f"{folder.name}.partial")
-    with folder.with_name(f"{folder.name}.lock").open("a") as lock:
+    with folder.with_name(f"{folder.name}.lock").open("a") as lock, writing(str(folder)):
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.is_dir():
+        if is_whole():
             return folder
+        if os.path.lexists(folder):
+            print(printable(f"{folder} is not as it was unpacked; it is unpacked again"), file=sys.stderr)
+            folder.unlink() if folder.is_symlink() or not folder.is_dir() else shutil.rmtree(folder)
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         try:
             partial.mkdir()
             for parts in archives:
                 _unpack(parts, partial, folder)
+            content.write_bytes(_content(partial))
             partial.rename(folder)
         except FileExistsError as error:
             twice = Path(error.filename).relative_to(partial)
@@ -152,6 +168,13 @@ def unpacked(archives: Sequence[Archive]) -> Path:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
+
+
+def _content(folder: Path) -> bytes:
+    """A hash of the names, sizes and times of all files in the folder."""
+    paths = (f"{parent}/{name}" for parent, _, names in os.walk(folder) for name in names)
+    files = sorted((path[len(str(folder)) :], (s := os.lstat(path)).st_size, s.st_mtime_ns) for path in paths)
+    return xxhash.xxh3_64_digest(repr(files).encode())
 
 
 def _stamp(part: str) -> Any:
@@ -162,7 +185,8 @@ def _stamp(part: str) -> Any:
     with named_errors(part):
         fs, path = filesystem(part)
         info = fs.info(path)
-    return part, *(str(info.get(name)) for name in ("ETag", "etag", "LastModified", "last_modified", "mtime", "size"))
+    stamps = {"etag", "lastmodified", "contentmd5", "digest", "mtime", "size"}  # each file system has its spelling
+    return part, sorted((name, str(info[name])) for name in info if re.sub("[-_]", "", name.lower()) in stamps)
 
 
 @contextmanager
@@ -177,7 +201,8 @@ def _opened(parts: Archive) -> Iterator[ZipFile]:
             handles = [stack.enter_context(fsspec.open(part, "rb")) for part in parts]
             yield stack.enter_context(zipfile.ZipFile(io.BufferedReader(_Joined(handles), COPY_BYTES)))
     except Exception as error:  # zipfile's, zlib's, lzma's, a server's
-        if isinstance(error, MprmError) or getattr(error, "filename", None) not in (None, *parts):
+        is_written = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if is_written or isinstance(error, MprmError) or getattr(error, "filename", None) not in (None, *parts):
             raise  # told already, or of the cache
         of = f" in {len(parts)} parts" if len(parts) > 1 else ""
         remedy = "compare its size with the original's" + ", and whether the last part is there" * bool(of)
@@ -197,7 +222,7 @@ def _unpack(parts: Archive, partial: Path, folder: Path) -> None:
         if total > free:
             room = f"{total:,} bytes, and {folder.parent} has room for {free:,}"
             raise DataError(f"{parts[0]}: it unpacks to {room}; name a folder with more by MPRM_CACHE")
-        print(printable(f"unpacking {parts[0]}, {total:,} bytes, into {folder}"), file=sys.stderr)
+        print(printable(f"unpacking {without_secrets(parts[0])}, {total:,} bytes, into {folder}"), file=sys.stderr)
         with progress_bar("unpacking", total, "bytes") as advance:
             for info in infos:
                 path = partial / info.filename

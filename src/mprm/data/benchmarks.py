@@ -104,7 +104,7 @@ def read_benchmark(
         else:
             solutions += _solutions_of_rollouts(file, fmt.name, tau, text_only, notes, bad)
         digest = None if file.is_remote else hash_file(file.path)
-        entry = {"path": file.path, "format": fmt.name, "n_bytes": file.n_bytes, "xxh3_128": digest}
+        entry = {"path": file.name, "format": fmt.name, "n_bytes": file.n_bytes, "xxh3_128": digest}
         files.append({**entry, "n_solutions": len(solutions) - n_before})
     check_no_bad(bad, REMEDY)
     if not solutions:
@@ -156,10 +156,10 @@ def _solutions_of_rollouts(
 ) -> Iterator[Solution]:
     """The file's rollouts as solutions: a step is correct when its score is strictly above ``tau``."""
 
-    def note(location: str, issues: Issues) -> None:
+    def note(where: str, issues: Issues) -> None:
         for kind, _ in issues:
             if kind in WARNINGS:
-                notes.setdefault(WARNINGS[kind], []).append(location)
+                notes.setdefault(WARNINGS[kind], []).append(where.replace(file.path, file.name))
 
     last_line, n_on_line = 0, 0
     corpus = open_corpus([file.path], format=format_name, text_only=text_only)
@@ -175,7 +175,7 @@ def _solutions_of_rollouts(
             labels=tuple(CORRECT if score > tau else INCORRECT for score in rollout.scores),
             id=_default_id(file, located.line, n_on_line),
             source=located.source,
-            location=f"{located.file}:{located.line}",
+            location=f"{file.name}:{located.line}",
         )
 
 

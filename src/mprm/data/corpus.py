@@ -193,7 +193,7 @@ class Corpus(Tabular):
         """Path, size, hash and format of every input file, as it was read; no hash for files behind URLs."""
         entries = [
             {
-                "path": location(file.path),
+                "path": location(file.name),
                 "n_bytes": file.n_bytes,
                 "xxh3_128": hashes.of(file),
                 "format": self.formats[file.path].name,

@@ -16,6 +16,8 @@ from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDepen
 CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 NOT_NEEDED = ("*/*", "consolidated*.safetensors")
 """Other formats of the weights and checkpoints within a run; and a second copy of the weights, as Mistral's have."""
+NO_NAME = re.compile(r"(?=.*://|.*@$)(?:\w+://(?:[^/]+\.[^/]+/)?)?(?:models/)?(\w[\w.-]*/\w[\w.-]*)(?:[/@?#].*)?")
+"""A URL of a checkpoint, or a name without the revision after @."""
 REASONS = {
     "GatedRepoError": "its licence must be accepted on its page on the hub; then run hf auth login",
     "RevisionNotFoundError": "the hub has no such revision of it; expected a branch, a tag or a commit",
@@ -70,6 +72,8 @@ def local_checkpoint(name: str | Path) -> str:
     What is in the cache of huggingface_hub is not downloaded again, and does without a connection.
     """
     match = HUB_NAME.fullmatch(str(name))
+    if (place := NO_NAME.fullmatch(str(name))) and not Path(name).expanduser().exists():
+        raise ConfigError(f"{name}: neither a folder nor a name on the hub; write {place[1]}, or {place[1]}@REVISION")
     if match is None or Path(name).expanduser().exists():
         return str(name)
     return _snapshot(match["repo"], match["revision"])
@@ -143,6 +147,8 @@ def dataset_files(paths: Any, patterns: Sequence[str]) -> Any:
     if not patterns:
         return paths
     names = [paths] if isinstance(paths, str | Path) else paths
+    if not all(pattern.strip("/ ") for pattern in patterns):
+        raise ConfigError("--files is empty; expected globs such as 'data/*.jsonl', or none for all files")
     if not isinstance(names, list | tuple) or not all(isinstance(name, str | Path) for name in names):
         raise ConfigError("files says which files of a dataset on the hub are read; expected its name, org/name")
     urls = []
@@ -150,7 +156,9 @@ def dataset_files(paths: Any, patterns: Sequence[str]) -> Any:
         is_local = Path(name).expanduser().is_dir()
         if not is_local and not HUB_NAME.fullmatch(name):
             raise ConfigError(f"{name}: files are those of a dataset on the hub, org/name, or of a folder")
-        urls += [f"{name if is_local else f'hf://datasets/{name}'}/{pattern.lstrip('/')}" for pattern in patterns]
+        quoted = name.replace("/", "%2F").replace("%2F", "/", 1)  # a revision may hold a / too
+        folder = name if is_local else f"hf://datasets/{quoted}"
+        urls += [f"{folder}/{pattern.lstrip('/')}" for pattern in patterns]
     return urls
 
 

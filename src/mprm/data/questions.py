@@ -19,7 +19,7 @@ from mprm.data.format import Data, Format, by_name, check_no_bad, has, names_of,
 from mprm.data.images import IMAGE_MARK, find_images
 from mprm.data.output import hash_file
 from mprm.data.records import find_files
-from mprm.data.types import BadRecord, Issues, Question
+from mprm.data.types import BadRecord, Issues, Question, without_secrets
 from mprm.errors import DataError, counted, shown
 
 
@@ -47,7 +47,7 @@ def read_questions(
     bad: list[str] = []
     locations: dict[str, str] = {}
     for record, (item,), _ in read_items(paths, QUESTION_FORMATS, "question", format, bad):
-        made_id = f"{Path(record.file.path).name}:{record.line}"
+        made_id = f"{Path(without_secrets(record.file.path)).name}:{record.line}"
         question = replace(item, id=item.id or record.key or made_id, source=item.source or record.file.source)
         location = record.location
         first = locations.setdefault(question.id, location)
@@ -72,7 +72,7 @@ def is_in_memory(questions: Any) -> bool:
 def input_entries(paths: Any) -> list[dict[str, Any]]:
     """What a manifest says of the files that were read; one behind a URL has no hash."""
     return [
-        {"path": file.path, "n_bytes": file.n_bytes, "xxh3_128": None if file.is_remote else hash_file(file.path)}
+        {"path": file.name, "n_bytes": file.n_bytes, "xxh3_128": None if file.is_remote else hash_file(file.path)}
         for file in find_files(paths)
     ]
 

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise, repeat
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, cast
@@ -29,8 +29,8 @@ from urllib.parse import unquote
 import msgspec
 
 from mprm.data import engine
-from mprm.data.types import BadRecord
-from mprm.errors import DataError, InputNotFoundError, MissingDependencyError, shown
+from mprm.data.types import BadRecord, location, without_secrets
+from mprm.errors import ConfigError, DataError, InputNotFoundError, MissingDependencyError, counted, shown
 
 Container = Literal["plain", "gz", "zst", "parquet"]
 SUFFIXES: dict[str, Container] = {".gz": "gz", ".zst": "zst", ".parquet": "parquet"}
@@ -50,10 +50,12 @@ MADV_POPULATE_READ = 22
 """Map all pages of a range in one call, not a few with each page fault: a tenth of the time of a selection."""
 READ_AHEAD = 1 << 16
 """Bytes read at a time in search of the end of a chunk's last line."""
-ARCHIVES = re.compile(r"\.zip(?!\.(?:gz|zst|csv)$)(?:[._-]?[a-z\d]{0,3}|[._-]?[a-z\d]*[*?\[][*?\[\]a-z\d-]*)$")
+ARCHIVES = re.compile(r"(?i)\.zip(?!\.(?:gz|zst|csv)$)(?:[._-]?[a-z\d]{0,3}|[._-]?[a-z\d]*[*?\[][*?\[\]a-z\d-]*)$")
 """The end of what names archives: also of a glob, and of what the names of parts have in common."""
+FIRST_PART = re.compile(r"\.zip(?:[._-]?(?:a{2,3}|00+|001))?$", re.IGNORECASE)
 HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\S+))?")
 """``org/name`` or ``org/name@revision``."""
+HUB_URL = re.compile(r"hf://(datasets/|spaces/)?(?!datasets/|spaces/)\w[\w.-]*/\w[\w.-]*(@[^/]+)?(/|$)")
 MAX_DEPTH = 500
 """Lists and objects within each other that a record may have; decoders and encoders give up near 1,000."""
 
@@ -69,6 +71,8 @@ class DataFile:
     source: str
     container: Container
     n_bytes: int
+    name: str
+    """What outputs call it: the path, and of a file in an archive the archive and the path there."""
     stamp: tuple[int, int, int] | None = None
     """Size, modification time and inode of a local file, to notice changes."""
 
@@ -79,6 +83,7 @@ class DataFile:
 
 def _file_name(path: str) -> str:
     """The last part of a path or URL: ``ai2d.jsonl`` of ``zip://x/ai2d.jsonl::https://…``, a file in another."""
+    path = without_secrets(path)
     path = next((part for part in path.split("::") if is_url(part)), path)
     return re.split(r"[/\\]", path.rstrip("/"))[-1]
 
@@ -92,6 +97,8 @@ def filesystem(url: str) -> tuple[Any, str]:
     """The fsspec file system of a URL and the path on it."""
     import fsspec
 
+    if not all(HUB_URL.match(part) for part in url.split("::") if part.startswith("hf://")):
+        raise ConfigError(f"{url}: expected hf://datasets/ORG/NAME/FILES, or hf://datasets/ORG/NAME@REVISION/FILES")
     try:
         return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
     except (ImportError, ValueError) as error:
@@ -101,7 +108,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 def is_archive(name: str) -> bool:
     """Whether the path, glob or URL names zip archives."""
-    return bool(ARCHIVES.search(name)) and "::" not in name and not Path(name).expanduser().is_dir()
+    return bool(ARCHIVES.search(without_secrets(name))) and "::" not in name and not Path(name).expanduser().is_dir()
 
 
 def source_name(path: str) -> str:
@@ -139,41 +146,56 @@ def find_files(paths: Paths) -> list[DataFile]:
     for path in map(str, typed):
         matches = list(_matches(path))
         if not matches:
-            hint = (
-                f". Of a dataset on the hub, say which files: hf://datasets/{path}/…"
-                if HUB_NAME.fullmatch(path)
-                else ""
+            kinds = ".jsonl or .json (also .gz, .zst), .parquet or .zip files"
+            hint = f". Of a dataset on the hub, say which files: hf://datasets/{path}/…" * bool(
+                HUB_NAME.fullmatch(path)
             )
-            raise InputNotFoundError(
-                f"{path}: no such file; expected .jsonl or .json (also .gz, .zst), .parquet or .zip files{hint}"
-            )
-        for match, n_bytes in matches:
+            raise InputNotFoundError(f"{path}: no such file; expected {kinds}{hint}")
+        for match, n_bytes, name in matches:
             if any("\ud800" <= letter <= "\udfff" for letter in match):
                 raise InputNotFoundError(f"{match!a}: the file's name is not UTF-8; rename it")
             identity = match if is_url(match) else str(Path(match).resolve())
             stamp = None if is_url(match) else stamp_of(match)
-            file = DataFile(match, source_name(match), container_of(match), n_bytes, stamp)
+            file = DataFile(match, source_name(match), container_of(match), n_bytes, without_secrets(name), stamp)
             # of several names of one file the first in the alphabet counts, not the first that was typed
             files[identity] = min(file, files.get(identity, file), key=lambda file: (file.source, file.path))
     ordered = sorted(files, key=lambda identity: (files[identity].source, re.split(r"[/\\]", identity)))
     return [files[identity] for identity in ordered]
 
 
-def _matches(path: str) -> Iterable[tuple[str, int]]:
+def _matches(path: str) -> Iterator[tuple[str, int, str]]:
     if is_archive(path):
         from mprm.data.archives import archives_of, unpacked  # they are read with this module
 
-        return [match for archive in archives_of(path) for match in _local_matches(str(unpacked([archive])))]
-    return remote_matches(path) if is_url(path) else _local_matches(path)
+        for archive in archives_of(path):
+            folder = unpacked([archive])
+            for match, n_bytes in _local_matches(str(folder)):
+                yield match, n_bytes, f"{archive[0]}::{Path(match).relative_to(folder).as_posix()}"
+        return
+    for match, n_bytes in remote_matches(path) if is_url(path) else _local_matches(path):
+        yield match, n_bytes, match
+
+
+_tell_once = lru_cache(print)  # a command looks for its inputs more than once
 
 
 def _local_matches(path: str) -> Iterable[tuple[str, int]]:
     here = Path(path).expanduser()
     if here.is_dir():
-        below = (p for p in sorted(here.rglob("*")) if p.is_file() and (_is_data(p.name) or _is_json_list(p)))
-        inside = [str(p) for p in below if not any(part.startswith(".") for part in p.relative_to(here).parts)]
+        names = (p for p in sorted(here.rglob("*")) if not any(n.startswith(".") for n in p.relative_to(here).parts))
+        below = [p for p in names if p.is_file()]
+        inside = [str(p) for p in below if _is_data(p.name) or _is_json_list(p)]
+        n_zips = sum(bool(FIRST_PART.search(p.name)) for p in below)
+        zips = f"{counted(n_zips, 'zip archive')} in it must be named as inputs themselves, such as {path}/*.zip"
         if not inside:
-            raise InputNotFoundError(f"{path}: the folder holds no .jsonl (also .gz, .zst), .parquet or .json list")
+            problem = "the folder holds no .jsonl (also .gz, .zst), .parquet or .json list" + f"; {zips}" * bool(
+                n_zips
+            )
+            raise InputNotFoundError(f"{path}: {problem}")
+        if n_zips:
+            from mprm.data.output import printable  # it reads files with this module
+
+            _tell_once(printable(f"{path}: {zips}; passed over"), file=sys.stderr)
     else:
         # a name that exists is meant as it stands, even if it holds * or [
         inside = [str(here)] if here.exists() else sorted(glob.glob(str(here), recursive=True))  # noqa: PTH207 - any pattern
@@ -549,7 +571,7 @@ class Record(NamedTuple):
 
     @property
     def location(self) -> str:
-        return f"{self.file.path}:{self.line}"
+        return location(self.file.name, self.line)
 
 
 def read_records(file: DataFile) -> Iterator[Record]:

@@ -255,6 +255,16 @@ IN_MEMORY = "(in memory)"
 """Folder of the temporary file that holds a frame; messages do not name it."""
 
 
+def without_secrets(path: str) -> str:
+    """A path or URL without user and password, and without what a URL of http or https asks for.
+
+    >>> without_secrets("zip://a#1.jsonl::https://me:secret@host/x.zip?key=secret")
+    'zip://a#1.jsonl::https://host/x.zip'
+    """
+    parts = [re.sub(r"(?is)^(https?://)(?:[^/?#]*@)?([^?#]*).*", r"\1\2", part) for part in path.split("::")]
+    return "::".join(re.sub(r"^(\w+://)[^/:@]*:[^/]*@", r"\1", part) for part in parts)
+
+
 def location(path: str, line: int | None = None) -> str:
     """Where a record stands, for a message: FILE:LINE, or the row of a frame, from 0; or the file alone.
 
@@ -263,6 +273,7 @@ def location(path: str, line: int | None = None) -> str:
     >>> location("a.jsonl", 3), location("/tmp/x/(in memory)/frame.jsonl", 3), location("x/(in memory)/frame.jsonl")
     ('a.jsonl:3', 'row 2', '(in memory)')
     """
+    path = without_secrets(path)
     if path.endswith(f"/{IN_MEMORY}/frame.jsonl"):
         return IN_MEMORY if line is None else f"row {line - 1}"
     return path if line is None else f"{path}:{line}"

@@ -20,7 +20,7 @@ import xxhash
 from mprm.config import DEFAULT_KEY, ConnectionOptions, Force, ModelOptions, Seed, output, read_api_key, serving
 from mprm.data.output import MANIFEST_SUFFIX, PARTIAL, check_not_inputs, check_overwrite, write_with_manifest
 from mprm.data.records import is_url
-from mprm.data.types import Chain, Solution, StepScorer, first_error_of
+from mprm.data.types import Chain, Solution, StepScorer, first_error_of, without_secrets
 from mprm.errors import ConfigError, DataError, InputNotFoundError, counted
 from mprm.progress import Advance, Progress, silent
 
@@ -87,7 +87,8 @@ class ScoringConfig(ConnectionOptions, ModelOptions):
         return PRM.from_pretrained(self.model, **options)
 
     def recorded(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_RECORDED}
+        recorded = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_RECORDED}
+        return recorded if self.image_root is None else {**recorded, "image_root": without_secrets(self.image_root)}
 
     def path(self, name: str) -> str:
         """A file of the output folder, which may be a URL."""

@@ -120,7 +120,8 @@ def _prepare(corpus: Corpus, run_dir: RunDir, prm: PRM, *, resume: bool, progres
     run_dir.lock({**identity, "base_fingerprint": prm.config.base_fingerprint}, resume=resume)
     if run_dir.summary.is_file():
         return
-    selected, dropped, subsets = None, DroppedRecords(), selections_of(entries)
+    selected, dropped = None, DroppedRecords()
+    subsets = selections_of({**e, "path": file.path} for e, file in zip(entries, corpus.files, strict=True))
     if config.strategy is not None:
         names = ("strategy", "rho", "alpha", "tau", "stratify", "skip_bad")
         same = {name: value for name in names if (value := getattr(config, name)) is not None}
