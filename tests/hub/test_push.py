@@ -98,10 +98,14 @@ def test_an_adapter_finds_its_base_by_name_and_takes_the_place_of_whole_weights(
     made: Path, hub: FakeHub, tmp_path: Path
 ) -> None:
     hub.add("org/tiny", {path.name: path.read_bytes() for path in (made / "qwen2_5_vl").iterdir()})
-    hub.add("org/lora", {"model-00001-of-00002.safetensors": b"old", "config.json": b"{}", "notes.md": b"mine"})
+    old = {"model-00001-of-00002.safetensors": b"old", "config.json": b"{}", "sub/mine.safetensors": b"mine"}
+    hub.add("org/lora", {**old, "prm_config.json": b"{}", "notes.md": b"mine"})
     done = push(hub, tmp_path, made / "lora", "org/lora", "--base-model", "org/tiny", "--license", "mit")
     assert done.returncode == 0, done.stderr
+    deleted = "config.json, model-00001-of-00002.safetensors"
+    assert f"Weights in org/lora that this model does not have were deleted: {deleted}.\n" in done.stderr
     files = on_hub(hub, "org/lora")
+    assert files.pop("sub/mine.safetensors")
     assert {name for name in files if "config" in name or "safetensors" in name} == {
         *("adapter_config.json", "adapter_model.safetensors", "prm_config.json", "preprocessor_config.json"),
         "tokenizer_config.json",
@@ -187,6 +191,25 @@ def test_what_the_hub_refuses_is_one_line_and_leaves_nothing_there(
     assert set(hub.repos) == {"org/public"}
     assert not on_hub(hub, "org/public")
     assert (folder / "README.md").read_bytes() == (made / "run" / "README.md").read_bytes()
+
+
+def test_what_somebody_else_uploaded_is_replaced_only_by_force(made: Path, hub: FakeHub, tmp_path: Path) -> None:
+    theirs = {"README.md": b"# Theirs", "model.safetensors": b"theirs", "pytorch_model-2.safetensors": b"theirs"}
+    model, data = hub.add("org/theirs", theirs), hub.add("datasets/org/theirs", {"train.csv": b"a,b"})
+    hub.add("org/new", {".gitattributes": b"", "README.md": b"---\nlicense: mit\n---\n"})
+    for what, found in (("run", "model.safetensors"), ("one.jsonl", "train.csv")):
+        done = push(hub, tmp_path, made / what, "org/theirs", "--revision", "v1")
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        [line] = done.stderr.splitlines()
+        assert f"org/theirs has files that mprm did not write, such as {found}; push to another name" in line
+        assert line.endswith("or replace them with --force")
+    assert [len(repo.commits) for repo in (model, data)] == [len(repo.branches) for repo in (model, data)] == [1, 1]
+    folder = copy(made, "run", tmp_path)
+    assert push(hub, tmp_path, folder, "org/new").returncode == 0
+    done = push(hub, tmp_path, folder, "org/theirs", "--force")
+    assert done.returncode == 0
+    assert "were deleted: pytorch_model-2.safetensors." in done.stderr
+    assert set(on_hub(hub, "org/theirs")) == MODEL
 
 
 def test_a_killed_upload_leaves_no_commit_and_is_repeated(made: Path, hub: FakeHub, tmp_path: Path) -> None:

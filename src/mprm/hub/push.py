@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePath
@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mprm.config import Config, DryRun, evaluation, output, takes
+from mprm.config import Config, DryRun, Force, evaluation, output, takes
 from mprm.data.corpus import open_corpus
 from mprm.data.hub import reason_of
 from mprm.data.output import MANIFEST_SUFFIX, atomic_write, hash_file
 from mprm.errors import ConfigError, MissingDependencyError, MprmError
 from mprm.evaluation.scores import SCORES
 from mprm.hub.cards import CARD, MARK, dataset_card, file_name, hub_name, model_card, output_files, subset_manifest
-from mprm.models.checkpoint import PRM_CONFIG, check_weights, fingerprint_of, read_prm_config
+from mprm.models.checkpoint import OLD_PRM_CONFIG, PRM_CONFIG, check_weights, fingerprint_of, read_prm_config
 from mprm.models.families import PROCESSOR_FILES
 from mprm.progress import Progress, silent
 
@@ -27,6 +27,8 @@ WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_
 TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template*")
 MODEL_FILES = (*WEIGHTS, *TOKENIZER, *PROCESSOR_FILES, "generation_config.json")
 """Named one by one, for whatever else lies in the folder may be private."""
+STUBS = {CARD, ".gitattributes"}
+"""What a new repository may have."""
 NAME = r"(?!.*(\.\.|--))[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*"
 Files = dict[str, Path | bytes]
 """What is uploaded, by its name in the repository."""
@@ -47,6 +49,7 @@ class PushConfig(Config):
     private: Annotated[bool, output("Make a new repository private.")] = False
     revision: Annotated[str | None, output("Branch to upload to, made if it is not there.", "BRANCH")] = None
     with_dropped: Annotated[bool, output("Upload the bad records that a selection dropped, too.")] = False
+    force: Force = False
     dry_run: DryRun = False
 
 
@@ -94,7 +97,7 @@ def push(
     files[CARD] = card.encode()
     sizes = {name: len(c) if isinstance(c, bytes) else c.stat().st_size for name, c in sorted(files.items())}
     kind = "model" if is_run else "dataset"
-    url = None if config.dry_run else _upload(repo, kind, files, config, progress)
+    url = None if config.dry_run else _upload(repo, kind, files, config, notes, progress)
     if url and is_run and not is_own:
         with atomic_write(str(own)) as temporary:
             temporary.write_text(card, encoding="utf-8")
@@ -185,7 +188,15 @@ def _json(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
-def _upload(repo: str, kind: str, files: Mapping[str, Path | bytes], config: PushConfig, progress: Progress) -> str:
+def _is_ours(kind: str, there: Sequence[str]) -> bool:
+    """Whether a repository has nothing but what mprm wrote and what was added to it, by the names of its files."""
+    marks = (PRM_CONFIG, OLD_PRM_CONFIG) if kind == "model" else (f"*{MANIFEST_SUFFIX}",)
+    return set(there) <= STUBS or any(fnmatch(name, mark) for name in there for mark in marks)
+
+
+def _upload(
+    repo: str, kind: str, files: Mapping[str, Path | bytes], config: PushConfig, notes: list[str], progress: Progress
+) -> str:
     """Upload the files in one commit; returns their address."""
     try:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, RepoCard, get_token
@@ -202,18 +213,26 @@ def _upload(repo: str, kind: str, files: Mapping[str, Path | bytes], config: Pus
         url = str(api.create_repo(**where, private=config.private or None, exist_ok=True))
         if config.private and not api.repo_info(**where).private:
             raise ConfigError(f"{url} is there already and is public; nothing was uploaded")
-        if config.revision:
-            api.create_branch(**where, branch=config.revision, exist_ok=True)
-        there = api.list_repo_files(**where, revision=config.revision) if kind == "model" else ()
+        branch = config.revision
+        at = branch if branch and api.revision_exists(**where, revision=branch) else None
+        there = api.list_repo_files(**where, revision=at)
+        if not (config.force or _is_ours(kind, there)):
+            found = f"{url} has files that mprm did not write, such as {min(set(there) - STUBS)}"
+            raise ConfigError(f"{found}; push to another name, or replace them with --force")
+        if branch:
+            api.create_branch(**where, branch=branch, exist_ok=True)
         # weights of two models are of none
-        stale = [name for name in there if name not in files and any(fnmatch(name, weights) for weights in WEIGHTS)]
+        names = [name for name in there if name not in files and "/" not in name] if kind == "model" else []
+        stale = [name for name in names if any(fnmatch(name, weights) for weights in WEIGHTS)]
         operations = [CommitOperationAdd(name, content) for name, content in files.items()]
         operations += map(CommitOperationDelete, stale)
-        api.create_commit(**where, operations=operations, commit_message="mprm push", revision=config.revision)
+        api.create_commit(**where, operations=operations, commit_message="mprm push", revision=branch)
+        if stale:
+            notes.append(f"Weights in {repo} that this model does not have were deleted: {', '.join(stale)}.")
     except MprmError:
         raise
     except Exception as error:  # each library has its own
         reason = reason_of(error)
         reason = " ".join(str(error).split()) if reason.startswith("cannot be read") else reason
         raise ConfigError(f"{repo} was not uploaded: {reason:.300}") from error
-    return url + (f"/tree/{config.revision}" if config.revision else "")
+    return url + (f"/tree/{branch}" if branch else "")
