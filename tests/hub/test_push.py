@@ -212,6 +212,26 @@ def test_what_somebody_else_uploaded_is_replaced_only_by_force(made: Path, hub: 
     assert set(on_hub(hub, "org/theirs")) == MODEL
 
 
+def test_a_card_that_was_edited_on_the_hub_is_kept(made: Path, hub: FakeHub, tmp_path: Path) -> None:
+    folder = copy(made, "run", tmp_path)
+    assert push(hub, tmp_path, folder, "org/bis80").returncode == 0
+    files, local = on_hub(hub, "org/bis80"), (folder / "README.md").read_bytes()
+    edited = files["README.md"].rsplit(b"<!--", 1)[0] + b"Mine, with an \xff.\n"
+    hub.repos["org/bis80"].commit({**files, "README.md": edited})
+    (folder / "config.json").write_bytes((folder / "config.json").read_bytes() + b"\n")
+    done = push(hub, tmp_path, folder, "org/bis80")
+    assert done.returncode == 0
+    assert "README.md in org/bis80 was written by hand and is kept; --force replaces it.\n" in done.stderr
+    assert on_hub(hub, "org/bis80")["README.md"] == edited
+    assert on_hub(hub, "org/bis80")["config.json"] == (folder / "config.json").read_bytes()
+    assert (folder / "README.md").read_bytes() == local
+    done = push(hub, tmp_path, folder, "org/bis80", "--license", "mit")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "README.md in org/bis80 was written by hand and is not changed; --force replaces it" in done.stderr
+    done = push(hub, tmp_path, folder, "org/bis80", "--license", "mit", "--force")
+    assert b"license: mit\n" in on_hub(hub, "org/bis80")["README.md"]
+
+
 def test_a_killed_upload_leaves_no_commit_and_is_repeated(made: Path, hub: FakeHub, tmp_path: Path) -> None:
     folder = copy(made, "run", tmp_path)
     hub.may_store.clear()

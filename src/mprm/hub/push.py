@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePath
@@ -86,7 +86,7 @@ def push(
         raise MissingDependencyError("mprm push needs huggingface_hub: install mprm with its extra [hub]") from error
     own = path / CARD
     text = own.read_text(encoding="utf-8", errors="replace") if own.is_file() else MARK
-    is_own = MARK not in text and "# Model Card for Model ID" not in text  # which peft writes
+    is_own = _is_by_hand(text)
     if is_own and (config.evaluation or config.license):
         raise ConfigError(f"{own} was written by hand and is not changed; move it away, and the card is made anew")
     if is_own:
@@ -95,10 +95,10 @@ def push(
     elif "\n## Evaluation on" in text and not config.evaluation:
         notes.append(f"The card has no evaluation any more, as {own} has; name it again with --evaluation.")
     files[CARD] = card.encode()
-    sizes = {name: len(c) if isinstance(c, bytes) else c.stat().st_size for name, c in sorted(files.items())}
     kind = "model" if is_run else "dataset"
-    url = None if config.dry_run else _upload(repo, kind, files, config, notes, progress)
-    if url and is_run and not is_own:
+    url = None if config.dry_run else _upload(repo, kind, files, config, notes, progress, is_own=is_own)
+    sizes = {name: len(c) if isinstance(c, bytes) else c.stat().st_size for name, c in sorted(files.items())}
+    if url and is_run and not is_own and CARD in files:
         with atomic_write(str(own)) as temporary:
             temporary.write_text(card, encoding="utf-8")
     return Pushed(repo, kind, sizes, card, tuple(notes), url)
@@ -188,6 +188,10 @@ def _json(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
+def _is_by_hand(card: str) -> bool:
+    return MARK not in card and "# Model Card for Model ID" not in card  # which peft writes
+
+
 def _is_ours(kind: str, there: Sequence[str]) -> bool:
     """Whether a repository has nothing but what mprm wrote and what was added to it, by the names of its files."""
     marks = (PRM_CONFIG, OLD_PRM_CONFIG) if kind == "model" else (f"*{MANIFEST_SUFFIX}",)
@@ -195,9 +199,9 @@ def _is_ours(kind: str, there: Sequence[str]) -> bool:
 
 
 def _upload(
-    repo: str, kind: str, files: Mapping[str, Path | bytes], config: PushConfig, notes: list[str], progress: Progress
+    repo: str, kind: str, files: Files, config: PushConfig, notes: list[str], progress: Progress, *, is_own: bool
 ) -> str:
-    """Upload the files in one commit; returns their address."""
+    """Upload the files in one commit, without the card where the one on the hub is kept; returns their address."""
     try:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, RepoCard, get_token
         from huggingface_hub.utils import disable_progress_bars
@@ -219,6 +223,13 @@ def _upload(
         if not (config.force or _is_ours(kind, there)):
             found = f"{url} has files that mprm did not write, such as {min(set(there) - STUBS)}"
             raise ConfigError(f"{found}; push to another name, or replace them with --force")
+        if CARD in there and not (config.force or is_own):
+            card = Path(api.hf_hub_download(**where, filename=CARD, revision=at)).read_text("utf-8", "replace")
+            if _is_by_hand(card) and (config.evaluation or config.license):
+                raise ConfigError(f"{CARD} in {repo} was written by hand and is not changed; --force replaces it")
+            if _is_by_hand(card):
+                notes.append(f"{CARD} in {repo} was written by hand and is kept; --force replaces it.")
+                del files[CARD]
         if branch:
             api.create_branch(**where, branch=branch, exist_ok=True)
         # weights of two models are of none
