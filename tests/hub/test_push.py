@@ -155,6 +155,21 @@ print(json.dumps([here.n_read, there.n_read, sorted(here.statistics), len(table)
     assert python(hub, tmp_path, code) == [4, 4, sources, 4]
 
 
+def test_a_second_subset_leaves_the_first_in_the_card(made: Path, hub: FakeHub, tmp_path: Path) -> None:
+    assert push(hub, tmp_path, made / "subsets" / "bis-0.5.jsonl", "org/two").returncode == 0
+    files = on_hub(hub, "datasets/org/two")
+    not_there = files["bis-0.5.jsonl.manifest.json"].replace(b"bis-0.5.jsonl", b"gone.jsonl")
+    hub.repos["datasets/org/two"].commit({**files, "gone.jsonl.manifest.json": not_there, "a.manifest.json": b"{}"})
+    assert push(hub, tmp_path, made / "subsets" / "random-0.5.jsonl", "org/two").returncode == 0
+    code = """
+import datasets
+names = datasets.get_dataset_config_names("org/two")
+print(json.dumps([names, [len(datasets.load_dataset("org/two", name, split="train")) for name in names]]))"""
+    assert python(hub, tmp_path, code) == [["random-0.5", "bis-0.5"], [4, 4]]
+    both = on_hub(hub, "datasets/org/two")["README.md"].decode()
+    assert both.count("Labels") == 2
+
+
 def test_a_subset_by_source_has_its_dropped_records_only_when_asked(made: Path, hub: FakeHub, tmp_path: Path) -> None:
     done = push(hub, tmp_path, made / "by_source" / "bis-0.5", "org/two", "--with-dropped", "--revision", "v1")
     assert done.returncode == 0, done.stderr

@@ -97,6 +97,7 @@ def push(
     files[CARD] = card.encode()
     kind = "model" if is_run else "dataset"
     url = None if config.dry_run else _upload(repo, kind, files, config, notes, progress, is_own=is_own)
+    card = bytes(files[CARD]).decode() if CARD in files else card
     sizes = {name: len(c) if isinstance(c, bytes) else c.stat().st_size for name, c in sorted(files.items())}
     if url and is_run and not is_own and CARD in files:
         with atomic_write(str(own)) as temporary:
@@ -230,6 +231,16 @@ def _upload(
             if _is_by_hand(card):
                 notes.append(f"{CARD} in {repo} was written by hand and is kept; --force replaces it.")
                 del files[CARD]
+        if kind == "dataset" and CARD in files and not is_own:  # configs of the subsets that are there already
+            mine = {name: content for name, content in files.items() if name.endswith(MANIFEST_SUFFIX)}
+            whole = {name: msgspec.json.decode(bytes(content)) for name, content in mine.items()}
+            for name in there:
+                if name.endswith(MANIFEST_SUFFIX) and "/" not in name and name not in files:
+                    manifest = subset_manifest(api.hf_hub_download(**where, filename=name, revision=at))
+                    if manifest and output_files(manifest).keys() <= set(there):
+                        whole[name] = manifest
+            by_name = {name.removesuffix(MANIFEST_SUFFIX): manifest for name, manifest in whole.items()}
+            files[CARD] = dataset_card(by_name, repo=repo, licence=config.license).encode()
         if branch:
             api.create_branch(**where, branch=branch, exist_ok=True)
         # weights of two models are of none
