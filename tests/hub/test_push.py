@@ -303,6 +303,30 @@ def test_what_is_no_finished_run_or_whole_subset_is_refused(
     assert "is neither a training run nor a subset" in refusal(capsys, subsets / "random-0.5.jsonl", "org/x")
 
 
+def sharded(folder: Path) -> dict[str, str]:
+    """The weight map of the folder's model, whose weights are now in two files."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    shards = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(weights)}
+    for shard in set(shards.values()):
+        save_file(
+            {name: weights[name] for name in weights if shards[name] == shard}, folder / shard, {"format": "pt"}
+        )
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
+    return shards
+
+
+def test_only_the_files_of_the_model_are_uploaded(made: Path, tmp_path: Path) -> None:
+    folder = copy(made, "run", tmp_path)
+    for stray in ("zz-optimizer.safetensors", "tokenizer_secrets.json", "vocab.db", "chat_template_mine.txt"):
+        (folder / stray).write_text("private")
+    assert set(mprm.push(folder, "org/x", dry_run=True).files) == MODEL
+    shards = {*sharded(folder).values(), "model.safetensors.index.json"}
+    assert set(mprm.push(folder, "org/x", dry_run=True).files) == MODEL - {"model.safetensors"} | shards
+
+
 def test_an_evaluation_of_other_weights_is_refused(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,9 +24,11 @@ from mprm.models.families import PROCESSOR_FILES
 from mprm.progress import Progress, silent
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_config.json")
-TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template*")
-MODEL_FILES = (*WEIGHTS, *TOKENIZER, *PROCESSOR_FILES, "generation_config.json")
-"""Named one by one, for whatever else lies in the folder may be private."""
+VOCAB = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
+TOKENIZER = ("tokenizer_config.json", "merges.txt", "added_tokens.json", "special_tokens_map.json")
+TEMPLATES = ("chat_template.jinja", "chat_template.json")
+MODEL_FILES = (*VOCAB, *TOKENIZER, *TEMPLATES, *PROCESSOR_FILES, "config.json", "generation_config.json")
+"""Beside the weights; named one by one, for whatever else lies in the folder may be private."""
 STUBS = {CARD, ".gitattributes"}
 """What a new repository may have."""
 NAME = r"(?!.*(\.\.|--))[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*"
@@ -109,13 +111,12 @@ def _run_files(folder: Path, repo: str, config: PushConfig, notes: list[str]) ->
     """The files of a finished run, and its card."""
     prm_config = read_prm_config(folder)
     is_adapter = (folder / "adapter_config.json").is_file()
-    check_weights(folder, "adapter_model" if is_adapter else "model")
+    weights = check_weights(folder, "adapter_model" if is_adapter else "model")
     options = msgspec.json.decode((folder / "train.json").read_bytes(), type=dict[str, Any])
     evaluations = [_metrics(Path(name).expanduser(), folder) for name in config.evaluation]
     names: dict[str, Any] = {"name": repo, "repo": repo, "base": config.base_model, "licence": config.license}
     card = model_card(folder, prm_config, options, evaluations=evaluations, **names)
-    paths = [path for path in sorted(folder.iterdir()) if any(fnmatch(path.name, name) for name in MODEL_FILES)]
-    files: Files = {path.name: path for path in paths if path.is_file()}
+    files: Files = {name: folder / name for name in (*weights, *MODEL_FILES) if (folder / name).is_file()}
     pinned = prm_config.base if hub_name(prm_config.base) else file_name(prm_config.base or "")
     base = config.base_model or pinned
     files[PRM_CONFIG] = _json({**_without_folders(asdict(prm_config)), "base": base})

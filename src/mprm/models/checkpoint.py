@@ -176,18 +176,21 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
         stack += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def check_weights(path: str | Path, name: str = "model") -> None:
-    """Raise an error unless a checkpoint or adapter has weights that are only numbers; asks no hub for others."""
+def check_weights(path: str | Path, name: str = "model") -> list[str]:
+    """The files of a checkpoint's or adapter's weights, with their index; none but numbers, and asks no hub for others."""
     folder = Path(path)
     index = folder / f"{name}.safetensors.index.json"
     with named_errors(index, "index"):
         files = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else set()
     if odd := sorted(str(file) for file in files if not re.fullmatch(r"[^/\\]+\.safetensors", str(file))):
         raise ConfigError(f"{index}: weights in {odd[0]!r:.100}; expected .safetensors files beside it")
-    if not files and not (folder / f"{name}.safetensors").is_file():
+    if (folder / f"{name}.safetensors").is_file():  # which transformers prefers
+        return [f"{name}.safetensors"]
+    if not files:
         pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
         found = f"{pickles[0]} is a pickle, which can run code, and is not read" if pickles else "it has none"
         raise ConfigError(f"{path}: expected weights in {name}.safetensors; {found}. Download .safetensors files.")
+    return [*sorted(files), index.name]
 
 
 def need_torch() -> None:
