@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 
 import mprm
 from mprm.cli.main import run
+from mprm.data.output import hash_file
 from mprm.errors import MissingDependencyError
 from tests.fake_hub import FakeHub
 from tests.tiny_rollouts import write_records
@@ -242,7 +243,7 @@ def test_a_card_that_was_edited_on_the_hub_is_kept(made: Path, hub: FakeHub, tmp
     assert (folder / "README.md").read_bytes() == local
     done = push(hub, tmp_path, folder, "org/bis80", "--license", "mit")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "README.md in org/bis80 was written by hand and is not changed; --force replaces it" in done.stderr
+    assert "README.md in org/bis80 was written by hand and is kept; --force replaces it" in done.stderr
     done = push(hub, tmp_path, folder, "org/bis80", "--license", "mit", "--force")
     assert b"license: mit\n" in on_hub(hub, "org/bis80")["README.md"]
 
@@ -316,6 +317,32 @@ def sharded(folder: Path) -> dict[str, str]:
         )
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
     return shards
+
+
+def test_a_damaged_run_is_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("config.json", "tokenizer_config.json"):
+        (copy(made, "run", tmp_path / name) / name).unlink()
+        assert f"{name} is missing, cut short" in refusal(capsys, tmp_path / name / "run", "org/x", "--dry-run")
+    (copy(made, "run", tmp_path / "words") / "tokenizer.json").unlink()
+    assert "tokenizer.json is missing" in refusal(capsys, tmp_path / "words" / "run", "org/x", "--dry-run")
+    for name, weights in (("run", "model.safetensors"), ("lora", "adapter_model.safetensors")):
+        folder = copy(made, name, tmp_path)
+        whole = (folder / weights).read_bytes()
+        for cut in (whole[:-1], whole[:100], b""):
+            (folder / weights).write_bytes(cut)
+            assert f"{weights} is missing, cut short or unreadable" in refusal(capsys, folder, "org/x", "--dry-run")
+        (folder / weights).write_bytes(whole)
+    folder = tmp_path / "run"
+    config = json.loads((folder / "prm_config.json").read_text())
+    hashes = {"model.safetensors": hash_file(str(folder / "model.safetensors")), "optimizer.pt": "0", "README.md": 1}
+    (folder / "prm_config.json").write_text(json.dumps({**config, "files": hashes}))
+    assert mprm.push(folder, "org/x", dry_run=True)
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-1] + b"!")
+    assert "model.safetensors has changed since" in refusal(capsys, folder, "org/x", "--dry-run")
+    folder = copy(made, "run", tmp_path / "shards")
+    shard = sorted(sharded(folder).values())[-1]
+    (folder / shard).unlink()
+    assert f"{shard} is missing" in refusal(capsys, folder, "org/x", "--dry-run")
 
 
 def test_only_the_files_of_the_model_are_uploaded(made: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePath
@@ -16,7 +16,7 @@ from mprm.config import Config, DryRun, Force, evaluation, output, takes
 from mprm.data.corpus import open_corpus
 from mprm.data.hub import reason_of
 from mprm.data.output import MANIFEST_SUFFIX, atomic_write, hash_file
-from mprm.errors import ConfigError, MissingDependencyError, MprmError
+from mprm.errors import ConfigError, MissingDependencyError, MprmError, imported
 from mprm.evaluation.scores import SCORES
 from mprm.hub.cards import CARD, MARK, dataset_card, file_name, hub_name, model_card, output_files, subset_manifest
 from mprm.models.checkpoint import OLD_PRM_CONFIG, PRM_CONFIG, check_weights, fingerprint_of, read_prm_config
@@ -117,6 +117,9 @@ def _run_files(folder: Path, repo: str, config: PushConfig, notes: list[str]) ->
     names: dict[str, Any] = {"name": repo, "repo": repo, "base": config.base_model, "licence": config.license}
     card = model_card(folder, prm_config, options, evaluations=evaluations, **names)
     files: Files = {name: folder / name for name in (*weights, *MODEL_FILES) if (folder / name).is_file()}
+    vocabulary = next((name for name in VOCAB if name in files), VOCAB[0])
+    needed = ["adapter_config.json" if is_adapter else "config.json", "tokenizer_config.json", vocabulary]
+    _check_whole(folder, {*needed, *weights, *files}, prm_config.files)
     pinned = prm_config.base if hub_name(prm_config.base) else file_name(prm_config.base or "")
     base = config.base_model or pinned
     files[PRM_CONFIG] = _json({**_without_folders(asdict(prm_config)), "base": base})
@@ -126,6 +129,21 @@ def _run_files(folder: Path, repo: str, config: PushConfig, notes: list[str]) ->
     if not (config.base_model or hub_name(pinned)):
         notes.append(f"The base checkpoint is named {base!r}, as its folder; --base-model names it on the hub.")
     return files, card
+
+
+def _check_whole(folder: Path, names: Iterable[str], hashes: Mapping[str, int | str]) -> None:
+    """Raise an error where a file of the model is missing, cut short or not as it was."""
+    safetensors = imported("safetensors", "mprm push needs safetensors: install mprm with its extra [hub]")
+    for name in names:
+        path, before = folder / name, hashes.get(name)
+        try:
+            if name.endswith(".safetensors"):
+                safetensors.safe_open(path, "numpy")  # compares the file's size with its header
+            now = hash_file(str(path)) if isinstance(before, str) else path.stat().st_size
+        except (safetensors.SafetensorError, OSError) as error:
+            raise ConfigError(f"{path} is missing, cut short or unreadable: {error}") from error
+        if before not in (None, now):
+            raise ConfigError(f"{path} has changed since {PRM_CONFIG} was written")
 
 
 def _metrics(folder: Path, run: Path) -> dict[str, Any]:
@@ -194,12 +212,6 @@ def _is_by_hand(card: str) -> bool:
     return MARK not in card and "# Model Card for Model ID" not in card  # which peft writes
 
 
-def _is_ours(kind: str, there: Sequence[str]) -> bool:
-    """Whether a repository has nothing but what mprm wrote and what was added to it, by the names of its files."""
-    marks = (PRM_CONFIG, OLD_PRM_CONFIG) if kind == "model" else (f"*{MANIFEST_SUFFIX}",)
-    return set(there) <= STUBS or any(fnmatch(name, mark) for name in there for mark in marks)
-
-
 def _upload(
     repo: str, kind: str, files: Files, config: PushConfig, notes: list[str], progress: Progress, *, is_own: bool
 ) -> str:
@@ -222,26 +234,26 @@ def _upload(
         branch = config.revision
         at = branch if branch and api.revision_exists(**where, revision=branch) else None
         there = api.list_repo_files(**where, revision=at)
-        if not (config.force or _is_ours(kind, there)):
-            found = f"{url} has files that mprm did not write, such as {min(set(there) - STUBS)}"
+        marks = (PRM_CONFIG, OLD_PRM_CONFIG) if kind == "model" else MANIFEST_SUFFIX
+        if (theirs := {*there} - STUBS) and not (config.force or any(name.endswith(marks) for name in there)):
+            found = f"{url} has files that mprm did not write, such as {min(theirs)}"
             raise ConfigError(f"{found}; push to another name, or replace them with --force")
         if CARD in there and not (config.force or is_own):
             card = Path(api.hf_hub_download(**where, filename=CARD, revision=at)).read_text("utf-8", "replace")
-            if _is_by_hand(card) and (config.evaluation or config.license):
-                raise ConfigError(f"{CARD} in {repo} was written by hand and is not changed; --force replaces it")
             if _is_by_hand(card):
                 notes.append(f"{CARD} in {repo} was written by hand and is kept; --force replaces it.")
+                if config.evaluation or config.license:
+                    raise ConfigError(notes[-1])
                 del files[CARD]
         if kind == "dataset" and CARD in files and not is_own:  # configs of the subsets that are there already
-            mine = {name: content for name, content in files.items() if name.endswith(MANIFEST_SUFFIX)}
-            whole = {name: msgspec.json.decode(bytes(content)) for name, content in mine.items()}
-            for name in there:
-                if name.endswith(MANIFEST_SUFFIX) and "/" not in name and name not in files:
+            by_name = {n.removesuffix(MANIFEST_SUFFIX): f for n, f in files.items() if n.endswith(MANIFEST_SUFFIX)}
+            whole = {name: msgspec.json.decode(bytes(content)) for name, content in by_name.items()}
+            for name in sorted(set(there) - files.keys()):
+                if name.endswith(MANIFEST_SUFFIX) and "/" not in name:
                     manifest = subset_manifest(api.hf_hub_download(**where, filename=name, revision=at))
                     if manifest and output_files(manifest).keys() <= set(there):
-                        whole[name] = manifest
-            by_name = {name.removesuffix(MANIFEST_SUFFIX): manifest for name, manifest in whole.items()}
-            files[CARD] = dataset_card(by_name, repo=repo, licence=config.license).encode()
+                        whole[name.removesuffix(MANIFEST_SUFFIX)] = manifest
+            files[CARD] = dataset_card(whole, repo=repo, licence=config.license).encode()
         if branch:
             api.create_branch(**where, branch=branch, exist_ok=True)
         # weights of two models are of none

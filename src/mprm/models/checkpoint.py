@@ -177,7 +177,7 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def check_weights(path: str | Path, name: str = "model") -> list[str]:
-    """The files of a checkpoint's or adapter's weights, with their index; none but numbers, and asks no hub for others."""
+    """The files of a checkpoint's or adapter's weights; an error unless they are numbers only. Asks no hub."""
     folder = Path(path)
     index = folder / f"{name}.safetensors.index.json"
     with named_errors(index, "index"):
