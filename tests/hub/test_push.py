@@ -20,8 +20,11 @@ import mprm
 from mprm.cli.main import run
 from mprm.data.output import hash_file
 from mprm.errors import MissingDependencyError
+from mprm.models.checkpoint import fingerprint_of
+from mprm.training import train
 from tests.fake_hub import FakeHub
 from tests.tiny_rollouts import write_records
+from tests.training.test_train import config_for
 
 ROOT = Path(__file__).parents[2]
 MODEL = {"README.md", "chat_template.jinja", "config.json", "generation_config.json", "model.safetensors"}
@@ -118,6 +121,22 @@ def test_an_adapter_finds_its_base_by_name_and_takes_the_place_of_whole_weights(
     question = {**QUESTION, "images": [image]}
     scores = python(hub, tmp_path, f"print(json.dumps(mprm.PRM.from_pretrained('org/lora').score(**{question})))")
     assert scores == pytest.approx(mprm.PRM.from_pretrained(made / "lora").score(**question), abs=1e-6)
+
+
+def test_an_adapter_on_a_run_is_loaded_once_both_are_on_the_hub(made: Path, hub: FakeHub, tmp_path: Path) -> None:
+    base = copy(made, "run", tmp_path)
+    config = config_for("text", made, tmp_path / "lora", lora_rank=2, model=str(base))
+    train(str(made / "bis80.jsonl"), config)
+    here = mprm.PRM.from_pretrained(tmp_path / "lora")
+    assert here.config.base_fingerprint == fingerprint_of(base)
+    for what, repo, options in ((base, "org/run", []), (tmp_path / "lora", "org/on", ["--base-model", "org/run"])):
+        assert push(hub, tmp_path, what, repo, *options).returncode == 0
+    code = f"print(json.dumps(mprm.PRM.from_pretrained('org/on').score(**{QUESTION})))"
+    assert python(hub, tmp_path, code) == pytest.approx(here.score(**QUESTION), abs=1e-6)
+    weights = on_hub(hub, "org/run")["model.safetensors"]
+    hub.repos["org/run"].commit({**on_hub(hub, "org/run"), "model.safetensors": weights[:-1] + b"!"})
+    with pytest.raises(AssertionError, match="is not the checkpoint that the adapter in"):
+        python(hub, tmp_path, code)
 
 
 @pytest.mark.parametrize(

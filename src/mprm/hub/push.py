@@ -122,7 +122,10 @@ def _run_files(folder: Path, repo: str, config: PushConfig, notes: list[str]) ->
     _check_whole(folder, {*needed, *weights, *files}, prm_config.files)
     pinned = prm_config.base if hub_name(prm_config.base) else file_name(prm_config.base or "")
     base = config.base_model or pinned
-    files[PRM_CONFIG] = _json({**_without_folders(asdict(prm_config)), "base": base})
+    found = prm_config.base_fingerprint
+    if is_adapter and prm_config.base and Path(prm_config.base).is_dir() and found == fingerprint_of(prm_config.base):
+        found = fingerprint_of(prm_config.base, is_pushed=True)  # a base that is a run has another config on the hub
+    files[PRM_CONFIG] = _json({**_without_folders(asdict(prm_config)), "base": base, "base_fingerprint": found})
     if is_adapter:
         adapter = msgspec.json.decode((folder / "adapter_config.json").read_bytes(), type=dict[str, Any])
         files["adapter_config.json"] = _json({**adapter, "base_model_name_or_path": hub_name(base) or base})
