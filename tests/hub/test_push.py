@@ -185,7 +185,7 @@ def test_a_second_subset_leaves_the_first_in_the_card(made: Path, hub: FakeHub, 
 import datasets
 names = datasets.get_dataset_config_names("org/two")
 print(json.dumps([names, [len(datasets.load_dataset("org/two", name, split="train")) for name in names]]))"""
-    assert python(hub, tmp_path, code) == [["random-0.5", "bis-0.5"], [4, 4]]
+    assert python(hub, tmp_path, code) == [["bis-0.5", "random-0.5"], [4, 4]]
     both = on_hub(hub, "datasets/org/two")["README.md"].decode()
     assert both.count("Labels") == 2
 

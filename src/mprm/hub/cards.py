@@ -172,10 +172,11 @@ def dataset_card(manifests: Mapping[str, Mapping[str, Any]], *, repo: str, licen
     return _card(metadata, repo, about, f"## Use\n\n```python\n{use}\n```", *sections)
 
 
-def subset_manifest(path: str | Path) -> dict[str, Any] | None:
-    """The manifest that ``mprm select`` wrote; None where there is none."""
+def subset_manifest(path: str | Path | bytes) -> dict[str, Any] | None:
+    """The manifest that ``mprm select`` wrote, from its file or content; None where there is none."""
     try:
-        manifest = msgspec.json.decode(Path(path).read_bytes(), type=dict[str, Any])
+        content = path if isinstance(path, bytes) else Path(path).read_bytes()
+        manifest = msgspec.json.decode(content, type=dict[str, Any])
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
     is_whole = {"config", "inputs", "sources", "output", "files"} <= manifest.keys()

@@ -19,7 +19,7 @@ from mprm.data.output import MANIFEST_SUFFIX, atomic_write, hash_file
 from mprm.errors import ConfigError, MissingDependencyError, MprmError, imported
 from mprm.evaluation.scores import SCORES
 from mprm.hub.cards import CARD, MARK, dataset_card, file_name, hub_name, model_card, output_files, subset_manifest
-from mprm.models.checkpoint import OLD_PRM_CONFIG, PRM_CONFIG, check_weights, fingerprint_of, read_prm_config
+from mprm.models.checkpoint import PRM_CONFIG, check_weights, fingerprint_of, read_prm_config
 from mprm.models.families import PROCESSOR_FILES
 from mprm.progress import Progress, silent
 
@@ -29,8 +29,7 @@ TOKENIZER = ("tokenizer_config.json", "merges.txt", "added_tokens.json", "specia
 TEMPLATES = ("chat_template.jinja", "chat_template.json")
 MODEL_FILES = (*VOCAB, *TOKENIZER, *TEMPLATES, *PROCESSOR_FILES, "config.json", "generation_config.json")
 """Beside the weights; named one by one, for whatever else lies in the folder may be private."""
-STUBS = {CARD, ".gitattributes"}
-"""What a new repository may have."""
+STUBS = {CARD, ".gitattributes"}  # of a new repository
 NAME = r"(?!.*(\.\.|--))[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*"
 Files = dict[str, Path | bytes]
 """What is uploaded, by its name in the repository."""
@@ -88,7 +87,7 @@ def push(
         raise MissingDependencyError("mprm push needs huggingface_hub: install mprm with its extra [hub]") from error
     own = path / CARD
     text = own.read_text(encoding="utf-8", errors="replace") if own.is_file() else MARK
-    is_own = _is_by_hand(text)
+    is_own = MARK not in text and "# Model Card for Model ID" not in text  # which peft writes
     if is_own and (config.evaluation or config.license):
         raise ConfigError(f"{own} was written by hand and is not changed; move it away, and the card is made anew")
     if is_own:
@@ -97,14 +96,13 @@ def push(
     elif "\n## Evaluation on" in text and not config.evaluation:
         notes.append(f"The card has no evaluation any more, as {own} has; name it again with --evaluation.")
     files[CARD] = card.encode()
-    kind = "model" if is_run else "dataset"
-    url = None if config.dry_run else _upload(repo, kind, files, config, notes, progress, is_own=is_own)
+    url = None if config.dry_run else _upload(repo, files, config, notes, progress, own=is_own)
     card = bytes(files[CARD]).decode() if CARD in files else card
     sizes = {name: len(c) if isinstance(c, bytes) else c.stat().st_size for name, c in sorted(files.items())}
     if url and is_run and not is_own and CARD in files:
         with atomic_write(str(own)) as temporary:
             temporary.write_text(card, encoding="utf-8")
-    return Pushed(repo, kind, sizes, card, tuple(notes), url)
+    return Pushed(repo, "model" if is_run else "dataset", sizes, card, tuple(notes), url)
 
 
 def _run_files(folder: Path, repo: str, config: PushConfig, notes: list[str]) -> tuple[Files, str]:
@@ -119,7 +117,7 @@ def _run_files(folder: Path, repo: str, config: PushConfig, notes: list[str]) ->
     files: Files = {name: folder / name for name in (*weights, *MODEL_FILES) if (folder / name).is_file()}
     vocabulary = next((name for name in VOCAB if name in files), VOCAB[0])
     needed = ["adapter_config.json" if is_adapter else "config.json", "tokenizer_config.json", vocabulary]
-    _check_whole(folder, {*needed, *weights, *files}, prm_config.files)
+    _check_whole(folder, sorted({*needed, *weights, *files}), prm_config.files)
     pinned = prm_config.base if hub_name(prm_config.base) else file_name(prm_config.base or "")
     base = config.base_model or pinned
     found = prm_config.base_fingerprint
@@ -211,13 +209,7 @@ def _json(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
-def _is_by_hand(card: str) -> bool:
-    return MARK not in card and "# Model Card for Model ID" not in card  # which peft writes
-
-
-def _upload(
-    repo: str, kind: str, files: Files, config: PushConfig, notes: list[str], progress: Progress, *, is_own: bool
-) -> str:
+def _upload(repo: str, files: Files, config: PushConfig, notes: list[str], progress: Progress, *, own: bool) -> str:
     """Upload the files in one commit, without the card where the one on the hub is kept; returns their address."""
     try:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, RepoCard, get_token
@@ -228,6 +220,7 @@ def _upload(
         raise ConfigError("there is no token for the hub; run hf auth login, or set HF_TOKEN")
     if progress is silent or not sys.stderr.isatty():  # else its own bars: only they know how far a file is
         disable_progress_bars()
+    kind = "model" if PRM_CONFIG in files else "dataset"
     try:
         RepoCard(bytes(files[CARD]).decode()).validate(kind)  # before there is a repository that would stay empty
         api, where = HfApi(library_name="mprm"), {"repo_id": repo, "repo_type": kind}
@@ -237,25 +230,24 @@ def _upload(
         branch = config.revision
         at = branch if branch and api.revision_exists(**where, revision=branch) else None
         there = api.list_repo_files(**where, revision=at)
-        marks = (PRM_CONFIG, OLD_PRM_CONFIG) if kind == "model" else MANIFEST_SUFFIX
-        if (theirs := {*there} - STUBS) and not (config.force or any(name.endswith(marks) for name in there)):
+        is_ours = PRM_CONFIG in there if kind == "model" else any(name.endswith(MANIFEST_SUFFIX) for name in there)
+        if (theirs := {*there} - STUBS) and not (config.force or is_ours):
             found = f"{url} has files that mprm did not write, such as {min(theirs)}"
             raise ConfigError(f"{found}; push to another name, or replace them with --force")
-        if CARD in there and not (config.force or is_own):
+        if CARD in there and not (config.force or own):
             card = Path(api.hf_hub_download(**where, filename=CARD, revision=at)).read_text("utf-8", "replace")
-            if _is_by_hand(card):
+            if MARK not in card:
                 notes.append(f"{CARD} in {repo} was written by hand and is kept; --force replaces it.")
                 if config.evaluation or config.license:
                     raise ConfigError(notes[-1])
                 del files[CARD]
-        if kind == "dataset" and CARD in files and not is_own:  # configs of the subsets that are there already
-            by_name = {n.removesuffix(MANIFEST_SUFFIX): f for n, f in files.items() if n.endswith(MANIFEST_SUFFIX)}
-            whole = {name: msgspec.json.decode(bytes(content)) for name, content in by_name.items()}
-            for name in sorted(set(there) - files.keys()):
-                if name.endswith(MANIFEST_SUFFIX) and "/" not in name:
-                    manifest = subset_manifest(api.hf_hub_download(**where, filename=name, revision=at))
-                    if manifest and output_files(manifest).keys() <= set(there):
-                        whole[name.removesuffix(MANIFEST_SUFFIX)] = manifest
+        if kind == "dataset" and CARD in files and not own:  # configs of the subsets that are there already
+            whole = {}
+            for name in sorted(n for n in {*there, *files} if n.endswith(MANIFEST_SUFFIX) and "/" not in n):
+                place = files.get(name) or Path(api.hf_hub_download(**where, filename=name, revision=at))
+                manifest = subset_manifest(place)
+                if manifest and output_files(manifest).keys() <= {*there, *files}:
+                    whole[name.removesuffix(MANIFEST_SUFFIX)] = manifest
             files[CARD] = dataset_card(whole, repo=repo, licence=config.license).encode()
         if branch:
             api.create_branch(**where, branch=branch, exist_ok=True)

@@ -105,12 +105,10 @@ def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = Non
 
 
 def fingerprint_of(folder: str | Path, *, is_pushed: bool = False) -> str:
-    """XXH3-128 of the configuration and of the weight files' sizes, first and last megabytes: training moves all.
-
-    Without ``prm_config.json``, which ``mprm push`` changes, if ``is_pushed``.
-    """
+    """XXH3-128 of the configuration and of the weight files' sizes, first and last megabytes: training moves all."""
     digest = xxhash.xxh3_128()
-    patterns = ("config.json", *(() if is_pushed else (PRM_CONFIG, OLD_PRM_CONFIG)), "*.safetensors")
+    own = () if is_pushed else (PRM_CONFIG, OLD_PRM_CONFIG)  # which mprm push changes
+    patterns = ("config.json", *own, "*.safetensors")
     for path in sorted(path for name in patterns for path in Path(folder).glob(name) if path.is_file()):
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
