@@ -424,10 +424,13 @@ def test_a_card_written_by_hand_is_uploaded_as_it_is(
 
 def test_whole_paths_in_records_are_warned_of(made: Path, tmp_path: Path) -> None:
     records = [json.loads(line) for line in (made / "images.jsonl").read_text().splitlines()]
-    write_records(tmp_path / "whole.jsonl", [{**r, "image": f"/home/me/{r['image']}"} for r in records])
-    mprm.select(str(tmp_path / "whole.jsonl"), rho=0.5).write(str(tmp_path / "bis.jsonl"))
-    [note] = mprm.push(tmp_path / "bis.jsonl", "org/x", dry_run=True).notes
-    assert "Records of bis.jsonl hold whole paths, uploaded as they are, such as /home/me/" in note
+    for number in (0, len(records) - 1):
+        one = [{**r, "image": "/home/me/" * (i == number) + r["image"]} for i, r in enumerate(records)]
+        write_records(tmp_path / "whole.jsonl", one)
+        mprm.select(str(tmp_path / "whole.jsonl"), rho=1).write(str(tmp_path / "bis.jsonl"), force=True)
+        [note] = mprm.push(tmp_path / "bis.jsonl", "org/x", dry_run=True).notes
+        found = f"/home/me/{records[number]['image']}."
+        assert note == f"Records of bis.jsonl hold whole paths, uploaded as they are, such as {found}"
 
 
 @pytest.mark.parametrize("missing", ["huggingface_hub", "yaml"])

@@ -185,9 +185,9 @@ def _subset_files(path: Path, repo: str, config: PushConfig, notes: list[str]) -
                 raise ConfigError(f"{file} is not as mprm select wrote it, and {place.name} would be wrong about it")
             if name in data:
                 files[name] = file
-                images = next(iter(open_corpus(str(file), text_only=True))).images
-                if any(PurePath(image).is_absolute() for image in images):
-                    notes.append(f"Records of {name} hold whole paths, uploaded as they are, such as {images[0]}.")
+                images = (image for record in open_corpus(str(file), text_only=True) for image in record.images)
+                if whole := next((image for image in images if PurePath(image).is_absolute()), None):
+                    notes.append(f"Records of {name} hold whole paths, uploaded as they are, such as {whole}.")
             else:
                 bad = map(msgspec.json.decode, file.read_bytes().splitlines())
                 lines = (msgspec.json.encode({**record, "file": file_name(record["file"])}) for record in bad)
