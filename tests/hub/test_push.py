@@ -190,6 +190,19 @@ print(json.dumps([names, [len(datasets.load_dataset("org/two", name, split="trai
     assert both.count("Labels") == 2
 
 
+def test_subsets_of_like_names_have_different_configs(made: Path, hub: FakeHub, tmp_path: Path) -> None:
+    for name, rho in (("mix.jsonl", 0.2), ("mix.parquet", 0.4), ("a b.jsonl", 0.6), ("a-b.jsonl", 0.8)):
+        to = "parquet" if name.endswith("parquet") else None
+        mprm.select(str(made / "images.jsonl"), rho=rho, to=to).write(str(tmp_path / "like" / name))
+    assert push(hub, tmp_path, tmp_path / "like", "org/two").returncode == 0
+    code = """
+import datasets
+names = datasets.get_dataset_config_names("org/two")
+lines = [name for name in names if "parquet" not in name]  # datasets reads one kind of file of a repository
+print(json.dumps([names, [len(datasets.load_dataset("org/two", name, split="train")) for name in lines]]))"""
+    assert python(hub, tmp_path, code) == [["a-20-b.jsonl", "a-b.jsonl", "mix.jsonl", "mix.parquet"], [6, 8, 2]]
+
+
 def test_a_subset_by_source_has_its_dropped_records_only_when_asked(made: Path, hub: FakeHub, tmp_path: Path) -> None:
     done = push(hub, tmp_path, made / "by_source" / "bis-0.5", "org/two", "--with-dropped", "--revision", "v1")
     assert done.returncode == 0, done.stderr

@@ -148,6 +148,8 @@ def model_card(
 def dataset_card(manifests: Mapping[str, Mapping[str, Any]], *, repo: str, licence: str | None = None) -> str:
     """The card of subsets, from the manifests that ``mprm select`` wrote, by the name of each subset's file."""
     names = {subset: re.sub(r"[^\w.-]", "-", DATA_FILE.sub("", subset)) for subset in manifests}
+    same = [subset for subset, name in names.items() if list(names.values()).count(name) > 1]
+    names |= {subset: re.sub(r"[^\w.-]", lambda letter: f"-{ord(letter[0]):x}-", subset) for subset in same}
     first, sections, configs = next(iter(manifests)), list[str](), list[dict[str, Any]]()
     for subset, manifest in manifests.items():
         entries = output_files(manifest)
