@@ -435,6 +435,18 @@ def test_a_card_written_by_hand_is_uploaded_as_it_is(
     assert "library_name: mprm" in mprm.push(folder, "org/bis80", dry_run=True).card
 
 
+@pytest.mark.parametrize("what", ["run", "subsets"])
+def test_a_card_that_is_no_text_is_refused(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    own = copy(made, what, tmp_path) / "README.md"
+    own.write_bytes("# Größe\n".encode("latin-1"))
+    assert f"{own} is no UTF-8 text; move it away" in refusal(capsys, own.parent, "org/x")
+    own.unlink()
+    own.mkdir()
+    assert f"{own} is no UTF-8 text; move it away" in refusal(capsys, own.parent, "org/x")
+
+
 def test_whole_paths_in_records_are_warned_of(made: Path, tmp_path: Path) -> None:
     records = [json.loads(line) for line in (made / "images.jsonl").read_text().splitlines()]
     for number in (0, len(records) - 1):

@@ -86,7 +86,10 @@ def push(
     except ImportError as error:
         raise MissingDependencyError("mprm push needs huggingface_hub: install mprm with its extra [hub]") from error
     own = path / CARD
-    text = own.read_text(encoding="utf-8", errors="replace") if own.is_file() else MARK
+    try:
+        text = own.read_text(encoding="utf-8") if own.exists() else MARK
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{own} is no UTF-8 text; move it away, and the card is made anew ({error})") from error
     is_own = MARK not in text and "# Model Card for Model ID" not in text  # which peft writes
     if is_own and (config.evaluation or config.license):
         raise ConfigError(f"{own} was written by hand and is not changed; move it away, and the card is made anew")
