@@ -18,9 +18,13 @@ pytest.importorskip("torch")
 
 import mprm
 from mprm.cli.main import run
+from mprm.data.output import hash_file
 from mprm.errors import MissingDependencyError
+from mprm.models.checkpoint import fingerprint_of
+from mprm.training import train
 from tests.fake_hub import FakeHub
 from tests.tiny_rollouts import write_records
+from tests.training.test_train import config_for
 
 ROOT = Path(__file__).parents[2]
 MODEL = {"README.md", "chat_template.jinja", "config.json", "generation_config.json", "model.safetensors"}
@@ -98,10 +102,14 @@ def test_an_adapter_finds_its_base_by_name_and_takes_the_place_of_whole_weights(
     made: Path, hub: FakeHub, tmp_path: Path
 ) -> None:
     hub.add("org/tiny", {path.name: path.read_bytes() for path in (made / "qwen2_5_vl").iterdir()})
-    hub.add("org/lora", {"model-00001-of-00002.safetensors": b"old", "config.json": b"{}", "notes.md": b"mine"})
+    old = {"model-00001-of-00002.safetensors": b"old", "config.json": b"{}", "sub/mine.safetensors": b"mine"}
+    hub.add("org/lora", {**old, "prm_config.json": b"{}", "notes.md": b"mine"})
     done = push(hub, tmp_path, made / "lora", "org/lora", "--base-model", "org/tiny", "--license", "mit")
     assert done.returncode == 0, done.stderr
+    deleted = "config.json, model-00001-of-00002.safetensors"
+    assert f"Weights in org/lora that this model does not have were deleted: {deleted}.\n" in done.stderr
     files = on_hub(hub, "org/lora")
+    assert files.pop("sub/mine.safetensors")
     assert {name for name in files if "config" in name or "safetensors" in name} == {
         *("adapter_config.json", "adapter_model.safetensors", "prm_config.json", "preprocessor_config.json"),
         "tokenizer_config.json",
@@ -113,6 +121,22 @@ def test_an_adapter_finds_its_base_by_name_and_takes_the_place_of_whole_weights(
     question = {**QUESTION, "images": [image]}
     scores = python(hub, tmp_path, f"print(json.dumps(mprm.PRM.from_pretrained('org/lora').score(**{question})))")
     assert scores == pytest.approx(mprm.PRM.from_pretrained(made / "lora").score(**question), abs=1e-6)
+
+
+def test_an_adapter_on_a_run_is_loaded_once_both_are_on_the_hub(made: Path, hub: FakeHub, tmp_path: Path) -> None:
+    base = copy(made, "run", tmp_path)
+    config = config_for("text", made, tmp_path / "lora", lora_rank=2, model=str(base))
+    train(str(made / "bis80.jsonl"), config)
+    here = mprm.PRM.from_pretrained(tmp_path / "lora")
+    assert here.config.base_fingerprint == fingerprint_of(base)
+    for what, repo, options in ((base, "org/run", []), (tmp_path / "lora", "org/on", ["--base-model", "org/run"])):
+        assert push(hub, tmp_path, what, repo, *options).returncode == 0
+    code = f"print(json.dumps(mprm.PRM.from_pretrained('org/on').score(**{QUESTION})))"
+    assert python(hub, tmp_path, code) == pytest.approx(here.score(**QUESTION), abs=1e-6)
+    weights = on_hub(hub, "org/run")["model.safetensors"]
+    hub.repos["org/run"].commit({**on_hub(hub, "org/run"), "model.safetensors": weights[:-1] + b"!"})
+    with pytest.raises(AssertionError, match="is not the checkpoint that the adapter in"):
+        python(hub, tmp_path, code)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +175,34 @@ print(json.dumps([here.n_read, there.n_read, sorted(here.statistics), len(table)
     assert python(hub, tmp_path, code) == [4, 4, sources, 4]
 
 
+def test_a_second_subset_leaves_the_first_in_the_card(made: Path, hub: FakeHub, tmp_path: Path) -> None:
+    assert push(hub, tmp_path, made / "subsets" / "bis-0.5.jsonl", "org/two").returncode == 0
+    files = on_hub(hub, "datasets/org/two")
+    not_there = files["bis-0.5.jsonl.manifest.json"].replace(b"bis-0.5.jsonl", b"gone.jsonl")
+    hub.repos["datasets/org/two"].commit({**files, "gone.jsonl.manifest.json": not_there, "a.manifest.json": b"{}"})
+    assert push(hub, tmp_path, made / "subsets" / "random-0.5.jsonl", "org/two").returncode == 0
+    code = """
+import datasets
+names = datasets.get_dataset_config_names("org/two")
+print(json.dumps([names, [len(datasets.load_dataset("org/two", name, split="train")) for name in names]]))"""
+    assert python(hub, tmp_path, code) == [["bis-0.5", "random-0.5"], [4, 4]]
+    both = on_hub(hub, "datasets/org/two")["README.md"].decode()
+    assert both.count("Labels") == 2
+
+
+def test_subsets_of_like_names_have_different_configs(made: Path, hub: FakeHub, tmp_path: Path) -> None:
+    for name, rho in (("mix.jsonl", 0.2), ("mix.parquet", 0.4), ("a b.jsonl", 0.6), ("a-b.jsonl", 0.8)):
+        to = "parquet" if name.endswith("parquet") else None
+        mprm.select(str(made / "images.jsonl"), rho=rho, to=to).write(str(tmp_path / "like" / name))
+    assert push(hub, tmp_path, tmp_path / "like", "org/two").returncode == 0
+    code = """
+import datasets
+names = datasets.get_dataset_config_names("org/two")
+lines = [name for name in names if "parquet" not in name]  # datasets reads one kind of file of a repository
+print(json.dumps([names, [len(datasets.load_dataset("org/two", name, split="train")) for name in lines]]))"""
+    assert python(hub, tmp_path, code) == [["a-20-b.jsonl", "a-b.jsonl", "mix.jsonl", "mix.parquet"], [6, 8, 2]]
+
+
 def test_a_subset_by_source_has_its_dropped_records_only_when_asked(made: Path, hub: FakeHub, tmp_path: Path) -> None:
     done = push(hub, tmp_path, made / "by_source" / "bis-0.5", "org/two", "--with-dropped", "--revision", "v1")
     assert done.returncode == 0, done.stderr
@@ -187,6 +239,45 @@ def test_what_the_hub_refuses_is_one_line_and_leaves_nothing_there(
     assert set(hub.repos) == {"org/public"}
     assert not on_hub(hub, "org/public")
     assert (folder / "README.md").read_bytes() == (made / "run" / "README.md").read_bytes()
+
+
+def test_what_somebody_else_uploaded_is_replaced_only_by_force(made: Path, hub: FakeHub, tmp_path: Path) -> None:
+    theirs = {"README.md": b"# Theirs", "model.safetensors": b"theirs", "pytorch_model-2.safetensors": b"theirs"}
+    model, data = hub.add("org/theirs", theirs), hub.add("datasets/org/theirs", {"train.csv": b"a,b"})
+    hub.add("org/new", {".gitattributes": b"", "README.md": b"---\nlicense: mit\n---\n"})
+    for what, found in (("run", "model.safetensors"), ("one.jsonl", "train.csv")):
+        done = push(hub, tmp_path, made / what, "org/theirs", "--revision", "v1")
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        [line] = done.stderr.splitlines()
+        assert f"org/theirs has files that mprm did not write, such as {found}; push to another name" in line
+        assert line.endswith("or replace them with --force")
+    assert [len(repo.commits) for repo in (model, data)] == [len(repo.branches) for repo in (model, data)] == [1, 1]
+    folder = copy(made, "run", tmp_path)
+    assert push(hub, tmp_path, folder, "org/new").returncode == 0
+    done = push(hub, tmp_path, folder, "org/theirs", "--force")
+    assert done.returncode == 0
+    assert "were deleted: pytorch_model-2.safetensors." in done.stderr
+    assert set(on_hub(hub, "org/theirs")) == MODEL
+
+
+def test_a_card_that_was_edited_on_the_hub_is_kept(made: Path, hub: FakeHub, tmp_path: Path) -> None:
+    folder = copy(made, "run", tmp_path)
+    assert push(hub, tmp_path, folder, "org/bis80").returncode == 0
+    files, local = on_hub(hub, "org/bis80"), (folder / "README.md").read_bytes()
+    edited = files["README.md"].rsplit(b"<!--", 1)[0] + b"Mine, with an \xff.\n"
+    hub.repos["org/bis80"].commit({**files, "README.md": edited})
+    (folder / "config.json").write_bytes((folder / "config.json").read_bytes() + b"\n")
+    done = push(hub, tmp_path, folder, "org/bis80")
+    assert done.returncode == 0
+    assert "README.md in org/bis80 was written by hand and is kept; --force replaces it.\n" in done.stderr
+    assert on_hub(hub, "org/bis80")["README.md"] == edited
+    assert on_hub(hub, "org/bis80")["config.json"] == (folder / "config.json").read_bytes()
+    assert (folder / "README.md").read_bytes() == local
+    done = push(hub, tmp_path, folder, "org/bis80", "--license", "mit")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "README.md in org/bis80 was written by hand and is kept; --force replaces it" in done.stderr
+    done = push(hub, tmp_path, folder, "org/bis80", "--license", "mit", "--force")
+    assert b"license: mit\n" in on_hub(hub, "org/bis80")["README.md"]
 
 
 def test_a_killed_upload_leaves_no_commit_and_is_repeated(made: Path, hub: FakeHub, tmp_path: Path) -> None:
@@ -245,6 +336,56 @@ def test_what_is_no_finished_run_or_whole_subset_is_refused(
     assert "is neither a training run nor a subset" in refusal(capsys, subsets / "random-0.5.jsonl", "org/x")
 
 
+def sharded(folder: Path) -> dict[str, str]:
+    """The weight map of the folder's model, whose weights are now in two files."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    shards = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(weights)}
+    for shard in set(shards.values()):
+        save_file(
+            {name: weights[name] for name in weights if shards[name] == shard}, folder / shard, {"format": "pt"}
+        )
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
+    return shards
+
+
+def test_a_damaged_run_is_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("config.json", "tokenizer_config.json"):
+        (copy(made, "run", tmp_path / name) / name).unlink()
+        assert f"{name} is missing" in refusal(capsys, tmp_path / name / "run", "org/x", "--dry-run")
+    (copy(made, "run", tmp_path / "words") / "tokenizer.json").unlink()
+    assert "tokenizer.json is missing" in refusal(capsys, tmp_path / "words" / "run", "org/x", "--dry-run")
+    for name, weights in (("run", "model.safetensors"), ("lora", "adapter_model.safetensors")):
+        folder = copy(made, name, tmp_path)
+        whole = (folder / weights).read_bytes()
+        for cut in (whole[:-1], whole[:100], b""):
+            (folder / weights).write_bytes(cut)
+            assert f"{weights} is missing, cut short or unreadable" in refusal(capsys, folder, "org/x", "--dry-run")
+        (folder / weights).write_bytes(whole)
+    folder = tmp_path / "run"
+    config = json.loads((folder / "prm_config.json").read_text())
+    hashes = {"model.safetensors": hash_file(str(folder / "model.safetensors")), "optimizer.pt": "0", "README.md": 1}
+    (folder / "prm_config.json").write_text(json.dumps({**config, "files": hashes}))
+    assert mprm.push(folder, "org/x", dry_run=True)
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-1] + b"!")
+    assert "model.safetensors has changed since" in refusal(capsys, folder, "org/x", "--dry-run")
+    folder = copy(made, "run", tmp_path / "shards")
+    shard = sorted(sharded(folder).values())[-1]
+    (folder / shard).unlink()
+    assert f"{shard} is missing" in refusal(capsys, folder, "org/x", "--dry-run")
+
+
+def test_only_the_files_of_the_model_are_uploaded(made: Path, tmp_path: Path) -> None:
+    folder = copy(made, "run", tmp_path)
+    for stray in ("zz-optimizer.safetensors", "tokenizer_secrets.json", "vocab.db", "chat_template_mine.txt"):
+        (folder / stray).write_text("private")
+    assert set(mprm.push(folder, "org/x", dry_run=True).files) == MODEL
+    shards = {*sharded(folder).values(), "model.safetensors.index.json"}
+    assert set(mprm.push(folder, "org/x", dry_run=True).files) == MODEL - {"model.safetensors"} | shards
+
+
 def test_an_evaluation_of_other_weights_is_refused(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -294,12 +435,27 @@ def test_a_card_written_by_hand_is_uploaded_as_it_is(
     assert "library_name: mprm" in mprm.push(folder, "org/bis80", dry_run=True).card
 
 
+@pytest.mark.parametrize("what", ["run", "subsets"])
+def test_a_card_that_is_no_text_is_refused(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    own = copy(made, what, tmp_path) / "README.md"
+    own.write_bytes("# Größe\n".encode("latin-1"))
+    assert f"{own} is no UTF-8 text; move it away" in refusal(capsys, own.parent, "org/x")
+    own.unlink()
+    own.mkdir()
+    assert f"{own} is no UTF-8 text; move it away" in refusal(capsys, own.parent, "org/x")
+
+
 def test_whole_paths_in_records_are_warned_of(made: Path, tmp_path: Path) -> None:
     records = [json.loads(line) for line in (made / "images.jsonl").read_text().splitlines()]
-    write_records(tmp_path / "whole.jsonl", [{**r, "image": f"/home/me/{r['image']}"} for r in records])
-    mprm.select(str(tmp_path / "whole.jsonl"), rho=0.5).write(str(tmp_path / "bis.jsonl"))
-    [note] = mprm.push(tmp_path / "bis.jsonl", "org/x", dry_run=True).notes
-    assert "Records of bis.jsonl hold whole paths, uploaded as they are, such as /home/me/" in note
+    for number in (0, len(records) - 1):
+        one = [{**r, "image": "/home/me/" * (i == number) + r["image"]} for i, r in enumerate(records)]
+        write_records(tmp_path / "whole.jsonl", one)
+        mprm.select(str(tmp_path / "whole.jsonl"), rho=1).write(str(tmp_path / "bis.jsonl"), force=True)
+        [note] = mprm.push(tmp_path / "bis.jsonl", "org/x", dry_run=True).notes
+        found = f"/home/me/{records[number]['image']}."
+        assert note == f"Records of bis.jsonl hold whole paths, uploaded as they are, such as {found}"
 
 
 @pytest.mark.parametrize("missing", ["huggingface_hub", "yaml"])

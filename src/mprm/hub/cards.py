@@ -148,6 +148,8 @@ def model_card(
 def dataset_card(manifests: Mapping[str, Mapping[str, Any]], *, repo: str, licence: str | None = None) -> str:
     """The card of subsets, from the manifests that ``mprm select`` wrote, by the name of each subset's file."""
     names = {subset: re.sub(r"[^\w.-]", "-", DATA_FILE.sub("", subset)) for subset in manifests}
+    same = [subset for subset, name in names.items() if list(names.values()).count(name) > 1]
+    names |= {subset: re.sub(r"[^\w.-]", lambda letter: f"-{ord(letter[0]):x}-", subset) for subset in same}
     first, sections, configs = next(iter(manifests)), list[str](), list[dict[str, Any]]()
     for subset, manifest in manifests.items():
         entries = output_files(manifest)
@@ -172,10 +174,11 @@ def dataset_card(manifests: Mapping[str, Mapping[str, Any]], *, repo: str, licen
     return _card(metadata, repo, about, f"## Use\n\n```python\n{use}\n```", *sections)
 
 
-def subset_manifest(path: str | Path) -> dict[str, Any] | None:
-    """The manifest that ``mprm select`` wrote; None where there is none."""
+def subset_manifest(path: str | Path | bytes) -> dict[str, Any] | None:
+    """The manifest that ``mprm select`` wrote, from its file or content; None where there is none."""
     try:
-        manifest = msgspec.json.decode(Path(path).read_bytes(), type=dict[str, Any])
+        content = path if isinstance(path, bytes) else Path(path).read_bytes()
+        manifest = msgspec.json.decode(content, type=dict[str, Any])
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
     is_whole = {"config", "inputs", "sources", "output", "files"} <= manifest.keys()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePath
@@ -12,19 +12,27 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mprm.config import Config, DryRun, evaluation, output, takes
+from mprm.config import Config, DryRun, Force, evaluation, output, takes
 from mprm.data.corpus import open_corpus
 from mprm.data.hub import reason_of
 from mprm.data.output import MANIFEST_SUFFIX, atomic_write, hash_file
-from mprm.errors import ConfigError, MissingDependencyError, MprmError
+from mprm.errors import ConfigError, MissingDependencyError, MprmError, imported
 from mprm.evaluation.scores import SCORES
 from mprm.hub.cards import CARD, MARK, dataset_card, file_name, hub_name, model_card, output_files, subset_manifest
-from mprm.models.checkpoint import PRM_CONFIG, TOKENIZER_FILES, check_weights, fingerprint_of, read_prm_config
+from mprm.models.checkpoint import (
+    PRM_CONFIG,
+    TOKENIZER_FILES,
+    VOCABULARIES,
+    check_weights,
+    fingerprint_of,
+    read_prm_config,
+)
 from mprm.progress import Progress, silent
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_config.json")
-MODEL_FILES = (*WEIGHTS, *TOKENIZER_FILES, "generation_config.json")
-"""Named one by one, for whatever else lies in the folder may be private."""
+MODEL_FILES = (*TOKENIZER_FILES, "config.json", "generation_config.json")
+"""Beside the weights; named one by one, for whatever else lies in the folder may be private."""
+STUBS = {CARD, ".gitattributes"}  # of a new repository
 NAME = r"(?!.*(\.\.|--))[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*"
 Files = dict[str, Path | bytes]
 """What is uploaded, by its name in the repository."""
@@ -45,6 +53,7 @@ class PushConfig(Config):
     private: Annotated[bool, output("Make a new repository private.")] = False
     revision: Annotated[str | None, output("Branch to upload to, made if it is not there.", "BRANCH")] = None
     with_dropped: Annotated[bool, output("Upload the bad records that a selection dropped, too.")] = False
+    force: Force = False
     dry_run: DryRun = False
 
 
@@ -80,7 +89,10 @@ def push(
     except ImportError as error:
         raise MissingDependencyError("mprm push needs huggingface_hub: install mprm with its extra [hub]") from error
     own = path / CARD
-    text = own.read_text(encoding="utf-8", errors="replace") if own.is_file() else MARK
+    try:
+        text = own.read_text(encoding="utf-8") if own.exists() else MARK
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{own} is no UTF-8 text; move it away, and the card is made anew ({error})") from error
     is_own = MARK not in text and "# Model Card for Model ID" not in text  # which peft writes
     if is_own and (config.evaluation or config.license):
         raise ConfigError(f"{own} was written by hand and is not changed; move it away, and the card is made anew")
@@ -90,35 +102,55 @@ def push(
     elif "\n## Evaluation on" in text and not config.evaluation:
         notes.append(f"The card has no evaluation any more, as {own} has; name it again with --evaluation.")
     files[CARD] = card.encode()
+    url = None if config.dry_run else _upload(repo, files, config, notes, progress, own=is_own)
+    card = bytes(files[CARD]).decode() if CARD in files else card
     sizes = {name: len(c) if isinstance(c, bytes) else c.stat().st_size for name, c in sorted(files.items())}
-    kind = "model" if is_run else "dataset"
-    url = None if config.dry_run else _upload(repo, kind, files, config, progress)
-    if url and is_run and not is_own:
+    if url and is_run and not is_own and CARD in files:
         with atomic_write(str(own)) as temporary:
             temporary.write_text(card, encoding="utf-8")
-    return Pushed(repo, kind, sizes, card, tuple(notes), url)
+    return Pushed(repo, "model" if is_run else "dataset", sizes, card, tuple(notes), url)
 
 
 def _run_files(folder: Path, repo: str, config: PushConfig, notes: list[str]) -> tuple[Files, str]:
     """The files of a finished run, and its card."""
     prm_config = read_prm_config(folder)
     is_adapter = (folder / "adapter_config.json").is_file()
-    check_weights(folder, "adapter_model" if is_adapter else "model")
+    weights = check_weights(folder, "adapter_model" if is_adapter else "model")
     options = msgspec.json.decode((folder / "train.json").read_bytes(), type=dict[str, Any])
     evaluations = [_metrics(Path(name).expanduser(), folder) for name in config.evaluation]
     names: dict[str, Any] = {"name": repo, "repo": repo, "base": config.base_model, "licence": config.license}
     card = model_card(folder, prm_config, options, evaluations=evaluations, **names)
-    paths = [path for path in sorted(folder.iterdir()) if any(fnmatch(path.name, name) for name in MODEL_FILES)]
-    files: Files = {path.name: path for path in paths if path.is_file()}
+    files: Files = {name: folder / name for name in (*weights, *MODEL_FILES) if (folder / name).is_file()}
+    vocabulary = next((name for name in VOCABULARIES if name in files), VOCABULARIES[0])
+    needed = ["adapter_config.json" if is_adapter else "config.json", "tokenizer_config.json", vocabulary]
+    _check_whole(folder, sorted({*needed, *weights, *files}), prm_config.files)
     pinned = prm_config.base if hub_name(prm_config.base) else file_name(prm_config.base or "")
     base = config.base_model or pinned
-    files[PRM_CONFIG] = _json({**_without_folders(asdict(prm_config)), "base": base})
+    found = prm_config.base_fingerprint
+    if is_adapter and prm_config.base and Path(prm_config.base).is_dir() and found == fingerprint_of(prm_config.base):
+        found = fingerprint_of(prm_config.base, is_pushed=True)  # a base that is a run has another config on the hub
+    files[PRM_CONFIG] = _json({**_without_folders(asdict(prm_config)), "base": base, "base_fingerprint": found})
     if is_adapter:
         adapter = msgspec.json.decode((folder / "adapter_config.json").read_bytes(), type=dict[str, Any])
         files["adapter_config.json"] = _json({**adapter, "base_model_name_or_path": hub_name(base) or base})
     if not (config.base_model or hub_name(pinned)):
         notes.append(f"The base checkpoint is named {base!r}, as its folder; --base-model names it on the hub.")
     return files, card
+
+
+def _check_whole(folder: Path, names: Iterable[str], hashes: Mapping[str, int | str]) -> None:
+    """Raise an error where a file of the model is missing, cut short or not as it was."""
+    safetensors = imported("safetensors", "mprm push needs safetensors: install mprm with its extra [hub]")
+    for name in names:
+        path, before = folder / name, hashes.get(name)
+        try:
+            if name.endswith(".safetensors"):
+                safetensors.safe_open(path, "numpy")  # compares the file's size with its header
+            now = hash_file(str(path)) if isinstance(before, str) else path.stat().st_size
+        except (safetensors.SafetensorError, OSError) as error:
+            raise ConfigError(f"{path} is missing, cut short or unreadable: {error}") from error
+        if before not in (None, now):
+            raise ConfigError(f"{path} has changed since {PRM_CONFIG} was written")
 
 
 def _metrics(folder: Path, run: Path) -> dict[str, Any]:
@@ -159,9 +191,9 @@ def _subset_files(path: Path, repo: str, config: PushConfig, notes: list[str]) -
                 raise ConfigError(f"{file} is not as mprm select wrote it, and {place.name} would be wrong about it")
             if name in data:
                 files[name] = file
-                images = next(iter(open_corpus(str(file), text_only=True))).images
-                if any(PurePath(image).is_absolute() for image in images):
-                    notes.append(f"Records of {name} hold whole paths, uploaded as they are, such as {images[0]}.")
+                images = (image for record in open_corpus(str(file), text_only=True) for image in record.images)
+                if whole := next((image for image in images if PurePath(image).is_absolute()), None):
+                    notes.append(f"Records of {name} hold whole paths, uploaded as they are, such as {whole}.")
             else:
                 bad = map(msgspec.json.decode, file.read_bytes().splitlines())
                 lines = (msgspec.json.encode({**record, "file": file_name(record["file"])}) for record in bad)
@@ -183,8 +215,8 @@ def _json(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
-def _upload(repo: str, kind: str, files: Mapping[str, Path | bytes], config: PushConfig, progress: Progress) -> str:
-    """Upload the files in one commit; returns their address."""
+def _upload(repo: str, files: Files, config: PushConfig, notes: list[str], progress: Progress, *, own: bool) -> str:
+    """Upload the files in one commit, without the card where the one on the hub is kept; returns their address."""
     try:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, RepoCard, get_token
         from huggingface_hub.utils import disable_progress_bars
@@ -194,24 +226,49 @@ def _upload(repo: str, kind: str, files: Mapping[str, Path | bytes], config: Pus
         raise ConfigError("there is no token for the hub; run hf auth login, or set HF_TOKEN")
     if progress is silent or not sys.stderr.isatty():  # else its own bars: only they know how far a file is
         disable_progress_bars()
+    kind = "model" if PRM_CONFIG in files else "dataset"
     try:
         RepoCard(bytes(files[CARD]).decode()).validate(kind)  # before there is a repository that would stay empty
         api, where = HfApi(library_name="mprm"), {"repo_id": repo, "repo_type": kind}
         url = str(api.create_repo(**where, private=config.private or None, exist_ok=True))
         if config.private and not api.repo_info(**where).private:
             raise ConfigError(f"{url} is there already and is public; nothing was uploaded")
-        if config.revision:
-            api.create_branch(**where, branch=config.revision, exist_ok=True)
-        there = api.list_repo_files(**where, revision=config.revision) if kind == "model" else ()
+        branch = config.revision
+        at = branch if branch and api.revision_exists(**where, revision=branch) else None
+        there = api.list_repo_files(**where, revision=at)
+        is_ours = PRM_CONFIG in there if kind == "model" else any(name.endswith(MANIFEST_SUFFIX) for name in there)
+        if (theirs := {*there} - STUBS) and not (config.force or is_ours):
+            found = f"{url} has files that mprm did not write, such as {min(theirs)}"
+            raise ConfigError(f"{found}; push to another name, or replace them with --force")
+        if CARD in there and not (config.force or own):
+            card = Path(api.hf_hub_download(**where, filename=CARD, revision=at)).read_text("utf-8", "replace")
+            if MARK not in card:
+                notes.append(f"{CARD} in {repo} was written by hand and is kept; --force replaces it.")
+                if config.evaluation or config.license:
+                    raise ConfigError(notes[-1])
+                del files[CARD]
+        if kind == "dataset" and CARD in files and not own:  # configs of the subsets that are there already
+            whole = {}
+            for name in sorted(n for n in {*there, *files} if n.endswith(MANIFEST_SUFFIX) and "/" not in n):
+                place = files.get(name) or Path(api.hf_hub_download(**where, filename=name, revision=at))
+                manifest = subset_manifest(place)
+                if manifest and output_files(manifest).keys() <= {*there, *files}:
+                    whole[name.removesuffix(MANIFEST_SUFFIX)] = manifest
+            files[CARD] = dataset_card(whole, repo=repo, licence=config.license).encode()
+        if branch:
+            api.create_branch(**where, branch=branch, exist_ok=True)
         # weights of two models are of none
-        stale = [name for name in there if name not in files and any(fnmatch(name, weights) for weights in WEIGHTS)]
+        names = [name for name in there if name not in files and "/" not in name] if kind == "model" else []
+        stale = [name for name in names if any(fnmatch(name, weights) for weights in WEIGHTS)]
         operations = [CommitOperationAdd(name, content) for name, content in files.items()]
         operations += map(CommitOperationDelete, stale)
-        api.create_commit(**where, operations=operations, commit_message="mprm push", revision=config.revision)
+        api.create_commit(**where, operations=operations, commit_message="mprm push", revision=branch)
+        if stale:
+            notes.append(f"Weights in {repo} that this model does not have were deleted: {', '.join(stale)}.")
     except MprmError:
         raise
     except Exception as error:  # each library has its own
         reason = reason_of(error)
         reason = " ".join(str(error).split()) if reason.startswith("cannot be read") else reason
         raise ConfigError(f"{repo} was not uploaded: {reason:.300}") from error
-    return url + (f"/tree/{config.revision}" if config.revision else "")
+    return url + (f"/tree/{branch}" if branch else "")

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -35,9 +34,13 @@ INTERNVL_TEXT = ("llama", "qwen2", "qwen3")
 SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 """For every ``from_pretrained``: without the first, transformers asks on stdin whether to run a checkpoint's code."""
 
-TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template*")
-TOKENIZER_FILES = (*TOKENIZER, *PROCESSOR_FILES)
-"""Patterns of the files beside the weights that decide what the model reads."""
+VOCABULARIES = (
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model"),
+)
+TOKENIZER = ("tokenizer_config.json", "merges.txt", "added_tokens.json", "special_tokens_map.json")
+TEMPLATES = ("chat_template.jinja", "chat_template.json")
+TOKENIZER_FILES = (*VOCABULARIES, *TOKENIZER, *TEMPLATES, *PROCESSOR_FILES)
+"""Files beside the weights that decide what the model reads."""
 TOKENIZER_REMEDY = "its files are missing or not of this model: copy them, tokenizer.json first, from the original"
 
 
@@ -107,7 +110,7 @@ def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = Non
     if prompt_layout not in (None, config.prompt_layout):
         reason = f"trained with prompt layout {config.prompt_layout}; it cannot be scored with {prompt_layout}"
         raise ConfigError(f"{path}: {reason}. Leave out --prompt-layout.")
-    read = {n: before for n, before in config.files.items() if any(fnmatch(n, kind) for kind in TOKENIZER_FILES)}
+    read = {name: before for name, before in config.files.items() if name in TOKENIZER_FILES}
     if damage := damage_of(folder, read):
         raise ConfigError(f"{folder}: {damage}; scores would differ. Restore it, or copy the run again.")
     return config
@@ -115,8 +118,8 @@ def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = Non
 
 def tokenizer_hashes(folder: str | Path) -> dict[str, int | str]:
     """XXH3-128 of the tokenizer's, the template's and the processor's files in a folder, by name."""
-    files = [path for name in TOKENIZER_FILES for path in Path(folder).glob(name) if path.is_file()]
-    return {path.name: hash_file(str(path)) for path in sorted(files)}
+    files = [path for name in sorted(TOKENIZER_FILES) if (path := Path(folder) / name).is_file()]
+    return {path.name: hash_file(str(path)) for path in files}
 
 
 def damage_of(folder: str | Path, files: dict[str, int | str]) -> str | None:
@@ -130,10 +133,11 @@ def damage_of(folder: str | Path, files: dict[str, int | str]) -> str | None:
     return None
 
 
-def fingerprint_of(folder: str | Path) -> str:
+def fingerprint_of(folder: str | Path, *, is_pushed: bool = False) -> str:
     """XXH3-128 of the configuration and of the weight files' sizes, first and last megabytes: training moves all."""
     digest = xxhash.xxh3_128()
-    patterns = ("config.json", PRM_CONFIG, OLD_PRM_CONFIG, "*.safetensors")
+    own = () if is_pushed else (PRM_CONFIG, OLD_PRM_CONFIG)  # which mprm push changes
+    patterns = ("config.json", *own, "*.safetensors")
     for path in sorted(path for name in patterns for path in Path(folder).glob(name) if path.is_file()):
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
@@ -202,18 +206,21 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
         stack += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def check_weights(path: str | Path, name: str = "model") -> None:
-    """Raise an error unless a checkpoint or adapter has weights that are only numbers; asks no hub for others."""
+def check_weights(path: str | Path, name: str = "model") -> list[str]:
+    """The files of a checkpoint's or adapter's weights; an error unless they are numbers only. Asks no hub."""
     folder = Path(path)
     index = folder / f"{name}.safetensors.index.json"
     with named_errors(index, "index"):
         files = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else set()
     if odd := sorted(str(file) for file in files if not re.fullmatch(r"[^/\\]+\.safetensors", str(file))):
         raise ConfigError(f"{index}: weights in {odd[0]!r:.100}; expected .safetensors files beside it")
-    if not files and not (folder / f"{name}.safetensors").is_file():
+    if (folder / f"{name}.safetensors").is_file():  # which transformers prefers
+        return [f"{name}.safetensors"]
+    if not files:
         pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
         found = f"{pickles[0]} is a pickle, which can run code, and is not read" if pickles else "it has none"
         raise ConfigError(f"{path}: expected weights in {name}.safetensors; {found}. Download .safetensors files.")
+    return [*sorted(files), index.name]
 
 
 def need_torch() -> None:

@@ -212,7 +212,8 @@ class PRM(ChainScorer):
         if is_adapter and config.base is None:
             raise ConfigError(f"{path} holds an adapter, and its {PRM_CONFIG} does not name the base checkpoint")
         weights = local_checkpoint(config.base) if is_adapter and config.base is not None else path
-        if is_adapter and config.base_fingerprint not in (None, fingerprint_of(weights)):
+        known = [fingerprint_of(weights, is_pushed=is_pushed) for is_pushed in (False, True)] if is_adapter else []
+        if is_adapter and config.base_fingerprint not in (None, *known):
             raise ConfigError(f"{weights} is not the checkpoint that the adapter in {path} was trained on")
         root = image_folder(image_root)
         backbone = checkpoint.load_backbone(
