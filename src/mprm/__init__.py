@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mprm.evaluation.remote import RemotePRM as RemotePRM
     from mprm.evaluation.rerank import RerankConfig as RerankConfig, rerank as rerank
     from mprm.evaluation.rewards import StepReward as StepReward
+    from mprm.evaluation.search import SearchConfig as SearchConfig, search as search
     from mprm.hub.push import PushConfig as PushConfig, push as push
     from mprm.models.internvl_convert import convert_internvl as convert_internvl
     from mprm.models.prm import PRM as PRM

@@ -337,7 +337,6 @@ def _candidates(task: Task, config: SampleConfig) -> Work:
         {"text": c["text"], "steps": split_steps(c["text"], config.max_steps), "finish_reason": c["finish_reason"]}
         for c in outcomes["candidates"]["completions"]
     ]
-    names = ("id", "source", "question", "answer", "images", "options")
-    record = {name: getattr(task.question, name) for name in names} | {"candidates": candidates}
     n_truncated = sum(candidate["finish_reason"] == "length" for candidate in candidates)
-    return {"records": [record], "stats": {"n_candidates": len(candidates), "n_truncated": n_truncated}}
+    stats = {"n_candidates": len(candidates), "n_truncated": n_truncated}
+    return {"records": [task.record(candidates)], "stats": stats}

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from time import monotonic
 from typing import Any, Self, TypeVar
@@ -23,7 +23,7 @@ from mprm.answers.extract import last_box
 from mprm.data.images import image_files
 from mprm.data.output import PARTIAL, Outputs, atomic_write, check_overwrite, output_entry, printable
 from mprm.data.questions import prompt_of
-from mprm.data.types import Question
+from mprm.data.types import Chain, Question, StepScorer
 from mprm.errors import ConfigError, DataError, MprmError
 from mprm.progress import Advance, Progress
 
@@ -47,10 +47,14 @@ NOT_OF_RECORDS = (
 LINES = msgspec.json.Encoder()
 
 Key = tuple[str, str]  # source and id of a question
-Outcome = dict[str, Any]  # of a request: n_tokens, and completions or, of continuations, the number of each of COUNTS
-Work = Generator[dict[str, Request], dict[str, Outcome], dict[str, Any]]
-"""Yields requests by name, is sent their outcomes, and returns ``records`` of the output and ``stats`` to sum up;
-raises `QuestionFailedError` where nothing can be written of the question."""
+Chains = list[Chain]  # whose steps are to be scored
+Outcome = dict[str, Any]
+"""Of a request: n_tokens, and completions or, of continuations that are graded, the number of each of COUNTS. Of
+chains: scores, a list for each."""
+Work = Generator[Mapping[str, Request | Chains], dict[str, Outcome], dict[str, Any]]
+"""Yields requests and chains by name, is sent their outcomes, and returns ``records`` of the output and ``stats`` to
+sum up; raises `QuestionFailedError` where nothing can be written of the question."""
+CHAINS_TOGETHER = 128  # so many chains of several questions are scored in one call, where as many are there
 T = TypeVar("T", bound="Task")
 
 
@@ -195,6 +199,11 @@ class Task:
         seed, sampling = derived_seed(self.config.seed, *seed_names), self.config.sampling
         return Request(prompt=self.prompt, images=self.images, prefix=prefix, n=n, seed=seed, sampling=sampling)
 
+    def record(self, candidates: list[dict[str, Any]]) -> dict[str, Any]:
+        """The question with its candidates, as `mprm.data.candidates` reads it."""
+        names = ("id", "source", "question", "answer", "images", "options")
+        return {name: getattr(self.question, name) for name in names} | {"candidates": candidates}
+
 
 def run_resumable(
     command: str,
@@ -207,14 +216,18 @@ def run_resumable(
     inputs: list[dict[str, Any]],
     progress: Progress,
     checker: AnswerChecker | None = None,
+    scorer: StepScorer | None = None,
 ) -> RunSummary:
     """Do the work of tasks that no earlier run has done, then write the records of all to ``out``, in their order.
 
-    ``inputs`` are the manifest's entries of the files that the tasks come from; continuations need a ``checker``.
+    ``inputs`` are the manifest's entries of the files that the tasks come from. With a ``checker`` continuations are
+    graded instead of kept; chains need a ``scorer``.
     """
     started, n_extracted = monotonic(), sum(task.question.is_extracted for task in tasks)
     sampler = sampler() if callable(sampler) else sampler
+    prm = {} if scorer is None else {"prm": scorer_name(scorer), "prm_weights": getattr(scorer, "fingerprint", None)}
     run = {
+        **prm,
         # the policy's weights must be the same for a run to go on; its name, where they are not known
         **({} if sampler.settings.get("weights") else {"policy": sampler.name}),
         **sampler.settings,
@@ -228,7 +241,7 @@ def run_resumable(
         if todo:
             with progress(command, len(tasks)) as advance:
                 advance(len(tasks) - len(todo))
-                failures = Scheduler(journal, sampler, checker, advance).run(todo, work)
+                failures = Scheduler(journal, sampler, checker, advance, scorer).run(todo, work)
         failed_to = out + FAILED_SUFFIX
         if failures:
             with atomic_write(failed_to) as temporary:
@@ -275,6 +288,11 @@ def run_resumable(
     )
 
 
+def scorer_name(scorer: StepScorer) -> str:
+    """What manifests call a scorer."""
+    return str(getattr(scorer, "name", type(scorer).__name__))
+
+
 @dataclass(slots=True)
 class _Active:
     task: Task
@@ -288,11 +306,20 @@ _Pending = tuple[_Active, str, Request]  # a request with its name
 
 
 class Scheduler:
-    """Keeps the sampler busy until every task is done or has failed; grades and saves completions as they come."""
+    """Keeps the sampler busy until every task is done or has failed; grades, scores and saves what comes."""
 
-    def __init__(self, journal: Journal, sampler: Sampler, checker: AnswerChecker | None, advance: Advance) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        sampler: Sampler,
+        checker: AnswerChecker | None,
+        advance: Advance,
+        scorer: StepScorer | None = None,
+    ) -> None:
         self._journal, self._sampler, self._checker, self._advance = journal, sampler, checker, advance
+        self._scorer = scorer
         self._queue: deque[_Pending] = deque()
+        self._unscored: deque[tuple[_Active, str, Chains]] = deque()
         self._pending: dict[int, _Pending] = {}  # requests under way, by index
         self._failures: dict[Key, list[str]] = {}
         self._totals, self._n_done, self._started = Counter[str](), 0, monotonic()
@@ -317,6 +344,8 @@ class Scheduler:
             if self._queue:
                 pending = self._pending[next(indices)] = self._queue.popleft()
                 yield pending[2]
+            elif self._unscored and (not self._pending or self._n_unscored() >= CHAINS_TOGETHER):
+                self._score()
             elif self._pending:
                 yield None
             else:
@@ -341,11 +370,14 @@ class Scheduler:
             active.outcomes = {}
             for part, request in requests.items():
                 outcome = self._journal.get(key, part)
-                if outcome is None:
-                    self._queue.append((active, part, request))
-                    active.n_pending += 1
-                else:
+                if outcome is not None:
                     active.outcomes[part] = outcome
+                    continue
+                active.n_pending += 1
+                if isinstance(request, Request):
+                    self._queue.append((active, part, request))
+                else:
+                    self._unscored.append((active, part, request))
 
     def _fail(self, active: _Active, reasons: list[str]) -> None:
         if not active.errors:
@@ -379,10 +411,14 @@ class Scheduler:
                 self._settle(index, None)
                 continue
             outcome: Outcome = {"n_tokens": sum(completion.n_tokens or 0 for completion in completions)}
-            if not request.prefix:
+            if not request.prefix or self._checker is None:
                 # what is no character in UTF-8, half of a surrogate pair, cannot be written
                 outcome["completions"] = [
-                    {"text": c.text.encode("utf-8", "replace").decode(), "finish_reason": c.finish_reason}
+                    {
+                        "text": c.text.encode("utf-8", "replace").decode(),
+                        "finish_reason": c.finish_reason,
+                        "n_tokens": c.n_tokens or 0,
+                    }
                     for c in completions
                 ]
                 self._settle(index, outcome)
@@ -401,14 +437,35 @@ class Scheduler:
     def _settle(self, index: int, outcome: Outcome | None) -> None:
         """Save what came of a request, None where it failed, and continue with its task."""
         active, part, _ = self._pending.pop(index)
-        active.n_pending -= 1
         if outcome is not None:
-            source, id_ = active.task.key
-            self._journal.add({"source": source, "id": id_, "part": part, **outcome})
-            active.outcomes[part] = outcome
+            self._save(active, part, outcome)
             self._totals.update({name: n for name, n in outcome.items() if name != "completions"})
             self._report(0)
+        active.n_pending -= 1
         self._continue(active)
+
+    def _save(self, active: _Active, part: str, outcome: Outcome) -> None:
+        source, id_ = active.task.key
+        self._journal.add({"source": source, "id": id_, "part": part, **outcome})
+        active.outcomes[part] = outcome
+
+    def _n_unscored(self) -> int:
+        return sum(len(chains) for _, _, chains in self._unscored)
+
+    def _score(self) -> None:
+        """Score chains of several tasks in one call, save the scores, and continue with those tasks."""
+        jobs = [self._unscored.popleft()]
+        while self._unscored and sum(len(chains) for _, _, chains in jobs) < CHAINS_TOGETHER:
+            jobs.append(self._unscored.popleft())
+        assert self._scorer is not None
+        rows = iter(self._scorer.score_many([chain for _, _, chains in jobs for chain in chains]))
+        for active, part, chains in jobs:
+            scores = [list(row) for row in islice(rows, len(chains))]
+            if [len(row) for row in scores] != [len(chain.steps) for chain in chains]:
+                raise DataError(f"{scorer_name(self._scorer)} does not give one score for each step; {self._kept}")
+            self._save(active, part, {"scores": scores})
+            active.n_pending -= 1
+            self._continue(active)
 
     def _report(self, n: int) -> None:
         seconds = max(1e-9, monotonic() - self._started)

@@ -21,6 +21,7 @@ COMMANDS = {
     "train": ("mprm.cli.runs:run_train", "from rollouts to a process reward model"),
     "evaluate": ("mprm.cli.evaluate:run_evaluate", "how well a model tells correct steps from incorrect ones"),
     "sample": ("mprm.cli.annotate:run_sample", "candidate solutions of questions, from a policy"),
+    "search": ("mprm.cli.search:run_search", "candidate solutions, guided step by step by a reward model"),
     "rerank": ("mprm.cli.rerank:run_rerank", "choose the best of N candidates by step scores"),
     "export": ("mprm.cli.serving:run_export", "what vLLM needs to serve a trained model"),
     "serve": ("mprm.cli.serving:run_serve", "start vLLM with an exported model"),
@@ -70,7 +71,7 @@ MPRM = Program(
     about="multimodal process reward models, from annotated rollouts to the best of N.",
     example="mprm select annotations/*.jsonl --strategy bis --rho 0.10 --out bis10.jsonl",
     commands=COMMANDS,
-    resumable=("annotate", "sample", "rerank", "evaluate"),
+    resumable=("annotate", "sample", "search", "rerank", "evaluate"),
 )
 
 

@@ -70,7 +70,9 @@ def _own_candidates(data: Data) -> Iterator[Candidate]:
             raise BadRecord(f'candidate {index} is {shown(entry)}; expected an object with "text"')
         text, given = entry["text"], entry.get("steps")
         steps = split_steps(text) if given is None else _texts(given, f'"steps" of candidate {index}')
-        yield Candidate(text=text, steps=steps, finish_reason=optional_text(entry, "finish_reason"))
+        scores = None if entry.get("scores") is None else _scores(entry["scores"], len(steps), index)
+        reason = optional_text(entry, "finish_reason")
+        yield Candidate(text=text, steps=steps, finish_reason=reason, step_scores=scores)
 
 
 def _mm_prm_candidates(data: Data) -> Iterator[Candidate]:

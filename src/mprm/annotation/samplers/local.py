@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterable
 from dataclasses import replace
@@ -47,10 +48,17 @@ def eos_ids_of(policy: Backbone) -> list[int]:
     return list(ids) if isinstance(ids, list | tuple) else [int(ids)]
 
 
-def completion_of(ids: list[int], tokenizer: Any, eos_ids: list[int]) -> Completion:
-    """The answer that these tokens are, up to the first that ends it."""
+def completion_of(ids: list[int], tokenizer: Any, eos_ids: list[int], stop: str = "") -> Completion:
+    """The answer that these tokens are, up to the first that ends it, or to the stop string."""
     end = next((position for position, id_ in enumerate(ids) if id_ in eos_ids), None)
-    text = tokenizer.decode(ids[:end], skip_special_tokens=True)
+
+    def text_of(n: int | None) -> str:
+        return str(tokenizer.decode(ids[:n], skip_special_tokens=True))
+
+    text = text_of(end)
+    if stop and stop in text:
+        n_tokens = bisect_left(range(len(ids)), True, key=lambda n: stop in text_of(n))
+        return Completion(text=text.split(stop, 1)[0], finish_reason="stop_string", n_tokens=n_tokens)
     return Completion(text=text, finish_reason="length" if end is None else "stop", n_tokens=len(ids[:end]))
 
 
@@ -93,6 +101,8 @@ class TransformersSampler:
         options |= {"do_sample": is_sampled, "num_return_sequences": n_rows, "max_new_tokens": params.max_new_tokens}
         # padding comes after a sequence's end, where nothing is read
         options |= {"eos_token_id": self._eos_ids, "pad_token_id": self._eos_ids[0]}
+        if request.stop:
+            options |= {"stop_strings": [request.stop], "tokenizer": self._policy.tokenizer}
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.inference_mode():
             torch.manual_seed(seed)
@@ -101,7 +111,8 @@ class TransformersSampler:
             except torch.OutOfMemoryError as error:
                 raise MprmError(f"{n_rows} answers at once do not fit into memory; lower --rows-per-batch") from error
         n_prompt = inputs["input_ids"].shape[1]
-        return [completion_of(row[n_prompt:], self._policy.tokenizer, self._eos_ids) for row in tokens.tolist()]
+        rows = (row[n_prompt:] for row in tokens.tolist())
+        return [completion_of(row, self._policy.tokenizer, self._eos_ids, request.stop) for row in rows]
 
 
 def can_share_prefixes(policy: Backbone) -> str | None:
@@ -234,10 +245,12 @@ class _Scheduler:
         self._batch.step(min(WINDOW, max(n_left)))
         ended = set()
         for row, (limit, sequence) in enumerate(zip(limits, sequences, strict=True)):
-            if len(sequence.sampled) >= limit or any(id_ in self._eos_ids for id_ in sequence.sampled[-WINDOW:]):
+            request, sampled = sequence.group.request, sequence.sampled
+            is_over = len(sampled) >= limit or any(id_ in self._eos_ids for id_ in sampled[-WINDOW:])
+            if is_over or (request.stop and request.stop in self._tokenizer.decode(sampled)):
                 ended.add(row)
-                completion = completion_of(sequence.sampled[:limit], self._tokenizer, self._eos_ids)
-                self._end(sequence.group.request_id, sequence.group.request, sequence.number, completion)
+                completion = completion_of(sampled[:limit], self._tokenizer, self._eos_ids, request.stop)
+                self._end(sequence.group.request_id, request, sequence.number, completion)
         self._batch.remove(ended)
 
     def _end(self, request_id: int, request: Request, number: int, completion: Completion) -> None:

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, Protocol
 from mprm.config import DEFAULT_KEY, Config, ConnectionOptions, Device, Dtype, read_api_key, sampling, serving
 from mprm.errors import ConfigError
 
-FinishReason = Literal["stop", "length", "error"]  # the policy ended its answer; the token limit did; there is none
+FinishReason = Literal["stop", "stop_string", "length", "error"]
+"""What ended an answer: the policy; a stop string, after which it might go on; the token limit. Or there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,7 @@ class Request:
     images: tuple[Any, ...] = ()  # paths that can be opened as they stand, or PIL images
     prefix: str = ""  # first part of the answer, which the policy continues; completions do not repeat it
     n: int = 1
+    stop: str = ""  # a stop string: answers end before it too, such as at the end of a step
     seed: int = 0  # the answers depend on it and on the request, not on the other requests
     sampling: SamplingParams = field(default_factory=SamplingParams)
 

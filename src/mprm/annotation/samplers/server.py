@@ -27,6 +27,7 @@ from typing import Any
 from mprm.annotation.samplers.sampler import (
     Answered,
     Completion,
+    FinishReason,
     Request,
     SamplingParams,
     ServerOptions,
@@ -60,6 +61,7 @@ UNAVAILABLE = frozenset({502, 503, 504})  # said in the server's place while the
 RETRY_HEADERS = ("Retry-After", "Retry-After-Ms", "X-Should-Retry")  # what the openai client reads besides the type
 HOPELESS = frozenset({401, 403, 404, 405})  # rejections that every other request would get as well
 STOP_REASONS = ("stop", "eos_token", "stop_sequence")
+STOP_FIELDS = ("stop_reason", "matched_stop")  # where vLLM and SGLang tell which stop string an answer came to
 UNKNOWN_FIELDS = "Unexpected fields in the request"  # so says transformers serve; other servers use other words
 END_MARK = "<mprm: the answer goes on here>"
 """Follows the prefix; what the chat template renders from here on is cut off."""
@@ -77,6 +79,10 @@ class RequestError(Exception):
 
 class RejectedError(RequestError):
     """The server does not take this request, however often it is sent."""
+
+
+class UntoldStopError(Exception):
+    """The server does not tell whether an answer ended or came to a stop string."""
 
 
 # at least one answer, and the number of prompt tokens, which servers need not tell
@@ -196,7 +202,7 @@ class _Session:
             http_client=PatientClient(self._url, sampler.options, sampler.api_key, health_check(sampler.name)),
         )
         self._slots, self._probing = asyncio.Semaphore(sampler.options.concurrency), asyncio.Lock()
-        self._takes_n, self._is_transformers_serve = True, False
+        self._takes_n, self._takes_stop, self._is_transformers_serve = True, True, False
         self._continuation: Continuation | None = None
 
     async def answer(self, index: int, request: Request) -> Answered:
@@ -207,10 +213,18 @@ class _Session:
                 self._continuation = self._continuation or await self._find_continuation()
             continuation = self._continuation
         try:
-            completions = await self._completions(self._body(request, continuation), request)
+            try:
+                completions = await self._completions(self._body(request, continuation), request)
+            except UntoldStopError:
+                if self._takes_stop:
+                    self._takes_stop = False
+                    untold = "does not tell whether an answer ended or came to a stop string"
+                    warnings.warn(f"{self._url} {untold}: it samples whole answers, which are cut here", stacklevel=2)
+                completions = await self._completions(self._body(request, continuation), request)
         except (DataError, RequestError) as error:  # an image that is not there; no reply
             return index, [failed(error)] * request.n
-        return index, [continuation.without_prefix(completion, request.prefix) for completion in completions]
+        completions = [continuation.without_prefix(completion, request.prefix) for completion in completions]
+        return index, [cut_at(completion, request.stop) for completion in completions]
 
     async def _find_continuation(self) -> Continuation:
         """The field is tried first, then the policy's chat template, changed so that it leaves the last turn open."""
@@ -266,6 +280,8 @@ class _Session:
 
     def _body(self, request: Request, continuation: Continuation) -> dict[str, Any]:
         sampling = request.sampling
+        # where the end of the prefix is cut off, answers begin with the stop string
+        is_stopped = request.stop and self._takes_stop and not continuation.is_trimmed
         body = {
             "model": self._sampler.name,
             "messages": chat_messages(request, end_mark=continuation.end_mark),
@@ -273,6 +289,7 @@ class _Session:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             **({"top_k": sampling.top_k} if sampling.top_k else {}),
+            **({"stop": [request.stop]} if is_stopped else {}),
         }
         fields, extra = continuation.fields, dict(self._sampler.settings["extra_body"])
         if (name := "chat_template_kwargs") in fields and name in extra:
@@ -311,7 +328,7 @@ class _Session:
                 for number in range(self._n_tries):
                     await asyncio.sleep(HEALTH_CHECK_S * number)
                     try:
-                        return _reply(await self._sent(body | {"seed": seed}))
+                        return _reply(await self._sent(body | {"seed": seed}), body.get("stop"))
                     except MprmError:
                         raise
                     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -483,7 +500,13 @@ def for_transformers_serve(body: dict[str, Any]) -> dict[str, Any]:
     return rest | {"generation_config": json.dumps(settings | given)}
 
 
-def _reply(reply: ChatCompletion) -> Reply:
+def cut_at(completion: Completion, stop: str) -> Completion:
+    """The completion up to the stop string, where it holds that."""
+    text, found, _ = completion.text.partition(stop) if stop else (completion.text, "", "")
+    return replace(completion, text=text, finish_reason="stop_string") if found else completion
+
+
+def _reply(reply: ChatCompletion, stop: list[str] | None = None) -> Reply:
     """The completions of a reply; the client does not validate it, so any error of a lookup may be raised."""
     n_tokens, n_prompt_tokens = (_count(reply.usage, name) for name in ("completion_tokens", "prompt_tokens"))
     n, completions = len(reply.choices), []
@@ -495,10 +518,14 @@ def _reply(reply: ChatCompletion) -> Reply:
             completion = failed(f"the server's message has content {shown(text)}; expected text")
         else:
             text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair cannot be written
-            reason = "stop" if reason in STOP_REASONS else "length"
+            told = choice.model_extra or {}
+            if stop and reason != "length" and not told.keys() & set(STOP_FIELDS):
+                raise UntoldStopError
+            is_cut = any(told.get(name) in (stop or ()) for name in STOP_FIELDS)
+            ended: FinishReason = "length" if reason == "length" else "stop_string" if is_cut else "stop"
             # a server tells the sum of all answers
             share = None if n_tokens is None else n_tokens // n + (number < n_tokens % n)
-            completion = Completion(text=text, finish_reason=reason, n_tokens=share)
+            completion = Completion(text=text, finish_reason=ended, n_tokens=share)
         completions.append(completion)
     if not completions:
         raise ValueError("it holds no choices")

@@ -1,0 +1,59 @@
+"""``mprm search``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from mprm.annotation.samplers.sampler import SamplerOptions
+from mprm.cli.annotate import Questions, run_remarks
+from mprm.cli.arguments import as_json, command
+from mprm.config import ConnectionOptions, Json, ModelOptions, output, serving
+from mprm.data.types import StepScorer
+from mprm.errors import ConfigError, counted
+from mprm.evaluation.scores import ScoringConfig
+from mprm.evaluation.search import SearchConfig, search
+from mprm.progress import progress_bar
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchCommand(SearchConfig, SamplerOptions, ModelOptions):
+    """Search for solutions step by step: a policy samples steps, a process reward model chooses which to continue.
+
+    A run that was stopped continues where it was.
+    """
+
+    questions: Questions
+    out: Annotated[str, output("Where the candidates go, one line a question.", "FILE")]
+    prm_server: Annotated[str | None, serving("vLLM server of the reward model, see mprm serve.", "URL")] = None
+    json: Json = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model is None and self.prm_server is None:
+            raise ConfigError("name the reward model with --model DIR or --prm-server URL")
+        self.check_sampler(self.out)
+
+    def scorer(self) -> StepScorer:
+        model, connection = self.narrowed(ModelOptions).as_dict(), self.narrowed(ConnectionOptions).as_dict()
+        return ScoringConfig(prm_server=self.prm_server, **model, **connection).load_model()
+
+
+EXAMPLE = "questions.jsonl --policy Qwen/Qwen2.5-VL-7B-Instruct --model runs/bis10 --out beam.jsonl"
+
+
+@command(SearchCommand, "search", EXAMPLE)
+def run_search(options: SearchCommand) -> None:
+    summary = search(options.questions, options.sampler, options.scorer, options.out, options, progress=progress_bar)
+    if options.json:
+        print(as_json(summary))
+        return
+    stats = summary.stats
+    print(f"{counted(summary.n_done, 'question')} with {counted(options.n, 'candidate')} each in {summary.out}.")
+    if tokens := stats["n_tokens"]:
+        print(f"{tokens:,} tokens were sampled, {tokens / summary.n_done:,.0f} a question, dropped steps included.")
+    if stats["n_truncated"]:
+        limits = f"{options.max_new_tokens:,} tokens or {options.max_steps:,} steps"
+        print(f"{stats['n_truncated']:,} of {stats['n_candidates']:,} candidates were cut off at {limits}.")
+    for remark in run_remarks(summary):
+        print(remark)
