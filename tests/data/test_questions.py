@@ -70,6 +70,18 @@ def test_plain_questions_are_read(tmp_path: Path) -> None:
     ]
 
 
+def test_images_are_read_whatever_their_field_is_called(tmp_path: Path) -> None:
+    plain = {name: value for name, value in PLAIN.items() if name != "image"}
+    for name in ("image", "images", "image_path"):
+        for value in ("a.png", ["a.png"], [{"path": "a.png"}]):
+            assert read(tmp_path, {**plain, name: value})[0].images == ("a.png",)
+    assert read(tmp_path, {**plain, "image": None, "images": ["a.png"]})[0].images == ("a.png",)
+    with pytest.raises(DataError, match="images are named in image and images; expected one of these fields"):
+        read(tmp_path, {**plain, "image": "a.png", "images": ["b.png"]})
+    with pytest.raises(DataError, match=r"images are in .*, and no question names one; see image images image_path"):
+        read(tmp_path, plain, image_root=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("answer", "options", "letter"),
     [

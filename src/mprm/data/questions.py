@@ -57,6 +57,8 @@ def read_questions(
     check_no_bad(bad, "Fix or remove these records; docs/questions.md shows what each format needs.")
     if image_root is None:
         return questions
+    if questions and not any(question.images for question in questions):
+        raise DataError(f"images are in {image_root}, and no question names one; see {' '.join(IMAGE_FIELDS)}")
     paths_of = find_images(dict.fromkeys(image for question in questions for image in question.images), image_root)
     renamed = {name: path for name, path in paths_of.items() if path != name}
     if renamed and on_renamed is not None:
@@ -214,12 +216,18 @@ def parse_math500(data: Data, _issues: Issues) -> tuple[Question, ...]:
     return _question(data, source, text_of(data, "problem"), text_of(data, *MATH_GOLDS), id_key=id_key, images=())
 
 
+IMAGE_FIELDS = ("image", "images", "image_path")
+
+
 def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """The format that everyone can make; images may be absent, for questions of text alone."""
     text, options, answer = text_of(data, "question"), _options(data, "options") or None, text_of(data, "answer")
     # a number in JSON may be the index of an option; the text "2" is always text
     index = data["answer"] if options and isinstance(data["answer"], int) else None
-    images, source = _images(data, "image", needed=False), text_of(data, "source", default="")
+    named, source = [name for name in IMAGE_FIELDS if data.get(name)], text_of(data, "source", default="")
+    if len(named) > 1:
+        raise BadRecord(f"images are named in {' and '.join(named)}; expected one of these fields")
+    images = _images(data, *named, needed=False)
     return _question(data, source, text, answer if index is None else index, options, images=images)
 
 
