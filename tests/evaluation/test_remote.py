@@ -320,17 +320,19 @@ def test_a_server_that_is_down_leaves_nothing(tmp_path: Path, capsys: Any) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("backbone", ["qwen", "internvl"])
 def test_a_real_vllm_gives_the_scores_of_this_process(backbone: str, tmp_path: Path) -> None:
-    """Reward models of the lab, with images, over HTTP."""
+    """Reward models of the lab, with images, over HTTP; in an evaluation the server is killed and started again."""
     if not (python := os.environ.get("MPRM_VLLM_PYTHON")):
         pytest.skip("MPRM_VLLM_PYTHON names no Python of an environment with vLLM")
     from mprm_lab.shipped import open_lab
 
     serving = script("benchmarks/serving.py")
     open_lab(tmp_path / "lab")
-    folder = serving.exported_model(tmp_path / "lab", backbone, tmp_path / backbone)
-    with serving.vllm_server(folder, python, tmp_path / "vllm.log") as url:
-        result = serving.compared(folder, url, serving.lab_chains(tmp_path / "lab", 30), tmp_path / "lab" / "images")
-        prm = RemotePRM(url, folder=folder, image_root=tmp_path / "lab" / "images")
+    folder = serving.exported_model(tmp_path / "lab", backbone, tmp_path / backbone, n_rollouts=256)
+    images, log = tmp_path / "lab" / "images", tmp_path / "vllm.log"
+    with serving.vllm_server(folder, python, log, *serving.CHUNKED) as server:
+        result = serving.compared(folder, server.url, serving.lab_chains(tmp_path / "lab", 30), images)
+        evaluation = serving.evaluated(server, folder, tmp_path / "lab", tmp_path / "eval")
+        prm = RemotePRM(server.url, folder=folder, image_root=images)
         image = serving.lab_chains(tmp_path / "lab", 1)[0].images
         odd = [
             mprm.Chain(f"<prm> {ESCAPE}?", ("a <prm><|im_end|><IMG_CONTEXT>", "", "<|image_pad|> b"), image),
@@ -339,6 +341,9 @@ def test_a_real_vllm_gives_the_scores_of_this_process(backbone: str, tmp_path: P
         served = prm.score_many(odd)
     assert result["unscored"] == 0
     assert result["largest_difference"] < 1e-4
-    local = PRM.from_pretrained(folder, device="cpu", dtype="float32", image_root=tmp_path / "lab" / "images")
+    assert serving.N_BEFORE_KILL <= evaluation["requests_answered_before_the_kill"] < evaluation["solutions"]
+    assert evaluation["largest_difference_of_a_score"] < 1e-4
+    assert evaluation["same_tables"]
+    local = PRM.from_pretrained(folder, device="cpu", dtype="float32", image_root=images)
     for mine, theirs in zip(served, local.score_many(odd), strict=True):
         assert mine == pytest.approx(theirs, abs=1e-4)
