@@ -37,7 +37,8 @@ from mprm import open_corpus
 from mprm.annotation import AdaptiveRule
 from mprm.cli.tables import show_table
 from mprm.data.output import markdown_table
-from mprm.selection.strategies import random_order, rank_bis
+from mprm.selection.stats import bis_of
+from mprm.selection.strategies import random_order
 from mprm.theory.beta_binomial import all_fail, fit_beta
 
 N, RHO, ALPHA, TAU = 16, 0.10, 0.05, 0.5
@@ -189,7 +190,7 @@ def chosen(counted: Counted, scores: FloatArray, seed: int) -> NDArray[np.bool_]
     rows["n_steps"] = counted.lengths
     rows["n_pos"] = n_pos_of(counted, scores)
     rows["sum_pos"] = np.add.reduceat(scores, counted.first)
-    bis = rank_bis(rows, alpha=ALPHA)
+    bis = bis_of(rows, ALPHA)
     kept = np.zeros(len(bis), bool)
     for source in np.unique(counted.source):
         places = np.flatnonzero(counted.source == source)

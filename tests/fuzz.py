@@ -169,7 +169,7 @@ def check_twin(content: bytes, rng: random.Random) -> None:
     counted = []
     for count in (scan.count_rows, scan.count_rows_python):
         sources: dict[str, int] | None = {} if with_sources else None
-        rows, _ = count(content, 0, len(content), needs_image, tau, sources, mark)
+        rows, _, _ = count(content, 0, len(content), needs_image, tau, sources, mark, True)
         names = list(sources or {})
         entries = [list(row) for row in scan.ROW.iter_unpack(rows)]
         for entry in entries:

@@ -19,10 +19,11 @@ import difflib
 import inspect
 import operator
 import os
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -52,6 +53,8 @@ class Option:
     above: float | None = None
     at_most: float | None = None
     below: float | None = None
+    choices: Callable[[], tuple[str, ...]] | None = None
+    """The names that it takes, where they are not those of a Literal; in Python also any function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ def declared(config: type[Config]) -> tuple[Declared, ...]:
         kind = kinds[0] if len(kinds) == 1 else object  # of several types: the config itself checks the value
         is_many = get_origin(kind) is tuple
         kind = get_args(kind)[0] if is_many else kind
-        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        choices = get_args(kind) if get_origin(kind) is Literal else option.choices() if option.choices else ()
         is_optional = types.NoneType in members
         entries.append(Declared(field.name, field.default, option, kind, choices, is_many, is_optional))
     return tuple(entries)
@@ -144,6 +147,8 @@ def _plain(value: Any, entry: Declared) -> Any:
 
 def _check(value: Any, entry: Declared) -> None:
     name, option = entry.name, entry.option
+    if option.choices is not None and callable(value) and entry.kind is not str:
+        return
     if entry.choices and value not in entry.choices:
         raise ConfigError(f"unknown {name} {value!r}; {nearest(value, entry.choices)}")
     kinds, words = KINDS.get(entry.kind, (object, ""))
@@ -182,6 +187,23 @@ def takes(config: type[Config]) -> Callable[[F], F]:
     return decorate
 
 
+@cache
+def strategy_names() -> tuple[str, ...]:
+    """The names of all strategies, those of other packages last."""
+    from importlib.metadata import entry_points
+
+    return (*PAPER_STRATEGIES, *OTHER_STRATEGIES, *sorted(entry_points(group=STRATEGY_GROUP).names))
+
+
+def name_of_strategy(strategy: Any) -> str:
+    """What outputs and messages call a strategy.
+
+    >>> name_of_strategy("bis"), name_of_strategy(lambda rollouts: rollouts["n_steps"])
+    ('bis', 'lambda')
+    """
+    return strategy if isinstance(strategy, str) else re.sub(r"\W+", "", getattr(strategy, "__name__", "function"))
+
+
 # Options that several commands share.
 
 positional = partial(Option, is_positional=True)
@@ -190,8 +212,16 @@ annotation, adapt = (partial(Option, group=name) for name in ("annotation", "ada
 sampling, serving, training = (partial(Option, group=name) for name in ("policy", "server", "training"))
 evaluation, compute, output = (partial(Option, group=name) for name in ("evaluation", "compute", "output"))
 """An `Option` under this heading."""
-StrategyName = Literal["bis", "random", "low-mc", "mixed", "reliable"]
+PAPER_STRATEGIES = ("bis", "random", "low-mc", "mixed", "reliable")
+OTHER_STRATEGIES = (
+    *("bis-sampled", "drop", "difficulty", "scan", "agreement"),
+    *("disagreement", "uncertainty", "bis-filtered"),  # these need a model's scores
+)
 """The selection strategies; `mprm.selection.strategies` says how each ranks."""
+STRATEGY_GROUP = "mprm.strategies"
+"""Group of the entry points by which another package adds strategies."""
+StrategyName = str | Callable[..., Any]
+"""A strategy's name, or in Python a function of `mprm.selection.Rollouts`."""
 OUTPUT_FORMATS = ("visualprm-raw", "mm-prm", "mm-prm-soft", "visualprm", "trl", "parquet")
 """What ``--to`` takes; `mprm.data.rollout_formats` writes them."""
 POSITIVE, NEGATIVE = "Yes", "No"

@@ -189,7 +189,7 @@ def test_every_command_is_a_function_of_the_same_name(command: str, capsys) -> N
     with pytest.raises(SystemExit):
         run([*command.split(), "--help"])
     printed = capsys.readouterr().out
-    if command in ("annotate", "sample", "search"):  # they take a policy, which `load_policy` or `HTTPSampler` makes
+    if command in ("annotate", "sample", "search", "score"):  # they take a policy or a model that is loaded
         printed = re.sub(r"^(policy|server|compute):\n(  .*\n)+", "", printed, flags=re.MULTILINE)
     flags = set(re.findall(r"^  (?:--no-|--)([a-z0-9-]+)", printed, re.MULTILINE))
     options = {flag.replace("-", "_") for flag in flags} - {"help", "json"}
@@ -201,7 +201,8 @@ OF_THE_COMMAND_LINE = {
     "check": {"all"},
     "evaluate": {"verbose"},
     "export": {"for"},  # in Python for_
-    "search": {"prompt_layout", "prm_layout"},  # of `PRM.from_pretrained`, whose model it takes
+    "score": {"prompt_layout", "prm_layout", "image_root"},  # of `PRM.from_pretrained`, whose model it takes
+    "search": {"prompt_layout", "prm_layout"},
     "stats": {"by", "style"},
     "theory fit": {"out", "force"},
 }

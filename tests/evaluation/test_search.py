@@ -4,6 +4,7 @@ import json
 import math
 import random
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from mprm.evaluation.rerank import rerank
 from mprm.evaluation.search import Beam, SearchConfig, best_beams, search
 from mprm.progress import Progress, silent
 from tests.annotation.samplers.chat_server import ChatServer, chat_server
-from tests.conftest import write_jsonl
+from tests.conftest import calling, write_jsonl
 
 N_DIGITS = 4
 
@@ -206,6 +207,21 @@ def test_equal_texts_are_continued_once_and_ties_go_to_the_first() -> None:
     config = SearchConfig(n=4, beam_width=2)
     beams = [Beam(text=text, scores=(score,)) for text, score in (("x", 0.5), ("y", 0.9), ("y", 0.9), ("z", 0.5))]
     assert [beam.text for beam in best_beams(beams, config)] == ["y", "x"]
+
+
+def test_questions_are_finished_before_others_are_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OneAtATime(Digits):
+        def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
+            for index, request in enumerate(request for request in requests if request is not None):
+                yield [(index, self.answer(request))]
+
+    monkeypatch.setattr("mprm.annotation.journal.CHAINS_TOGETHER", 8)
+    questions = [replace(QUESTIONS[0], id=str(number), question=f"{number}?") for number in range(12)]
+    policy, n_asked = OneAtATime(), list[int]()
+    progress = calling(lambda n: n_asked.extend([len(policy.requests)] * n))
+    search(questions, policy, DigitScorer(), str(tmp_path / "out.jsonl"), n=4, beam_width=2, progress=progress)
+    assert len(n_asked) == 12
+    assert n_asked[5] < 0.7 * len(policy.requests)
 
 
 @pytest.mark.parametrize("method", ["beam", "dvts", "best-of-n"])

@@ -1,26 +1,41 @@
 """The compiled counter and its Python twin: the same rows for every line, however odd."""
 
 import json
+from array import array
+from dataclasses import replace
+from pathlib import Path
 from struct import iter_unpack
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mprm.data.corpus import parse_line
+from mprm.data.corpus import open_corpus, parse_line
+from mprm.data.engine import InlineEngine
 from mprm.data.rollout_formats import ROLLOUT_FORMATS
 from mprm.data.types import Issues, ValidationOptions
+from mprm.progress import silent
 from mprm.selection import scan as twin
-from mprm.selection.scan import BAD, BLANK, ROLLOUT, ROW, count_rows_python
+from mprm.selection.scan import BAD, BLANK, ROLLOUT, ROW, count_rows_python, problem_number
+from mprm.selection.stats import gather_counts
 from tests.conftest import raw_record
 
 compiled = pytest.importorskip("mprm.selection._scan", reason="mprm was installed without a C compiler")
 
 
-def both(data: bytes, *, needs_image: bool = True, tau: float = 0.0, sources: bool = False, mark: bytes = b""):
+def both(
+    data: bytes,
+    *,
+    needs_image: bool = True,
+    tau: float = 0.0,
+    sources: bool = False,
+    mark: bytes = b"",
+    details: bool = False,
+):
     ours: dict[str, int] | None = {} if sources else None
     theirs: dict[str, int] | None = {} if sources else None
-    left = compiled.count_rows(data, 0, len(data), needs_image, tau, ours, mark)
-    right = count_rows_python(data, 0, len(data), needs_image, tau, theirs, mark)
+    left = compiled.count_rows(data, 0, len(data), needs_image, tau, ours, mark, details)
+    right = count_rows_python(data, 0, len(data), needs_image, tau, theirs, mark, details)
     return left, right, ours, theirs
 
 
@@ -47,9 +62,9 @@ def test_a_row_holds_what_was_worked_out_by_hand() -> None:
     record = raw_record([1.0, 0.5, 0.0])
     record["steps_with_score"].append({"step": "a\tb\n c", "score": 0.0, "num_mc_correct": 0, "num_mc_total": 0})
     line = json.dumps(record).encode() + b"\n"
-    (rows, odd), _, _, _ = both(line)
+    (rows, odd, _), _, _, _ = both(line)
     # "Step 0 of 0." is 4 words, three times, and "a b c" is 3
-    assert ROW.unpack(rows) == (4, 2, 15, 1, 0, ROLLOUT, 16, 2, 1.5, 1.5, len(line))
+    assert ROW.unpack(rows) == (4, 2, 15, 1, 0, ROLLOUT, 16, 2, 1.5, 1.5, len(line), 0)
     assert odd == []
 
 
@@ -84,7 +99,7 @@ ODD_LINES = [
 
 @pytest.mark.parametrize("line", ODD_LINES, ids=lambda line: line[:40].decode("latin-1"))
 def test_no_odd_line_passes_the_compiled_counter(line: bytes) -> None:
-    (rows, odd), _, _, _ = both(line)
+    (rows, odd, _), _, _, _ = both(line)
     assert kinds(rows) == [BAD]
     assert odd == [(0, 0, len(line))]
 
@@ -117,10 +132,10 @@ def test_the_score_is_the_nearest_double() -> None:
             .encode()
         )
         line = line.replace(b'num_mc_sequences": 16', b'x": 1')
-        (rows, odd), right, _, _ = both(line)
+        (rows, odd, scores), right, _, _ = both(line)
         assert odd == []
         assert ROW.unpack(rows)[8] == float(text)
-        assert (rows, odd) == right
+        assert (rows, odd, scores) == right
 
 
 words = st.text(max_size=30)
@@ -138,6 +153,7 @@ steps = st.lists(
 records = st.fixed_dictionaries(
     {"steps_with_score": steps, "question": words},
     optional={
+        "question_orig": st.one_of(st.none(), words),
         "image": st.one_of(st.none(), words, st.lists(words, max_size=2)),
         "source": st.one_of(words, st.integers()),
         "more": st.recursive(
@@ -156,16 +172,25 @@ records = st.fixed_dictionaries(
     st.booleans(),
     st.booleans(),
     st.sampled_from([0.0, 0.0625, 0.5]),
+    st.booleans(),
 )
-def test_what_the_compiled_counter_lets_pass_is_what_python_reads(items, ascii_, needs_image, sources, tau) -> None:
+def test_what_the_compiled_counter_lets_pass_is_what_python_reads(
+    items, ascii_, needs_image, sources, tau, details
+) -> None:
     lines = [json.dumps(item, ensure_ascii=ascii_).encode("utf-8", "surrogatepass") + b"\n" for item in items]
-    left, right, ours, theirs = both(b"".join(lines), needs_image=needs_image, tau=tau, sources=sources)
+    data = b"".join(lines)
+    left, right, ours, theirs = both(data, needs_image=needs_image, tau=tau, sources=sources, details=details)
     assert_agree(left[0], right[0], ours, theirs)
-    for line, kind in zip(lines, kinds(left[0]), strict=True):
+    scores: list[float] = []
+    for line, row in zip(lines, iter_unpack(ROW.format, left[0]), strict=True):
         problems = Issues()
-        parse_line(line, ROLLOUT_FORMATS["visualprm-raw"], ValidationOptions(text_only=not needs_image), problems)
-        if kind == ROLLOUT:
+        fmt, options = ROLLOUT_FORMATS["visualprm-raw"], ValidationOptions(text_only=not needs_image)
+        rollouts = parse_line(line, fmt, options, problems)
+        if row[5] == ROLLOUT:
             assert problems.first_error() is None
+            scores += rollouts[0].scores
+            assert row[-1] == (problem_number(rollouts[0].question, rollouts[0].images) if details else 0)
+    assert left[2] == (array("d", scores).tobytes() if details else b"")
 
 
 @settings(max_examples=300, deadline=None)
@@ -177,3 +202,50 @@ def test_broken_bytes_are_never_counted_differently(data) -> None:
         line[index : index + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
     left, right, _, _ = both(bytes(line))
     assert_agree(left[0], right[0])
+
+
+def test_a_problem_has_one_number_however_it_is_written() -> None:
+    plain = raw_record([1.0, 0.5]) | {"question": "α + 𝟚 = ?", "image": "bild ü.png"}
+    del plain["question_orig"]
+    same = [
+        json.dumps(plain),
+        json.dumps(plain, ensure_ascii=False),
+        json.dumps(plain | {"question": "  α\n+ 𝟚\t= ?  "}),
+        json.dumps(plain | {"question": "Solve: α + 𝟚 = ?", "question_orig": "α + 𝟚 = ?"}),
+        json.dumps(plain | {"question_orig": " "}),
+        json.dumps(plain | {"image": ["bild ü.png"]}),
+        json.dumps(dict(reversed(plain.items()))),
+    ]
+    others = [
+        json.dumps(plain | {"question": "α + 𝟛 = ?"}),
+        json.dumps(plain | {"image": "bild.png"}),
+        json.dumps(plain | {"image": ["bild ü.png", "bild ü.png"]}),
+        json.dumps(plain | {"image": ["bild", "ü.png"]}),
+    ]
+    data = "\n".join(same + others).encode()
+    for rows, _, _ in both(data, details=True)[:2]:
+        numbers = [row[-1] for row in iter_unpack(ROW.format, rows)]
+        assert len(set(numbers[: len(same)])) == 1
+        assert len(set(numbers)) == 1 + len(others)
+
+
+def test_scores_of_lines_that_need_a_closer_look_stand_where_the_lines_do(tmp_path: Path) -> None:
+    """Lines with escaped letters are read by Python where a mark is forbidden, and bad ones have no scores."""
+    scores = [[0.5, 1.0], [0.25], [0.0, 0.0, 1.0], [0.125, 0.5], [1.0]]
+    lines = [json.dumps(raw_record(values)) for values in scores]
+    lines[1] = lines[1].replace("Step", "\\u0053tep")
+    lines[3] = lines[3].replace('"image"', '"image_"')
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join([lines[0], "", *lines[1:]]))
+    bad: list = []
+    for options in ({}, {"forbids": "<x>"}):
+        corpus = open_corpus(path)
+        corpus = replace(corpus, options=replace(corpus.options, **options))
+        counting = twin.start_counting(corpus, InlineEngine(), tau=0, stop_at_bad=False, with_details=True)
+        counts = gather_counts(corpus, counting, on_bad=bad.append, progress=silent)
+        good = [values for index, values in enumerate(scores) if index != 3]
+        assert counts.scores.tolist() == [score for values in good for score in values]
+        rows = np.flatnonzero(counts.rows["kind"] == ROLLOUT)
+        assert counts.of_steps(counts.scores, rows[1:]).tolist() == [score for values in good[1:] for score in values]
+        assert counts.of_steps(counts.scores, rows[[0, 2]]).tolist() == good[0] + good[2]
+    assert len(bad) == 2

@@ -1,18 +1,23 @@
 """Every strategy against its ten-line definition, on corpora full of ties."""
 
+import json
+import math
+from itertools import combinations, pairwise
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import mprm
-from mprm.config import StrategyName
+from mprm.cli import run
+from mprm.config import OTHER_STRATEGIES, PAPER_STRATEGIES, strategy_names
 from mprm.data import records
 from mprm.data.corpus import open_corpus
 from mprm.data.engine import InlineEngine, ProcessEngine
-from mprm.selection.strategies import STRATEGIES, best, keep_top
+from mprm.errors import ConfigError, DataError, InputNotFoundError
+from mprm.selection.select import SUMS_ALONE
+from mprm.selection.strategies import STRATEGIES, Rollouts, best, keep_top
 from tests import oracle
 from tests.conftest import count_corpus, raw_record, write_jsonl
 
@@ -51,7 +56,7 @@ def kept_lines(selection: mprm.Selection, number: int = 0) -> dict[str, list[int
     return lines
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", PAPER_STRATEGIES)
 @pytest.mark.parametrize("ties", ["hash", "file-order"])
 @quiet
 @given(
@@ -111,7 +116,238 @@ def test_the_best_are_those_of_a_sort(entries: list[tuple[float, int]], data) ->
 
 
 def test_every_strategy_has_a_name_in_the_options() -> None:
-    assert tuple(STRATEGIES) == get_args(StrategyName)
+    assert tuple(STRATEGIES) == (*PAPER_STRATEGIES, *OTHER_STRATEGIES)
+    assert {name for name, entry in STRATEGIES.items() if not entry.needs_details} == {*SUMS_ALONE}
+
+
+# Strategies that look at single steps, at problems or at a model's scores: each against its definition in plain Python.
+
+N_MC, MODEL = 8, np.random.default_rng(0).integers(0, 11, 10_000) / 10
+counts_of_problems = st.lists(
+    st.tuples(st.integers(0, 3), st.lists(st.integers(0, N_MC), min_size=1, max_size=5)), min_size=1, max_size=24
+)
+
+
+class Plain:
+    """The same rollouts as lists: the problem of each, its scores, a model's scores, and its place in the order."""
+
+    def __init__(self, rollouts: list[tuple[int, list[int]]], seed: int) -> None:
+        self.problems = [problem for problem, _ in rollouts]
+        self.scores = [[k / N_MC for k in ks] for _, ks in rollouts]
+        starts = np.cumsum([0, *map(len, self.scores)])
+        self.model = [MODEL[start:][: len(row)].tolist() for start, row in zip(starts, self.scores, strict=False)]
+        self.order = oracle.random_order(seed, "ai2d", np.arange(len(rollouts), dtype=np.uint64)).tolist()
+
+    def accuracy(self, i: int) -> float:
+        first = [
+            row[0] for row, problem in zip(self.scores, self.problems, strict=True) if problem == self.problems[i]
+        ]
+        return sum(first) / len(first)
+
+    def rank(self, strategy: str, i: int, *, alpha: float, tau: float) -> float:
+        scores, model = self.scores[i], self.model[i]
+        match strategy:
+            case "bis-sampled":
+                bis = oracle.bis(scores, alpha, tau)
+                u = (self.order[i] + 0.5) / 2**64
+                return math.log(u) / bis if bis else -math.inf
+            case "drop":
+                return max([0.0, *(a - b for a, b in pairwise(scores))])
+            case "difficulty":
+                return -abs(self.accuracy(i) - 0.5)
+            case "scan":
+                if self.accuracy(i) < 0.75:
+                    return -math.inf
+                alike = [j for j, row in enumerate(self.scores) if (row[-1] > tau) == (scores[-1] > tau)]
+                return -sum(self.accuracy(j) >= 0.75 and self.order[j] < self.order[i] for j in alike)
+            case "agreement":  # all ways of taking half of the continuations
+
+                def agrees(k: int) -> float:
+                    halves = [*combinations([1] * k + [0] * (N_MC - k), N_MC // 2)]
+                    return sum((sum(half) > 0) == (sum(half) < k) or k == 0 for half in halves) / len(halves)
+
+                return sum(agrees(round(score * N_MC)) for score in scores) / len(scores)
+            case "disagreement":
+                return sum(abs(a - b) for a, b in zip(scores, model, strict=True)) / len(scores)
+            case "uncertainty":
+                return sum(s * (1 - s) for s in model) / len(scores)
+            case "bis-filtered":
+                kept = [r if s >= 0.5 else 0.0 for r, s in zip(scores, model, strict=True)]
+                return oracle.bis(kept, alpha, tau)
+        raise AssertionError(strategy)
+
+
+@pytest.mark.parametrize("strategy", OTHER_STRATEGIES)
+@quiet
+@given(
+    rollouts=counts_of_problems,
+    rho=st.floats(0.01, 1),
+    alpha=st.sampled_from([0.0, 0.05]),
+    tau=st.sampled_from([0.0, 0.25]),
+    seed=st.integers(0, 9),
+)
+def test_every_other_strategy_keeps_what_its_definition_says(
+    tmp_path: Path, strategy, rollouts, rho, alpha, tau, seed
+) -> None:
+    plain = Plain(rollouts, seed)
+    records = [
+        raw_record(scores, n_mc=N_MC, number=problem)
+        for problem, scores in zip(plain.problems, plain.scores, strict=True)
+    ]
+    folder = tmp_path / "rollouts"
+    write_jsonl(folder / "ai2d.jsonl", records)
+    columns = write_jsonl(tmp_path / "columns.jsonl", [{"prm_scores": row} for row in plain.model])
+    options = {"rho": rho, "alpha": alpha, "tau": tau, "seed": seed, "columns": columns}
+    selection = mprm.select(folder, strategy=strategy, **options)
+    rank = [plain.rank(strategy, i, alpha=alpha, tau=tau) for i in range(len(rollouts))]
+    by_rank = sorted(range(len(rollouts)), key=lambda i: (-round(rank[i], 9), plain.order[i]))
+    n = max(1, int(len(rollouts) * rho))
+    kept = selection.indices.tolist()
+    assert len(kept) == n
+    # ranks that differ by rounding alone are equal here, and the fast code may see a difference
+    cut = rank[by_rank[n - 1]]
+    above = {i for i in by_rank if rank[i] > cut + 1e-9}
+    assert above <= {*kept} <= {i for i in by_rank if rank[i] >= cut - 1e-9}
+    if strategy in ("scan", "bis-sampled", "difficulty"):
+        assert sorted(kept) == sorted(by_rank[:n])
+
+
+def test_agreement_takes_the_scores_of_a_second_annotator(tmp_path: Path) -> None:
+    write_jsonl(
+        tmp_path / "a.jsonl", [_bare(scores, i) for i, scores in enumerate(([0.5, 0.0], [1.0, 0.5], [0.0, 0.0]))]
+    )
+    write_jsonl(
+        tmp_path / "b.jsonl", [_bare(scores, i) for i, scores in enumerate(([0.0, 0.0], [0.5, 1.0], [0.5, 0.5]))]
+    )
+    second = str(tmp_path / "b.parquet")
+    mprm.score(tmp_path / "b.jsonl", second, steps=True)
+    # labels: + − against − −, + + against + +, − − against + +
+    kept = mprm.select(tmp_path / "a.jsonl", strategy="agreement", columns=second, keep=2).indices.tolist()
+    assert kept == [0, 1]
+    with pytest.raises(ConfigError, match="agreement needs the number of continuations"):
+        mprm.select(tmp_path / "a.jsonl", strategy="agreement")
+
+
+def test_scan_keeps_as_many_right_as_wrong(tmp_path: Path) -> None:
+    records = [raw_record([1.0, 1.0 if i % 5 else 0.0], number=i // 4) for i in range(100)]
+    write_jsonl(tmp_path / "a.jsonl", records)
+    selection = mprm.select(tmp_path / "a.jsonl", strategy="scan", rho=0.2)
+    assert [selection.indices[i] % 5 == 0 for i in range(20)].count(True) == 10
+    # 20 of 100 are wrong: of 60 all of them are kept
+    assert sum(index % 5 == 0 for index in mprm.select(tmp_path / "a.jsonl", strategy="scan", rho=0.6).indices) == 20
+
+
+# Strategies of others
+
+
+def by_length(rollouts: Rollouts) -> np.ndarray:
+    return rollouts["n_steps"]
+
+
+def test_a_function_is_a_strategy(random_corpus: Path, tmp_path: Path) -> None:
+    selection = mprm.select(random_corpus, strategy=[by_length, "bis"], rho=0.3)
+    assert [subset.name for subset in selection.subsets] == ["by_length-0.3", "bis-0.3"]
+    for part in selection.counts.parts:
+        mask = selection.subsets[0].kept[part.first_row : part.first_row + part.n_rows]
+        lengths = selection.counts.rows["n_steps"][part.first_row : part.first_row + part.n_rows]
+        assert lengths[mask].min() >= lengths[~mask].max(initial=0)
+    [first, _] = selection.write_all(str(tmp_path / "out"))
+    assert first.paths == (str(tmp_path / "out" / "by_length-0.3.jsonl"),)
+    assert json.loads(Path(first.manifest).read_text())["config"]["strategy"] == "by_length"
+
+
+def test_a_function_sees_scores_problems_and_columns(tmp_path: Path) -> None:
+    write_jsonl(
+        tmp_path / "a.jsonl", [raw_record(row, number=i // 2) for i, row in enumerate(([1.0, 0.5], [0.25], [0.0]))]
+    )
+    table = write_jsonl(
+        tmp_path / "t.jsonl", [{"n": n, "x": n * 1.5, "y": [0.5] * n, "z": "text"} for n in (2, 1, 1)]
+    )
+    seen: list[Rollouts] = []
+    mprm.select(tmp_path / "a.jsonl", strategy=lambda rollouts: seen.append(rollouts) or rollouts["x"], columns=table)
+    [rollouts] = seen
+    assert rollouts.scores.tolist() == [1.0, 0.5, 0.25, 0.0]
+    assert rollouts.starts.tolist() == [0, 2, 3]
+    assert rollouts.mean_of(rollouts.scores).tolist() == [0.75, 0.25, 0.0]
+    assert rollouts.accuracy.tolist() == [0.625, 0.625, 0.0]
+    assert (rollouts["x"].tolist(), rollouts["y"].tolist()) == ([3.0, 1.5, 1.5], [0.5] * 4)
+    assert rollouts["n_mc"].tolist() == [16] * 3
+    with pytest.raises(ConfigError, match="there is no column 'z'"):
+        rollouts["z"]
+
+
+@pytest.mark.parametrize(
+    ("rank", "words"),
+    [
+        (
+            lambda rollouts: rollouts["n_steps"][1:],
+            r"strategy lambda gives an array of shape \(1,\); expected \(2,\)",
+        ),
+        (lambda rollouts: rollouts["n_steps"] * np.nan, "strategy lambda gives nan for 2 of 2 rollouts"),
+        (lambda _: "high", "strategy lambda gives 'high'; expected a number for each rollout"),
+    ],
+)
+def test_a_function_that_is_no_rank_is_refused(corpus, rank, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        mprm.select(corpus(ai2d=[[1.0], [0.5]]), strategy=rank)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"x": 1}], "1 rows for 2 rollouts|has 1 rows, and the corpus 2 rollouts"),
+        ([{"n": 2}, {"n": 9}], "is of other rollouts: row 1 has n 9, its rollout 1"),
+        ([{"line": 1}, {"line": 3}], "is of other rollouts: row 1 has line 3, its rollout 2"),
+        ([{"y": [1.0, 2.0]}, {"y": []}], "row 1 of 'y' has 0 numbers for 1 steps; expected one a step"),
+    ],
+)
+def test_columns_of_other_rollouts_are_refused(corpus, tmp_path: Path, rows: list, words: str) -> None:
+    table = write_jsonl(tmp_path / "t.jsonl", rows)
+    with pytest.raises(DataError, match=words):
+        mprm.select(corpus(ai2d=[[1.0, 0.5], [0.5]]), strategy="drop", columns=table)
+
+
+def test_files_that_are_no_tables_are_refused(corpus, tmp_path: Path) -> None:
+    folder = corpus(ai2d=[[1.0]])
+    (tmp_path / "t.parquet").write_text("no")
+    for name, error in (("t.txt", ConfigError), ("none.csv", InputNotFoundError), ("t.parquet", DataError)):
+        with pytest.raises(error, match=name):
+            mprm.select(folder, strategy="drop", columns=str(tmp_path / name))
+    with pytest.raises(ConfigError, match=r"there is no column .prm_scores.*--columns FILE adds those of a table"):
+        mprm.select(folder, strategy="uncertainty")
+
+
+def test_a_strategy_of_another_package_is_named_on_the_command_line(
+    corpus, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    package = tmp_path / "site"
+    (package / "theirs-1.0.dist-info").mkdir(parents=True)
+    (package / "theirs-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (package / "theirs-1.0.dist-info" / "entry_points.txt").write_text(
+        "[mprm.strategies]\nshortest = theirs:shortest\nbroken = theirs:nothing\n"
+    )
+    (package / "theirs.py").write_text("def shortest(rollouts):\n    return -1.0 * rollouts['n_steps']\n")
+    monkeypatch.syspath_prepend(package)
+    strategy_names.cache_clear()
+    try:
+        folder, out = corpus(ai2d=[[1.0, 0.5], [0.5], [1.0, 1.0]]), str(tmp_path / "out.jsonl")
+        assert run(["select", str(folder), "--strategy", "shortest", "--rho", "0.4", "--out", out]) == 0
+        assert len(json.loads(Path(out).read_text())["steps_with_score"]) == 1
+        assert "shortest" in strategy_names()
+        assert run(["select", str(folder), "--strategy", "broken", "--dry-run"]) == 2
+        assert "strategy 'broken' cannot be loaded from theirs:nothing" in capsys.readouterr().err
+        assert run(["select", str(folder), "--strategy", "shortes", "--dry-run"]) == 2
+        assert "--strategy 'shortes'; did you mean shortest?" in capsys.readouterr().err
+    finally:
+        strategy_names.cache_clear()
+
+
+def test_interleaved_sources_are_pooled_in_their_own_order(tmp_path: Path) -> None:
+    scores = [[1.0], [0.5, 0.0], [1.0], [1.0, 0.0], [0.25]]
+    path = write_jsonl(tmp_path / "a.jsonl", [raw_record(row, source=f"s{i % 2}") for i, row in enumerate(scores)])
+    kept = mprm.select(path, format="vl-prm", strategy="bis", pool=True, rho=0.4).indices.tolist()
+    assert kept == [1, 3]
+    assert mprm.select(path, format="vl-prm", strategy="drop", pool=True, rho=0.2).indices.tolist() == [3]
 
 
 def test_processes_count_as_one_does(random_corpus: Path) -> None:

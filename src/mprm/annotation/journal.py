@@ -339,12 +339,15 @@ class Scheduler:
         """What to sample next; None while that depends on completions under way."""
         indices = count()
         while True:
+            # tasks that are begun go on before others begin
+            while not self._queue and self._n_unscored() >= CHAINS_TOGETHER:
+                self._score()
             while not self._queue and (active := next(upcoming, None)) is not None:
                 self._continue(active)
             if self._queue:
                 pending = self._pending[next(indices)] = self._queue.popleft()
                 yield pending[2]
-            elif self._unscored and (not self._pending or self._n_unscored() >= CHAINS_TOGETHER):
+            elif self._unscored and not self._pending:
                 self._score()
             elif self._pending:
                 yield None

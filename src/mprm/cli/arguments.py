@@ -14,11 +14,14 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import MISSING
-from typing import Any, NoReturn, TypeVar
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
-from mprm.config import Config, Declared, declared
+from mprm.config import Config, ConnectionOptions, Declared, ModelOptions, declared, serving
 from mprm.errors import ConfigError, counted
+
+if TYPE_CHECKING:
+    from mprm.data.types import StepScorer
 
 GROUPS = ["input", "selection", "labels", "annotation", "adaptive", "policy", "server", "training", "others"]
 GROUPS += ["options", "compute", "output"]
@@ -32,6 +35,19 @@ ELSEWHERE |= {"--max-tokens": "--max-new-tokens", "-o": "--out", "--output": "--
 
 C = TypeVar("C", bound=Config)
 Run = Callable[[list[str]], int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorerOptions(ModelOptions, ConnectionOptions):
+    """A process reward model, in this process or on a server."""
+
+    prm_server: Annotated[str | None, serving("vLLM server of the reward model, see mprm serve.", "URL")] = None
+
+    def scorer(self) -> StepScorer:
+        from mprm.evaluation.scores import ScoringConfig
+
+        names = [field.name for field in fields(ScorerOptions)]
+        return ScoringConfig(**self.as_dict(*names)).load_model()
 
 
 def command(config: type[C], name: str, example: str) -> Callable[[Callable[[C], int | None]], Run]:
@@ -133,6 +149,8 @@ def _add(parser: Any, entry: Declared) -> None:
     metavar = option.metavar or METAVARS.get(entry.kind)
     if entry.choices and entry.is_many:  # argparse would repeat all of them
         metavar, words = "NAME", f"{words} One or more of {', '.join(entry.choices)}."
+    elif entry.choices and metavar:
+        words += f" One of {', '.join(entry.choices)}."
     elif entry.choices:  # which the config checks: it names the nearest
         metavar = f"{{{','.join(entry.choices)}}}"
     if default not in (MISSING, None, ()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from mprm.cli.arguments import as_json, command, say_dropped, show_warnings
+from mprm.cli.arguments import ScorerOptions, as_json, command, say_dropped, show_warnings
 from mprm.cli.tables import latex_table, show_summary
 from mprm.config import Json, Paths, output
 from mprm.data.output import markdown_table
@@ -15,14 +15,15 @@ from mprm.selection.stats import STATISTICS, ScoreConfig, StatsConfig, score, st
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreCommand(ScoreConfig):
+class ScoreCommand(ScoreConfig, ScorerOptions):
     paths: Paths
     out: Annotated[str, output("A .parquet, .csv or .jsonl file.", "FILE")]
 
 
 @command(ScoreCommand, "score", "annotations/*.jsonl --out scores.parquet")
 def run_score(options: ScoreCommand) -> None:
-    summary = score(options.paths, options.out, options, progress=progress_bar)
+    model = None if options.model is None and options.prm_server is None else options.scorer()
+    summary = score(options.paths, options.out, options, model=model, progress=progress_bar)
     print(f"{counted(summary.n_rollouts, 'rollout')} scored in {options.out}.")
     if summary.n_dropped:
         print(f"{counted(summary.n_dropped, 'bad record')} dropped, each with its reason in {summary.dropped_to}.")

@@ -7,17 +7,15 @@ from typing import Annotated
 
 from mprm.annotation.samplers.sampler import SamplerOptions
 from mprm.cli.annotate import Questions, run_remarks
-from mprm.cli.arguments import as_json, command
-from mprm.config import ConnectionOptions, Json, ModelOptions, output, serving
-from mprm.data.types import StepScorer
+from mprm.cli.arguments import ScorerOptions, as_json, command
+from mprm.config import Json, output
 from mprm.errors import ConfigError, counted
-from mprm.evaluation.scores import ScoringConfig
 from mprm.evaluation.search import SearchConfig, search
 from mprm.progress import progress_bar
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchCommand(SearchConfig, SamplerOptions, ModelOptions):
+class SearchCommand(SearchConfig, SamplerOptions, ScorerOptions):
     """Search for solutions step by step: a policy samples steps, a process reward model chooses which to continue.
 
     A run that was stopped continues where it was.
@@ -25,7 +23,6 @@ class SearchCommand(SearchConfig, SamplerOptions, ModelOptions):
 
     questions: Questions
     out: Annotated[str, output("Where the candidates go, one line a question.", "FILE")]
-    prm_server: Annotated[str | None, serving("vLLM server of the reward model, see mprm serve.", "URL")] = None
     json: Json = False
 
     def __post_init__(self) -> None:
@@ -33,10 +30,6 @@ class SearchCommand(SearchConfig, SamplerOptions, ModelOptions):
         if self.model is None and self.prm_server is None:
             raise ConfigError("name the reward model with --model DIR or --prm-server URL")
         self.check_sampler(self.out)
-
-    def scorer(self) -> StepScorer:
-        model, connection = self.narrowed(ModelOptions).as_dict(), self.narrowed(ConnectionOptions).as_dict()
-        return ScoringConfig(prm_server=self.prm_server, **model, **connection).load_model()
 
 
 EXAMPLE = "questions.jsonl --policy Qwen/Qwen2.5-VL-7B-Instruct --model runs/bis10 --out beam.jsonl"

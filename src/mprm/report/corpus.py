@@ -17,7 +17,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mprm.config import StrategyName
 from mprm.data.corpus import open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import MANIFEST_SUFFIX, check_not_inputs, unchanged
@@ -30,8 +29,8 @@ from mprm.report.report import ReportConfig
 from mprm.selection.scan import COMPILED_FORMATS, ROLLOUT
 from mprm.selection.select import SelectConfig
 from mprm.selection.selection import Selection
-from mprm.selection.stats import IntArray, LabelCounts, R_of, Rows, Statistics, flat_counts, p_pos_of
-from mprm.selection.strategies import STRATEGIES, rank_bis, tie_order
+from mprm.selection.stats import IntArray, LabelCounts, R_of, Rows, Statistics, bis_of, flat_counts, p_pos_of
+from mprm.selection.strategies import STRATEGIES, Rollouts, tie_order
 
 HIGH_MC, LOW_MC = 0.90, 0.70
 """The paper gives examples of the three levels and no bounds; these put every source that it names where it does."""
@@ -73,12 +72,12 @@ class UniqueCounts:
         rows = self.unique
         return not rows["n_mc"].any() and all((rows[name] == rows["n_pos"]).all() for name in ("sum_pos", "sum_all"))
 
-    def ranked(self, strategy: StrategyName, *, alpha: float) -> IntArray:
+    def ranked(self, strategy: str, *, alpha: float) -> IntArray:
         """Shape (N,): indices into `inverse`, the best rollout first."""
-        rank = STRATEGIES[strategy].rank(self.unique, alpha=alpha)
+        rank = STRATEGIES[strategy].rank(Rollouts(self.unique, alpha=alpha))
         return np.argsort(-rank[self.inverse], kind="stable")
 
-    def n_kept(self, strategy: StrategyName, *, alpha: float, n_keep: int) -> IntArray:
+    def n_kept(self, strategy: str, *, alpha: float, n_keep: int) -> IntArray:
         """Shape (U,): how many rollouts of each label count are kept."""
         kept = self.inverse[self.ranked(strategy, alpha=alpha)[:n_keep]]
         return np.bincount(kept, minlength=len(self.unique)).astype(np.int64)
@@ -176,7 +175,7 @@ def histograms(sources: Sequence[UniqueCounts], kept: Sequence[IntArray], *, alp
 def _values(source: UniqueCounts, quantity: str, *, alpha: float) -> NDArray[Any]:
     rows, p_pos = source.unique, p_pos_of(source.unique)
     values: dict[str, NDArray[Any]] = {
-        "bis": rank_bis(rows, alpha=alpha),
+        "bis": bis_of(rows, alpha),
         "R": R_of(rows),
         "mixture": p_pos * (1 - p_pos),
         "n_steps": rows["n_steps"],

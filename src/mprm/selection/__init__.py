@@ -20,6 +20,11 @@ if TYPE_CHECKING:
         score as score,
         stats as stats,
     )
-    from mprm.selection.strategies import STRATEGIES as STRATEGIES, Strategy as Strategy, keep_top as keep_top
+    from mprm.selection.strategies import (
+        STRATEGIES as STRATEGIES,
+        Rollouts as Rollouts,
+        Strategy as Strategy,
+        keep_top as keep_top,
+    )
 
 __getattr__ = lazy_exports(__name__)

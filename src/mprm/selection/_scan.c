@@ -10,11 +10,55 @@
 typedef struct { /* scan.ROW */
     uint32_t n_steps, n_pos, n_words, n_unsampled, source, kind, n_mc, n_leading;
     double sum_pos, sum_all;
-    uint64_t n_bytes;
+    uint64_t n_bytes, problem;
 } Row;
 
+typedef struct { /* what is asked for besides the rows: the scores of all steps, and numbers of problems */
+    double *scores;
+    Py_ssize_t n_scores, room;
+} Details;
+
 enum { ROLLOUT = 0, BLANK = 1, ODD = 2 };
-static int step(Cursor *c, double tau, Row *row) {
+static const uint64_t FNV_BASIS = 0xCBF29CE484222325, FNV_PRIME = 0x100000001B3, GOLDEN = 0x9E3779B97F4A7C15;
+
+static int add_score(Details *details, double s) {
+    if (details->n_scores == details->room) {
+        Py_ssize_t room = details->room ? details->room * 2 : 8192;
+        double *scores = PyMem_Realloc(details->scores, (size_t)room * sizeof(double));
+        NEED(scores);
+        details->scores = scores;
+        details->room = room;
+    }
+    details->scores[details->n_scores++] = s;
+    return 1;
+}
+
+/* FNV-1a over the UTF-8 of a string's letters, from the bytes between its quotes, which were read before; white space
+ * counts only where it is asked for. */
+static uint64_t hashed(const unsigned char *start, Py_ssize_t n_bytes, int with_space, uint64_t hash) {
+    Cursor c = {start, start + n_bytes, 0};
+    while (c.p < c.end) {
+        uint32_t point = *c.p;
+        if (point == '\\') {
+            c.p++;
+            if (!escape(&c, &point)) break;
+        } else if (point > 0x7F) {
+            if (!wide(&c, &point)) break;
+        } else {
+            c.p++;
+        }
+        if (!with_space && Py_UNICODE_ISSPACE((Py_UCS4)point)) continue;
+        unsigned char utf8[4];
+        int n = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
+        static const unsigned char first[5] = {0, 0, 0xC0, 0xE0, 0xF0};
+        for (int i = n - 1; i > 0; i--, point >>= 6) utf8[i] = (unsigned char)(0x80 | (point & 0x3F));
+        utf8[0] = (unsigned char)(first[n] | point);
+        for (int i = 0; i < n; i++) hash = (hash ^ utf8[i]) * FNV_PRIME;
+    }
+    return hash;
+}
+
+static int step(Cursor *c, double tau, Row *row, Details *details) {
     enum { STEP = 1, SCORE = 2, CORRECT = 4, TOTAL = 8 };
     int seen = 0, next = 1;
     double s = 0;
@@ -52,34 +96,45 @@ static int step(Cursor *c, double tau, Row *row) {
         row->sum_pos += s;
     }
     row->n_steps++;
-    return 1;
+    return !details || add_score(details, s);
 }
 
-static int steps(Cursor *c, double tau, Row *row) {
+static int steps(Cursor *c, double tau, Row *row, Details *details) {
     int next = 1;
     NEED(take(c, '['));
     while (next == 1) {
-        NEED(step(c, tau, row));
+        NEED(step(c, tau, row, details));
         next = more(c, ']');
     }
     return next == 0;
 }
 
+/* A string; where it is asked for, the hash of its letters too. */
+static int text_of(Cursor *c, int count, Text *text, int with_space, uint64_t *hash) {
+    skip_space(c);
+    const unsigned char *start = c->p + 1;
+    NEED(string(c, count, text));
+    if (hash) *hash = hashed(start, text->n_bytes, with_space, *hash);
+    return 1;
+}
+
 /* A path, a list of paths, or null; none of them empty. */
-static int image(Cursor *c, int *has_image) {
+static int image(Cursor *c, int *has_image, uint64_t *hash) {
     Text text;
     skip_space(c);
     NEED(c->p < c->end);
     if (*c->p == 'n') return word(c, "null", 4);
     if (*c->p == '"') {
-        NEED(string(c, 0, &text));
+        NEED(text_of(c, 0, &text, 1, hash));
         *has_image = text.n_bytes > 0;
+        if (hash && *has_image) *hash = (*hash ^ 0xFF) * FNV_PRIME;
         return 1;
     }
     NEED(*c->p++ == '[');
     int next = 1;
     while (next == 1) {
-        NEED(string(c, 0, &text) && text.n_bytes);
+        NEED(text_of(c, 0, &text, 1, hash) && text.n_bytes);
+        if (hash) *hash = (*hash ^ 0xFF) * FNV_PRIME;
         next = more(c, ']');
     }
     *has_image = 1;
@@ -98,9 +153,10 @@ static int source_number(const unsigned char *start, Py_ssize_t length, PyObject
     return number != NULL;
 }
 
-static int record(Cursor *c, int needs_image, double tau, PyObject *sources, Row *row) {
-    enum { STEPS = 1, QUESTION = 2, IMAGE = 4, SOURCE = 8 };
+static int record(Cursor *c, int needs_image, double tau, PyObject *sources, Row *row, Details *details) {
+    enum { STEPS = 1, QUESTION = 2, IMAGE = 4, SOURCE = 8, ORIGINAL = 16 };
     int seen = 0, has_image = 0, next = 1;
+    uint64_t asked = FNV_BASIS, original = FNV_BASIS, images = FNV_BASIS;
     const unsigned char *source = NULL;
     Text text, source_text = {0, 0};
     NEED(take(c, '{'));
@@ -109,12 +165,18 @@ static int record(Cursor *c, int needs_image, double tau, PyObject *sources, Row
         Py_ssize_t length;
         NEED(key(c, &name, &length));
         int field = IS(name, length, "steps_with_score") ? STEPS : IS(name, length, "question") ? QUESTION
-                  : IS(name, length, "image") ? IMAGE : IS(name, length, "source") ? SOURCE : 0;
+                  : IS(name, length, "image") ? IMAGE : IS(name, length, "source") ? SOURCE
+                  : details && IS(name, length, "question_orig") ? ORIGINAL : 0;
         NEED(!(seen & field));
         seen |= field;
-        if (field == STEPS) NEED(steps(c, tau, row));
-        else if (field == QUESTION) NEED(string(c, 1, &text) && text.n_words);
-        else if (field == IMAGE) NEED(image(c, &has_image));
+        if (field == STEPS) NEED(steps(c, tau, row, details));
+        else if (field == QUESTION) NEED(text_of(c, 1, &text, 0, details ? &asked : NULL) && text.n_words);
+        else if (field == IMAGE) NEED(image(c, &has_image, details ? &images : NULL));
+        else if (field == ORIGINAL) {
+            skip_space(c);
+            NEED(c->p < c->end);
+            NEED(*c->p == 'n' ? word(c, "null", 4) : text_of(c, 0, &text, 0, &original));
+        }
         else if (field == SOURCE) {
             NEED(sources != Py_None);
             skip_space(c);
@@ -126,6 +188,8 @@ static int record(Cursor *c, int needs_image, double tau, PyObject *sources, Row
         next = more(c, '}');
     }
     NEED(next == 0);
+    /* the question without its prompt, where there is one */
+    if (details) row->problem = (original == FNV_BASIS ? asked : original) ^ (images * GOLDEN);
     skip_space(c);
     NEED((c->p == c->end || *c->p == '\n') && (seen & STEPS) && (seen & QUESTION) && (has_image || !needs_image));
     return sources == Py_None || (source && source_number(source, source_text.n_bytes, sources, row));
@@ -142,13 +206,15 @@ static int holds(const unsigned char *p, const unsigned char *end, const char *m
 static PyObject *count_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     Py_buffer data;
     Py_ssize_t place, stop, mark_length;
-    int needs_image;
+    int needs_image, with_details;
     double tau;
     PyObject *sources;
     const char *mark;
-    if (!PyArg_ParseTuple(args, "y*nnpdOy#", &data, &place, &stop, &needs_image, &tau, &sources, &mark, &mark_length))
+    if (!PyArg_ParseTuple(args, "y*nnpdOy#p", &data, &place, &stop, &needs_image, &tau, &sources, &mark, &mark_length,
+                          &with_details))
         return NULL;
-    PyObject *odd = PyList_New(0), *rows = PyByteArray_FromStringAndSize(NULL, 0), *result = NULL;
+    PyObject *odd = PyList_New(0), *rows = PyByteArray_FromStringAndSize(NULL, 0), *scores = NULL, *result = NULL;
+    Details details = {0};
     const unsigned char *start = data.buf, *end = start + data.len;
     Py_ssize_t n_rows = 0, room = 0;
     if (!odd || !rows) goto done;
@@ -162,13 +228,15 @@ static PyObject *count_rows(PyObject *Py_UNUSED(self), PyObject *args) {
         Cursor c = {line, end, 0};
         skip_space(&c);
         int is_blank = c.p == end || *c.p == '\n';
-        int is_good = !is_blank && record(&c, needs_image, tau, sources, &row);
+        Py_ssize_t n_before = details.n_scores;
+        int is_good = !is_blank && record(&c, needs_image, tau, sources, &row, with_details ? &details : NULL);
         const unsigned char *newline = is_good || is_blank ? c.p : memchr(line, '\n', (size_t)(end - line));
         const unsigned char *line_end = newline && newline < end ? newline + 1 : end;
         if (is_blank) row.kind = BLANK;
         else if (!is_good || (mark_length && (c.hides || holds(line, line_end, mark, mark_length)))) {
             memset(&row, 0, sizeof row);
             row.kind = ODD;
+            details.n_scores = n_before;
             PyObject *where = Py_BuildValue("nnn", n_rows, place, (Py_ssize_t)(line_end - start));
             if (!where || PyList_Append(odd, where) < 0) {
                 Py_XDECREF(where);
@@ -185,8 +253,12 @@ static PyObject *count_rows(PyObject *Py_UNUSED(self), PyObject *args) {
         n_rows++;
         place = line_end - start;
     }
-    if (PyByteArray_Resize(rows, n_rows * (Py_ssize_t)sizeof(Row)) == 0) result = PyTuple_Pack(2, rows, odd);
+    scores = PyByteArray_FromStringAndSize((const char *)details.scores, details.n_scores * (Py_ssize_t)sizeof(double));
+    if (scores && PyByteArray_Resize(rows, n_rows * (Py_ssize_t)sizeof(Row)) == 0)
+        result = PyTuple_Pack(3, rows, odd, scores);
 done:
+    PyMem_Free(details.scores);
+    Py_XDECREF(scores);
     Py_XDECREF(rows);
     Py_XDECREF(odd);
     PyBuffer_Release(&data);
@@ -195,7 +267,7 @@ done:
 
 static PyMethodDef methods[] = {
     {"count_rows", count_rows, METH_VARARGS,
-     "count_rows(data, place, stop, needs_image, tau, sources, mark) -> (rows, odd lines)"},
+     "count_rows(data, place, stop, needs_image, tau, sources, mark, with_details) -> (rows, odd lines, scores)"},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_scan", NULL, 0, methods, NULL, NULL, NULL, NULL};

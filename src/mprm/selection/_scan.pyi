@@ -8,5 +8,6 @@ def count_rows(
     tau: float,
     sources: dict[str, int] | None,
     mark: bytes,
+    with_details: bool,
     /,
-) -> tuple[bytearray, list[tuple[int, int, int]]]: ...
+) -> tuple[bytearray, list[tuple[int, int, int]], bytearray]: ...

@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mprm.config import OUTPUT_FORMATS, Alpha, ScanOptions, StrategyName, Stratify, Tau, output, selection, takes
+from mprm.config import (
+    OUTPUT_FORMATS,
+    PAPER_STRATEGIES,
+    Alpha,
+    ScanOptions,
+    StrategyName,
+    Stratify,
+    Tau,
+    name_of_strategy,
+    output,
+    selection,
+    strategy_names,
+    takes,
+)
 from mprm.errors import ConfigError, DataError
 from mprm.progress import Progress, silent
 
@@ -13,13 +26,22 @@ if TYPE_CHECKING:
     from mprm.selection.selection import Selection
 
 
+SUMS_ALONE = (*PAPER_STRATEGIES, "bis-sampled")
+"""Strategies that need no details of the scan; a test compares them with `STRATEGIES`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SelectConfig(ScanOptions):
     """Keep, from each source of a corpus, the rollouts that teach the most."""
 
     strategy: Annotated[
-        tuple[StrategyName, ...], selection("How to rank rollouts; several give several subsets from one scan.")
+        tuple[StrategyName, ...],
+        selection("How to rank rollouts; several give several subsets from one scan.", choices=strategy_names),
     ] = ("bis",)
+    """In Python also a function of `mprm.selection.Rollouts`."""
+    columns: Annotated[
+        str | None, selection("Table with further columns for strategies, a row a rollout; see mprm score.", "FILE")
+    ] = None
     rho: Annotated[
         tuple[float, ...],
         selection("Fraction kept from each source; several give several subsets.", above=0, at_most=1),
@@ -50,7 +72,8 @@ class SelectConfig(ScanOptions):
             raise ConfigError("name at least one strategy and one rho")
         if self.keep is not None and (self.rho != (0.1,) or self.source_rho):
             raise ConfigError("keep and rho both say how many to keep; name one of them")
-        if len(set(self.strategy)) < len(self.strategy) or len(set(self.rho)) < len(self.rho):
+        names = self.strategy_names
+        if len(set(names)) < len(names) or len(set(self.rho)) < len(self.rho):
             raise ConfigError("a strategy or rho is named twice")
         if self.pool and self.source_rho:
             raise ConfigError("source_rho has no meaning when sources are pooled")
@@ -73,6 +96,10 @@ class SelectConfig(ScanOptions):
         return rhos
 
     @property
+    def strategy_names(self) -> tuple[str, ...]:
+        return tuple(map(name_of_strategy, self.strategy))
+
+    @property
     def suffix(self) -> str:
         return ".parquet" if self.to == "parquet" else ".jsonl"
 
@@ -80,7 +107,9 @@ class SelectConfig(ScanOptions):
         """What each subset is written to under a folder: a file, or a folder with a file a source."""
         suffix = "" if by_source else self.suffix
         sizes = self.rho if self.keep is None else (self.keep,)
-        return [f"{folder.rstrip('/')}/{strategy}-{size}{suffix}" for strategy in self.strategy for size in sizes]
+        return [
+            f"{folder.rstrip('/')}/{strategy}-{size}{suffix}" for strategy in self.strategy_names for size in sizes
+        ]
 
     def n_keep(self, rho: float | None, source: str | None, n_rollouts: int) -> int:
         """How many of a source's rollouts to keep: ``max(1, int(n * rho))``, and none of none."""
@@ -115,7 +144,10 @@ def select(
     on_bad = dropped if config.skip_bad else None
     corpus = flattened(open_for(config.to, paths, config), on_bad)
     engine = make_engine(config, n_bytes=corpus.n_bytes)
-    counting = start_counting(corpus, engine, tau=config.tau, stop_at_bad=not config.skip_bad)
+    with_details = not {*config.strategy} <= {*SUMS_ALONE}
+    counting = start_counting(
+        corpus, engine, tau=config.tau, stop_at_bad=not config.skip_bad, with_details=with_details
+    )
     # numpy and what needs it are loaded only now, while the workers read
     from mprm.selection.selection import Selection
     from mprm.selection.stats import gather_counts

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mprm.config import StrategyName
+from mprm.config import name_of_strategy
 from mprm.data.convert import ConvertTask, Target, check_labels_fit, convert_lines, copy_spans, open_sink, target_for
 from mprm.data.corpus import Corpus, Tabular, arrow_table, bytes_by_source, parse_lines
 from mprm.data.engine import Engine
@@ -36,7 +36,16 @@ from mprm.errors import ConfigError, DataError
 from mprm.progress import Advance, Progress, silent
 from mprm.selection.scan import BLANK, ROLLOUT
 from mprm.selection.select import SelectConfig
-from mprm.selection.stats import BoolArray, LabelCounts, Part, Statistics, label_warnings, statistics_by_source, total
+from mprm.selection.stats import (
+    BoolArray,
+    LabelCounts,
+    Part,
+    Statistics,
+    label_warnings,
+    read_columns,
+    statistics_by_source,
+    total,
+)
 from mprm.selection.strategies import keep_top
 
 NOT_STORED = ("format", "engine", "processes", "ray_address")
@@ -47,7 +56,7 @@ NOT_STORED = ("format", "engine", "processes", "ray_address")
 class Subset:
     """What one strategy keeps at one rho."""
 
-    strategy: StrategyName
+    strategy: str
     rho: float | None
     keep: int | None
     kept: BoolArray
@@ -92,6 +101,7 @@ class Selection(Tabular):
         for source in config.rho_of_source():
             if source not in self.counts.sources:
                 raise ConfigError(f"source_rho names {source!r}; the sources are {', '.join(self.counts.sources)}")
+        columns = None if config.columns is None else read_columns(config.columns, self.corpus, self.counts)
         for strategy, rho in itertools.product(config.strategy, config.rho if config.keep is None else (None,)):
             kept = keep_top(
                 self.counts,
@@ -99,15 +109,17 @@ class Selection(Tabular):
                 partial(config.n_keep, rho),
                 alpha=config.alpha,
                 seed=config.seed,
+                tau=config.tau,
                 by_file_order=config.ties == "file-order",
                 pool=config.pool,
                 by_length=config.stratify == "length",
+                columns=columns,
             )
             statistics = statistics_by_source(self.counts, alpha=config.alpha, is_kept=kept.mask)
             warnings = label_warnings(
                 self.counts, self.statistics, kept=kept.mask, subset=statistics, n_by_ties=kept.n_by_ties
             )
-            yield Subset(strategy, rho, config.keep, kept.mask, statistics, warnings)
+            yield Subset(name_of_strategy(strategy), rho, config.keep, kept.mask, statistics, warnings)
 
     @property
     def n_read(self) -> int:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, partial
+from itertools import compress, islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mprm.config import Alpha, Force, ScanOptions, Tau, takes
-from mprm.data.corpus import Corpus, Tabular, drop_or_raise, flattened, open_corpus
+from mprm.config import Alpha, Force, ScanOptions, Tau, output, takes
+from mprm.data.corpus import Corpus, Tabular, drop_or_raise, flattened, open_corpus, parse_lines
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import (
     MANIFEST_SUFFIX,
@@ -26,9 +27,9 @@ from mprm.data.output import (
     output_entry,
     unchanged,
 )
-from mprm.data.records import Chunk
-from mprm.data.types import location
-from mprm.errors import ConfigError
+from mprm.data.records import Chunk, lines_of
+from mprm.data.types import StepScorer, location
+from mprm.errors import ConfigError, DataError, InputNotFoundError
 from mprm.progress import Progress, silent
 from mprm.selection.scan import BLANK, ROLLOUT, ROW, Counted, start_counting
 
@@ -41,7 +42,7 @@ OnBad = Callable[[Dropped], Any] | None
 ROW_TYPE = np.dtype(
     [(name, np.uint32) for name in ("n_steps", "n_pos", "n_words", "n_unsampled")]
     + [(name, np.uint32) for name in ("source", "kind", "n_mc", "n_leading")]
-    + [("sum_pos", np.float64), ("sum_all", np.float64), ("n_bytes", np.uint64)]
+    + [("sum_pos", np.float64), ("sum_all", np.float64), ("n_bytes", np.uint64), ("problem", np.uint64)]
 )
 """`ROW` as numpy reads it."""
 assert ROW_TYPE.itemsize == ROW.size
@@ -65,6 +66,21 @@ class LabelCounts:
     rows: Rows
     parts: list[Part]
     sources: list[str]
+    scores: FloatArray = field(default_factory=lambda: np.empty(0))
+    """Of all steps of the rollouts, in their order, shape (M,); empty where the details were not asked for."""
+
+    @cached_property
+    def score_ends(self) -> IntArray:
+        """Steps of the rollouts up to each row, and none before the first: shape (rows + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.rows["n_steps"], dtype=np.int64)])
+
+    def of_steps(self, values_M: NDArray[Any], indices: NDArray[np.intp]) -> NDArray[Any]:
+        """What ``values_M`` holds of all steps of the rows at ascending indices."""
+        if len(indices) and indices[-1] - indices[0] + 1 == len(indices):
+            return values_M[self.score_ends[indices[0]] : self.score_ends[indices[-1] + 1]]
+        n_steps = self.rows["n_steps"][indices].astype(np.int64)
+        first = np.repeat(self.score_ends[indices] - (np.cumsum(n_steps) - n_steps), n_steps)
+        return values_M[first + np.arange(len(first))]
 
     @cached_property
     def records(self) -> list[NDArray[np.intp]]:
@@ -100,7 +116,7 @@ class LabelCounts:
 
 def gather_counts(corpus: Corpus, counting: Iterator[Counted], *, on_bad: OnBad, progress: Progress) -> LabelCounts:
     """The label counts of all chunks together, from those of each, which `start_counting` gives."""
-    buffer, parts = bytearray(), []
+    buffer, scores, parts = bytearray(), bytearray(), []
     numbers: dict[str, int] = {}
     path, line = "", 1
     with unchanged(corpus.files), progress("reading", corpus.n_bytes, "bytes") as advance:
@@ -116,9 +132,90 @@ def gather_counts(corpus: Corpus, counting: Iterator[Counted], *, on_bad: OnBad,
             n_rows = len(counted.rows) // ROW.size
             parts.append(Part(chunk, len(buffer) // ROW.size, n_rows, line))
             buffer += counted.rows  # while the workers read on
+            scores += counted.scores
             line += n_rows
             advance(chunk.n_bytes)
-    return LabelCounts(np.frombuffer(buffer, ROW_TYPE), parts, list(numbers))
+    return LabelCounts(np.frombuffer(buffer, ROW_TYPE), parts, list(numbers), np.frombuffer(scores))
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Further columns of a corpus's rollouts, from a table beside it."""
+
+    by_rollout: dict[str, FloatArray]
+    """Shape (rows,), nan where a row is no rollout."""
+    by_step: dict[str, FloatArray]
+    """Shape (M,)."""
+
+    def taken(self, counts: LabelCounts, indices: NDArray[np.intp]) -> dict[str, FloatArray]:
+        """Of the rows at ascending indices."""
+        of_steps = {name: counts.of_steps(values, indices) for name, values in self.by_step.items()}
+        return {name: values[indices] for name, values in self.by_rollout.items()} | of_steps
+
+
+def read_columns(path: str, corpus: Corpus, counts: LabelCounts) -> Columns:
+    """The columns of numbers of a .parquet, .csv or .jsonl table, a row a rollout in corpus order.
+
+    `mprm.score` writes such tables. The columns ``line`` and ``n`` must be those of the rollouts, where there are
+    any; of a list there must be a number for each step.
+    """
+    import pyarrow as pa
+
+    table = _read_table(path)
+    is_rollout = counts.rows["kind"] == ROLLOUT
+    rows = counts.rows[is_rollout]
+    if table.num_rows != len(rows):
+        raise DataError(
+            f"{path} has {table.num_rows:,} rows, and the corpus {len(rows):,} rollouts; expected as many"
+        )
+    lines = np.concatenate([_line_numbers(corpus, part, counts) for part in counts.parts])
+    columns = Columns({}, {})
+    for name in table.column_names:
+        column = table[name].combine_chunks()
+        own = {"line": lines, "n": rows["n_steps"]}.get(name)
+        if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+            n_each, flat = np.diff(column.offsets.to_numpy()), column.flatten()
+            if not (pa.types.is_floating(flat.type) or pa.types.is_integer(flat.type)):
+                continue
+            odd = np.flatnonzero(n_each != rows["n_steps"]) if not column.null_count else np.array([0])
+            if len(odd):
+                found = f"{n_each[odd[0]]} numbers for {rows['n_steps'][odd[0]]} steps"
+                raise DataError(f"{path}: row {odd[0]} of {name!r} has {found}; expected one a step")
+            columns.by_step[name] = flat.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        elif pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+            values = np.full(len(counts.rows), np.nan)
+            values[is_rollout] = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            if own is not None and (values[is_rollout] != own).any():
+                row = int(np.flatnonzero(values[is_rollout] != own)[0])
+                found = f"row {row} has {name} {values[is_rollout][row]:g}, its rollout {own[row]}"
+                raise DataError(f"{path} is of other rollouts: {found}; make it again with mprm score")
+            columns.by_rollout[name] = values
+    return columns
+
+
+def _read_table(path: str) -> Any:
+    """The Arrow table in a file of that ending."""
+    import pyarrow as pa
+    from pyarrow import csv, json, parquet
+
+    readers = {".parquet": parquet.read_table, ".csv": csv.read_csv, ".jsonl": json.read_json}
+    suffix = Path(path).suffix
+    if suffix not in readers:
+        raise ConfigError(f"{path}: columns come from a .parquet, .csv or .jsonl table")
+    if not Path(path).is_file():
+        raise InputNotFoundError(f"{path}: no such file; mprm score writes tables of columns")
+    try:
+        return readers[suffix](path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is no {suffix[1:]} table: {str(error).splitlines()[0]}") from error
+
+
+def _line_numbers(corpus: Corpus, part: Part, counts: LabelCounts) -> IntArray:
+    """The line of each rollout of a part in the file that it comes from, from 1."""
+    kinds = counts.rows["kind"][part.first_row : part.first_row + part.n_rows]
+    lines = np.flatnonzero(kinds == ROLLOUT) + part.first_line
+    _, origins = corpus.origins.get(part.chunk.path, ("", None))
+    return lines if origins is None else np.asarray(origins)[lines - 1]
 
 
 def p_pos_of(rows: Rows) -> FloatArray:
@@ -348,7 +445,13 @@ class StatsConfig(ScanOptions):
 
 
 def flat_counts(
-    corpus: Corpus, engine: Engine, config: ScanOptions, *, tau: float, progress: Progress
+    corpus: Corpus,
+    engine: Engine,
+    config: ScanOptions,
+    *,
+    tau: float,
+    progress: Progress,
+    with_details: bool = False,
 ) -> tuple[Corpus, LabelCounts, DroppedRecords]:
     """The corpus with one rollout a line, its label counts, and the bad records that were left out.
 
@@ -357,7 +460,7 @@ def flat_counts(
     dropped = DroppedRecords()
     on_bad = dropped if config.skip_bad else None
     corpus = flattened(corpus, on_bad)
-    counting = start_counting(corpus, engine, tau=tau, stop_at_bad=on_bad is None)
+    counting = start_counting(corpus, engine, tau=tau, stop_at_bad=on_bad is None, with_details=with_details)
     return corpus, gather_counts(corpus, counting, on_bad=on_bad, progress=progress), dropped
 
 
@@ -417,35 +520,65 @@ STATISTICS = (
 )
 
 
-def score_schema() -> Any:
-    """The columns of a score table."""
+def score_schema(steps: Iterable[str] = ()) -> Any:
+    """The columns of a score table; ``steps`` are lists, a number a step."""
     import pyarrow as pa
 
     floats = [(name, pa.float64()) for name in ("p_pos", "mixture", "R", "mean_mc", "bis")]
     whole = [("line", pa.int64()), ("n", pa.uint32()), ("n_pos", pa.uint32())]
-    return pa.schema([("source", pa.string()), ("file", pa.string()), *whole, *floats])
+    lists = [(name, pa.list_(pa.float64())) for name in steps]
+    return pa.schema([("source", pa.string()), ("file", pa.string()), *whole, *floats, *lists])
 
 
-def score_batches(corpus: Corpus, counts: LabelCounts, *, alpha: float) -> Iterator[Any]:
-    """Arrow record batches with the scores of every rollout, in canonical order."""
+def score_batches(
+    corpus: Corpus, counts: LabelCounts, *, alpha: float, steps: Mapping[str, FloatArray]
+) -> Iterator[Any]:
+    """Arrow record batches with the scores of every rollout, in canonical order; ``steps`` have shape (M,)."""
     import pyarrow as pa
 
-    names = pa.array(counts.sources, pa.string())
+    names, schema = pa.array(counts.sources, pa.string()), score_schema(steps)
     for part in counts.parts:
         rows = counts.rows[part.first_row : part.first_row + part.n_rows]
         indices = np.flatnonzero(rows["kind"] == ROLLOUT)
         rows = rows[indices]
         p_pos = p_pos_of(rows)
         sources = names.take(pa.array(rows["source"]))
-        path, lines = corpus.origins.get(part.chunk.path, (part.chunk.path, None))
-        line_numbers = indices + part.first_line
-        line_numbers = line_numbers if lines is None else np.asarray(lines)[line_numbers - 1]
-        columns = [sources, [location(path)] * len(rows), line_numbers, rows["n_steps"], rows["n_pos"]]
+        path, _ = corpus.origins.get(part.chunk.path, (part.chunk.path, None))
+        lines = _line_numbers(corpus, part, counts)
+        columns = [sources, [location(path)] * len(rows), lines, rows["n_steps"], rows["n_pos"]]
         columns += [p_pos, p_pos * (1 - p_pos), R_of(rows), mean_mc_of(rows), bis_of(rows, alpha)]
-        yield pa.record_batch(columns, schema=score_schema())
+        ends = np.cumsum([0, *rows["n_steps"]], dtype=np.int32)
+        for values_M in steps.values():
+            own = counts.of_steps(values_M, indices + part.first_row)
+            values = pa.array(own, pa.float64(), from_pandas=True)  # null where a model gives no score
+            columns.append(pa.ListArray.from_arrays(pa.array(ends), values))
+        yield pa.record_batch(columns, schema=schema)
 
 
-def _write_table(batches: Iterator[Any], path: Path, suffix: str) -> None:
+CHAINS_AT_ONCE = 4096
+
+
+def model_scores(counts: LabelCounts, model: StepScorer, progress: Progress) -> FloatArray:
+    """A model's score of every step of the rollouts, shape (M,); nan for those that it truncates."""
+    scores_M = np.full(int(counts.score_ends[-1]), np.nan)
+    n_done = 0
+    with progress("scoring", sum(counts.n_rollouts.values())) as advance:
+        for part in counts.parts:
+            is_rollout = counts.rows["kind"][part.first_row : part.first_row + part.n_rows] == ROLLOUT
+            parsed = parse_lines(compress(lines_of(part.chunk), is_rollout), part.chunk, None)
+            chains = (rollout.chain for line in parsed for rollout in line.rollouts)
+            while some := list(islice(chains, CHAINS_AT_ONCE)):
+                rows = model.score_many(some)
+                if [len(row) for row in rows] != [len(chain.steps) for chain in some]:
+                    raise DataError(f"{type(model).__name__}.score_many does not give one score for each step")
+                values = [score for row in rows for score in row]
+                scores_M[n_done : n_done + len(values)] = values
+                n_done += len(values)
+                advance(len(some))
+    return scores_M
+
+
+def _write_table(batches: Iterator[Any], path: Path, suffix: str, steps: Iterable[str]) -> None:
     """Write record batches as a table of that kind."""
     if suffix == ".jsonl":
         encode = msgspec.json.Encoder().encode
@@ -455,15 +588,16 @@ def _write_table(batches: Iterator[Any], path: Path, suffix: str) -> None:
     from pyarrow import csv, parquet
 
     writer = partial(parquet.ParquetWriter, compression="zstd") if suffix == ".parquet" else csv.CSVWriter
-    with writer(str(path), score_schema()) as table:
+    with writer(str(path), score_schema(steps)) as table:
         for batch in batches:
             table.write_batch(batch)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreConfig(StatsConfig):
-    """Write one row a rollout: its label counts, R, mixture and BIS."""
+    """Write one row a rollout: its label counts, R, mixture and BIS, and on demand the scores of its steps."""
 
+    steps: Annotated[bool, output("Add the Monte-Carlo scores of the steps, a list.")] = False
     force: Force = False
 
 
@@ -475,11 +609,12 @@ class ScoreSummary(Tabular):
     n_dropped: int
     dropped_to: str | None
     _batches: Callable[[], Iterator[Any]] = field(repr=False)
+    _steps: tuple[str, ...] = field(repr=False)
 
     def to_arrow(self) -> Any:
         import pyarrow as pa
 
-        return pa.Table.from_batches(self._batches(), schema=score_schema())
+        return pa.Table.from_batches(self._batches(), schema=score_schema(self._steps))
 
 
 @takes(ScoreConfig)
@@ -488,13 +623,16 @@ def score(
     out: str | None = None,
     config: ScoreConfig | None = None,
     *,
+    model: StepScorer | None = None,
     progress: Progress = silent,
     **options: Any,
 ) -> ScoreSummary:
     """The scores of every rollout, written to ``out`` where it is named; ``to_pandas()`` of the result has them too.
 
-    Columns: source, file, line, n, n_pos, p_pos, mixture, R, mean_mc, bis. ``paths`` are whatever `mprm.open_corpus`
-    takes, ``out`` a .parquet, .csv or .jsonl file. With ``skip_bad``, bad records go to ``OUT.dropped.jsonl``.
+    Columns: source, file, line, n, n_pos, p_pos, mixture, R, mean_mc, bis; with ``steps`` the list ``scores``, and
+    with a ``model``, such as `mprm.PRM`, the list ``prm_scores``, its scores of the steps. ``paths`` are whatever
+    `mprm.open_corpus` takes, ``out`` a .parquet, .csv or .jsonl file. With ``skip_bad``, bad records go to
+    ``OUT.dropped.jsonl``.
 
     >>> scores = score([{"prompt": "1+1?", "completions": ["2", "3"], "labels": [True, False]}])
     >>> scores.to_arrow()["bis"].to_pylist()
@@ -504,24 +642,31 @@ def score(
     outs = [] if out is None else [str(out)]
     if outs and Path(outs[0]).suffix not in (".parquet", ".csv", ".jsonl"):
         raise ConfigError(f"{out}: scores go to a .parquet, .csv or .jsonl file")
+    if outs and outs[0].endswith(".csv") and (config.steps or model is not None):
+        raise ConfigError(f"{out}: lists of step scores go to a .parquet or .jsonl file")
     with Outputs(*outs, force=config.force) as outputs:
         corpus = open_corpus(paths, **config.reading())
         beside = [path for name in outs for path in (name, name + MANIFEST_SUFFIX, dropped_path(name))]
         check_not_inputs([file.path for file in corpus.files], beside)
         engine = make_engine(config, n_bytes=corpus.n_bytes)
-        corpus, counts, dropped = flat_counts(corpus, engine, config, tau=config.tau, progress=progress)
-        batches = partial(score_batches, corpus, counts, alpha=config.alpha)
+        how: dict[str, Any] = {"tau": config.tau, "with_details": config.steps, "progress": progress}
+        corpus, counts, dropped = flat_counts(corpus, engine, config, **how)
+        steps = {"scores": counts.scores} if config.steps else {}
+        if model is not None:
+            steps["prm_scores"] = model_scores(counts, model, progress)
+        batches = partial(score_batches, corpus, counts, alpha=config.alpha, steps=steps)
         n_rollouts, dropped_to = sum(counts.n_rollouts.values()), None
         for name in outs:
             hashes, temporary = InputHashes(corpus.files, engine), outputs.add(name)
-            _write_table(batches(), temporary, Path(name).suffix)
+            _write_table(batches(), temporary, Path(name).suffix, steps)
             dropped_to = dropped.write_beside(name, outputs)
             outputs.add_manifest(
                 name,
                 command="score",
-                config=config.as_dict("alpha", "tau", "skip_bad", "map") | {"text_only": corpus.options.text_only},
+                config=config.as_dict("alpha", "tau", "skip_bad", "map", "steps")
+                | {"text_only": corpus.options.text_only, "model": getattr(model, "name", None)},
                 inputs=corpus.manifest_entries(hashes),
                 sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
                 output=output_entry(name, temporary, n_rollouts=n_rollouts),
             )
-    return ScoreSummary(n_rollouts, len(dropped), dropped_to, batches)
+    return ScoreSummary(n_rollouts, len(dropped), dropped_to, batches, tuple(steps))

@@ -1,22 +1,36 @@
 """What each strategy ranks rollouts by, the seeded order of ties, and the cut.
 
-To add a strategy: write its rank function, larger is kept first, and an entry in `STRATEGIES` and in
-`mprm.config.StrategyName`.
+A strategy is a function from `Rollouts` to a number for each, larger is kept first. To add one: write the function
+and an entry in `STRATEGIES`. Another package names its own in an entry point of the group ``mprm.strategies``, and
+Python takes any function, ``mprm.select(paths, strategy=my_rank)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mprm.config import StrategyName
+from mprm.config import STRATEGY_GROUP, StrategyName, name_of_strategy, nearest, strategy_names
+from mprm.errors import ConfigError, shown
 from mprm.selection.scan import ROLLOUT
-from mprm.selection.stats import BoolArray, FloatArray, LabelCounts, R_of, Rows, bis_of, is_mixed, mean_mc_of
+from mprm.selection.stats import (
+    BoolArray,
+    Columns,
+    FloatArray,
+    IntArray,
+    LabelCounts,
+    R_of,
+    Rows,
+    bis_of,
+    is_mixed,
+    mean_mc_of,
+)
 
 
 def random_order(seed: int, source: str, index: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -35,46 +49,229 @@ def random_order(seed: int, source: str, index: NDArray[np.uint64]) -> NDArray[n
     return z ^ (z >> np.uint64(31))
 
 
-rank_bis = bis_of
-"""Mixed labels and reliable positives first."""
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """Rollouts as columns: N of one source, or of all where sources are pooled, with M steps together.
+
+    ``rollouts["n_steps"]``, and likewise ``n_pos``, ``n_words``, ``n_mc`` (continuations of a step), ``n_leading``
+    (positive steps before the first negative one), ``sum_pos``, ``sum_all`` and ``problem`` (a number for each
+    question with its images), are arrays of shape (N,). A column of ``--columns`` has shape (N,), or (M,) where it
+    holds a list for each rollout, a number a step.
+    """
+
+    rows: Rows
+    scores: FloatArray = field(default_factory=lambda: np.empty(0))
+    """Of all steps, rollout by rollout, shape (M,)."""
+    order: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    """The seeded random order, smallest first, shape (N,); ties are broken by it anyway."""
+    alpha: float = 0.05
+    tau: float = 0.0
+    columns: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name in self.columns:
+            return self.columns[name]
+        if name in (self.rows.dtype.names or ()):
+            return np.asarray(self.rows[name])
+        have = (*(self.rows.dtype.names or ()), *self.columns)
+        raise ConfigError(f"there is no column {name!r}: {nearest(name, have)}. --columns FILE adds those of a table")
+
+    @property
+    def starts(self) -> IntArray:
+        """Where each rollout's steps begin among the M, shape (N,)."""
+        n_steps = self.rows["n_steps"].astype(np.int64)
+        return np.cumsum(n_steps) - n_steps
+
+    def mean_of(self, values_M: NDArray[Any]) -> FloatArray:
+        """The mean of a number of each step, over the steps of each rollout: (M,) to (N,)."""
+        return np.asarray(np.add.reduceat(values_M.astype(np.float64), self.starts) / self.rows["n_steps"])
+
+    def mean_of_problem(self, values_N: NDArray[Any]) -> FloatArray:
+        """The mean of a number of each rollout, over the rollouts of its problem: (N,) to (N,)."""
+        _, index = np.unique(self.rows["problem"], return_inverse=True)
+        return np.asarray((np.bincount(index, values_N) / np.bincount(index))[index])
+
+    @property
+    def accuracy(self) -> FloatArray:
+        """Share of first tries that solve each rollout's problem, estimated by the mean score of its first steps.
+
+        A first step is the policy's own, and its continuations are the policy's: their success rate is, on average,
+        the policy's accuracy on the problem.
+        """
+        return self.mean_of_problem(self.scores[self.starts])
 
 
-def rank_random(rows: Rows, *, alpha: float) -> FloatArray:  # noqa: ARG001 - one signature for all
+def rank_bis(rollouts: Rollouts) -> FloatArray:
+    """BIS, ``(p_pos (1 − p_pos) + α) R``: mixed labels and reliable positives first."""
+    return bis_of(rollouts.rows, rollouts.alpha)
+
+
+def rank_random(rollouts: Rollouts) -> FloatArray:
     """All equal: the random order decides alone."""
-    return np.zeros(len(rows))
+    return np.zeros(len(rollouts))
 
 
-def rank_low_mc(rows: Rows, *, alpha: float) -> FloatArray:  # noqa: ARG001
+def rank_low_mc(rollouts: Rollouts) -> FloatArray:
     """Lowest mean score first."""
-    return -mean_mc_of(rows)
+    return -mean_mc_of(rollouts.rows)
 
 
-def rank_mixed(rows: Rows, *, alpha: float) -> FloatArray:  # noqa: ARG001
+def rank_mixed(rollouts: Rollouts) -> FloatArray:
     """Mixed rollouts first, at random; then the others, at random."""
-    return is_mixed(rows).astype(np.float64)
+    return is_mixed(rollouts.rows).astype(np.float64)
 
 
-def rank_reliable(rows: Rows, *, alpha: float) -> FloatArray:  # noqa: ARG001
+def rank_reliable(rollouts: Rollouts) -> FloatArray:
     """Highest R first."""
-    return R_of(rows)
+    return R_of(rollouts.rows)
+
+
+def rank_bis_sampled(rollouts: Rollouts) -> FloatArray:
+    """A draw without replacement, each rollout with odds of its BIS: ``log(u) / BIS``, u uniform in (0, 1).
+
+    The largest of these keys are such a draw (Efraimidis and Spirakis, 2006). It keeps what BIS likes more often, and
+    some of everything.
+    """
+    u = (rollouts.order.astype(np.float64) + 0.5) / 2.0**64
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.minimum(u, 1 - 2.0**-53)) / rank_bis(rollouts))
+
+
+def rank_drop(rollouts: Rollouts) -> FloatArray:
+    """Largest fall of the score from one step to the next first, ``max_j (r_j − r_{j+1})``; 0 without a fall."""
+    falls = np.zeros(len(rollouts.scores))
+    falls[1:] = rollouts.scores[:-1] - rollouts.scores[1:]
+    falls[rollouts.starts] = 0  # what is before a rollout's first step is another rollout's
+    return np.maximum.reduceat(falls, rollouts.starts)
+
+
+MIDDLE = 0.5
+
+
+def rank_difficulty(rollouts: Rollouts) -> FloatArray:
+    """Problems of middling difficulty first, ``−|accuracy − 1/2|``: see `Rollouts.accuracy`."""
+    return -np.abs(rollouts.accuracy - MIDDLE)
+
+
+SCAN_ACCURACY = 0.75
+
+
+def rank_scan(rollouts: Rollouts) -> FloatArray:
+    """Problems that the policy mostly solves, right and wrong solutions in equal numbers: SCAN's filter.
+
+    A rollout of a problem whose accuracy is 0.75 or more comes before all others. Right rollouts (the last step is
+    positive) and wrong ones are each in random order, and the i-th of both have the same rank, so that as many are
+    kept of each while there are both. ``mprm train --labels scan`` has SCAN's labels.
+    """
+    is_right = rollouts.scores[rollouts.starts + rollouts.rows["n_steps"] - 1] > rollouts.tau
+    passes = rollouts.accuracy >= SCAN_ACCURACY
+    rank = np.full(len(rollouts), -np.inf)
+    for group in (passes & is_right, passes & ~is_right):
+        members = np.flatnonzero(group)
+        rank[members[np.argsort(rollouts.order[members])]] = -np.arange(len(members), dtype=np.float64)
+    return rank
+
+
+def rank_agreement(rollouts: Rollouts) -> FloatArray:
+    """Labels on which two annotators agree first: the share of a rollout's steps.
+
+    The second annotator's scores are the column ``scores`` of ``--columns``, such as ``mprm score --steps`` makes of
+    its rollouts. Without it, the two are two random halves of a step's N continuations, and the rank is the expected
+    share: with k successes a half of h continuations has none with probability ``C(N − k, h) / C(N, h)``, and k > 0
+    disagrees where exactly one half has none. A step with another number of continuations than the rollout's largest
+    counts as if it had that many.
+    """
+    if "scores" in rollouts.columns:
+        return rollouts.mean_of((rollouts.columns["scores"] > rollouts.tau) == (rollouts.scores > rollouts.tau))
+    n_mc = rollouts.rows["n_mc"]
+    if not n_mc.all():
+        raise ConfigError(
+            "agreement needs the number of continuations of each step, and the corpus does not say it; or the scores"
+            " of a second annotator: --columns FILE"
+        )
+    agree = np.empty(len(rollouts.scores))
+    n_M = np.repeat(n_mc, rollouts.rows["n_steps"])
+    for n in np.unique(n_mc).tolist():
+        has_n = n_M == n
+        by_k = np.array([1.0, *(1 - _misses(n, n // 2, k) - _misses(n, n - n // 2, k) for k in range(1, n + 1))])
+        agree[has_n] = by_k[np.rint(rollouts.scores[has_n] * n).astype(np.intp)]
+    return rollouts.mean_of(agree)
+
+
+def _misses(n: int, h: int, k: int) -> float:
+    """Probability that h of n continuations, k of them successes, hold no success."""
+    return comb(n - k, h) / comb(n, h)
+
+
+def rank_disagreement(rollouts: Rollouts) -> FloatArray:
+    """Where a model differs most from the counts: the mean of ``|s − r|`` over the steps, s its score."""
+    return rollouts.mean_of(np.abs(rollouts["prm_scores"] - rollouts.scores))
+
+
+def rank_uncertainty(rollouts: Rollouts) -> FloatArray:
+    """Where a model is least sure: the mean of ``s (1 − s)`` over the steps, s its score."""
+    scores = rollouts["prm_scores"]
+    return rollouts.mean_of(scores * (1 - scores))
+
+
+def rank_bis_filtered(rollouts: Rollouts) -> FloatArray:
+    """BIS without likely pseudo-positives: a positive step counts as one only where a model's score is 0.5 or more.
+
+    p_pos and R are those of the positive steps that are left.
+    """
+    is_pos = (rollouts.scores > rollouts.tau) & (rollouts["prm_scores"] >= MIDDLE)
+    p_pos, mean_pos = rollouts.mean_of(is_pos), rollouts.mean_of(np.where(is_pos, rollouts.scores, 0.0))
+    R = np.divide(mean_pos, p_pos, out=np.ones(len(rollouts)), where=p_pos > 0)
+    return np.asarray((p_pos * (1 - p_pos) + rollouts.alpha) * R)
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """A way to rank rollouts."""
 
-    rank: Callable[..., FloatArray]
-    is_random_within_rank: bool
-    """Whether the paper samples at random among rollouts of equal rank; file order is then no choice."""
+    rank: Callable[[Rollouts], FloatArray]
+    is_random_within_rank: bool = False
+    """Whether rollouts of equal rank are sampled at random on purpose; file order is then no choice."""
+    needs_details: bool = True
+    """Whether it ranks by single scores or by problem, not by the sums of a row alone."""
 
 
-STRATEGIES: dict[StrategyName, Strategy] = {
-    "bis": Strategy(rank_bis, is_random_within_rank=False),
-    "random": Strategy(rank_random, is_random_within_rank=True),
-    "low-mc": Strategy(rank_low_mc, is_random_within_rank=False),
-    "mixed": Strategy(rank_mixed, is_random_within_rank=True),
-    "reliable": Strategy(rank_reliable, is_random_within_rank=False),
+STRATEGIES: dict[str, Strategy] = {
+    "bis": Strategy(rank_bis, needs_details=False),
+    "random": Strategy(rank_random, is_random_within_rank=True, needs_details=False),
+    "low-mc": Strategy(rank_low_mc, needs_details=False),
+    "mixed": Strategy(rank_mixed, is_random_within_rank=True, needs_details=False),
+    "reliable": Strategy(rank_reliable, needs_details=False),
+    "bis-sampled": Strategy(rank_bis_sampled, is_random_within_rank=True, needs_details=False),
+    "drop": Strategy(rank_drop),
+    "difficulty": Strategy(rank_difficulty, is_random_within_rank=True),
+    "scan": Strategy(rank_scan, is_random_within_rank=True),
+    "agreement": Strategy(rank_agreement),
+    "disagreement": Strategy(rank_disagreement),
+    "uncertainty": Strategy(rank_uncertainty),
+    "bis-filtered": Strategy(rank_bis_filtered),
 }
+
+
+def strategy_of(strategy: StrategyName) -> Strategy:
+    """The strategy of a name, one that another package registered, or a function of `Rollouts`."""
+    if callable(strategy):
+        return Strategy(strategy)
+    if strategy in STRATEGIES:
+        return STRATEGIES[strategy]
+    from importlib.metadata import entry_points
+
+    found = [entry for entry in entry_points(group=STRATEGY_GROUP) if entry.name == strategy]
+    if not found:
+        raise ConfigError(f"unknown strategy {strategy!r}; {nearest(strategy, strategy_names())}")
+    try:
+        loaded = found[0].load()
+    except Exception as error:
+        raise ConfigError(f"strategy {strategy!r} cannot be loaded from {found[0].value}: {error}") from error
+    return loaded if isinstance(loaded, Strategy) else Strategy(loaded)
 
 
 def tie_order(counts: LabelCounts, source: int, *, seed: int) -> NDArray[np.uint64]:
@@ -101,9 +298,11 @@ def keep_top(
     *,
     alpha: float,
     seed: int,
+    tau: float = 0.0,
     by_file_order: bool = False,
     pool: bool = False,
     by_length: bool = False,
+    columns: Columns | None = None,
 ) -> Kept:
     """Which rows are kept: the best rollouts of each source, or with ``pool`` of all sources together.
 
@@ -112,19 +311,25 @@ def keep_top(
     rollouts of equal length among themselves; every length gets its share (`length_strata`).
     """
     kept, n_by_ties = np.zeros(len(counts.rows), np.bool_), 0
-    entry = STRATEGIES[strategy]
+    entry = strategy_of(strategy)
     numbers = range(len(counts.sources))
     for group in [tuple(numbers)] if pool else [(number,) for number in numbers]:
         members = np.concatenate([counts.rollouts[number] for number in group] or [np.empty(0, np.intp)])
         n = n_keep(None if pool else counts.sources[group[0]], len(members))
         if n == 0:
             continue
+        order = np.concatenate([tie_order(counts, number, seed=seed) for number in group])
+        if not (np.diff(members) > 0).all():  # pooled sources that are interleaved in a file
+            by_row = np.argsort(members)
+            members, order = members[by_row], order[by_row]
         rows = counts.taken(members)
-        rank = entry.rank(rows, alpha=alpha)
+        rollouts = Rollouts(rows, order=order, alpha=alpha, tau=tau)
+        if entry.needs_details:
+            own = {} if columns is None else columns.taken(counts, members)
+            rollouts = replace(rollouts, scores=counts.of_steps(counts.scores, members), columns=own)
+        rank = _checked(entry.rank(rollouts), len(rows), strategy)
         if by_file_order and not entry.is_random_within_rank:
             order = members.astype(np.uint64)
-        else:
-            order = np.concatenate([tie_order(counts, number, seed=seed) for number in group])
         for stratum, n_of_stratum in length_strata(rows["n_steps"], n) if by_length else [(slice(None), n)]:
             ranks = rank[stratum]
             chosen = best(ranks, order[stratum], n_of_stratum)
@@ -133,6 +338,20 @@ def keep_top(
             n_last = int((ranks[chosen] == last).sum())
             n_by_ties += n_last if n_last < (ranks == last).sum() else 0
     return Kept(kept, None if entry.is_random_within_rank else n_by_ties)
+
+
+def _checked(rank: Any, n: int, strategy: StrategyName) -> FloatArray:
+    """The rank as float64, if it is one number a rollout."""
+    name = name_of_strategy(strategy)
+    try:
+        array = np.asarray(rank, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(f"strategy {name} gives {shown(rank)}; expected a number for each rollout") from None
+    if array.shape != (n,):
+        raise ConfigError(f"strategy {name} gives an array of shape {array.shape}; expected ({n},), one a rollout")
+    if n_nan := int(np.isnan(array).sum()):
+        raise ConfigError(f"strategy {name} gives nan for {n_nan:,} of {n:,} rollouts; expected numbers")
+    return array
 
 
 def length_strata(n_steps: NDArray[Any], n: int) -> Iterator[tuple[NDArray[np.intp], int]]:

@@ -11,12 +11,12 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mprm.config import Alpha, Option, ScanOptions, Seed, StrategyName, Tau, selection, takes
+from mprm.config import PAPER_STRATEGIES, Alpha, Option, ScanOptions, Seed, Tau, selection, takes
 from mprm.data.corpus import Corpus, flattened, open_corpus, parse_line
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import DroppedRecords
@@ -452,7 +452,7 @@ class Fit:
         noise = eta_eff(self.k, self.n, tau=config.reliable, a=a, b=b) * self.is_positive
         n_keep = partial(SelectConfig(rho=(config.rho,)).n_keep, config.rho)
         kept: dict[str, BoolArray] = {"all": labels.rows["kind"] == scan.ROLLOUT}
-        for strategy in get_args(StrategyName):
+        for strategy in PAPER_STRATEGIES:
             kept[strategy] = keep_top(labels, strategy, n_keep, alpha=config.alpha, seed=config.seed).mask
         for strategy, is_kept in kept.items():
             histogram = self.steps.histogram(is_kept)

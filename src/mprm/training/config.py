@@ -13,7 +13,6 @@ from mprm.config import (
     CorpusOptions,
     ImageRoot,
     PromptLayout,
-    StrategyName,
     Stratify,
     Tau,
     compute,
@@ -21,6 +20,7 @@ from mprm.config import (
     labels,
     output,
     selection,
+    strategy_names,
     training,
 )
 from mprm.errors import ConfigError
@@ -37,7 +37,9 @@ class TrainConfig(CorpusOptions):
     soft: Annotated[bool, labels("Train on the Monte Carlo scores themselves instead of hard labels.")] = False
     positive: Annotated[str, labels("Token of a correct step.", "TOKEN")] = POSITIVE
     negative: Annotated[str, labels("Token of an incorrect step.", "TOKEN")] = NEGATIVE
-    strategy: Annotated[StrategyName | None, selection("Select a subset first, by this strategy.")] = None
+    strategy: Annotated[
+        str | None, selection("Select a subset first, by this strategy.", "NAME", choices=strategy_names)
+    ] = None
     rho: Annotated[float | None, selection("Fraction kept of each source. (default: 0.1)", above=0, at_most=1)] = None
     alpha: Alpha = 0.05
     stratify: Stratify = None

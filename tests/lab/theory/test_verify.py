@@ -207,7 +207,7 @@ def test_strategies_compare_as_stated(usual: StrategyResults, alike: StrategyRes
 
 def with_bis(rank: Callable[..., FloatArray], patch: pytest.MonkeyPatch) -> StrategyResults:
     """The students if BIS ranked so."""
-    patch.setitem(selection.keep_top.__globals__["STRATEGIES"], "bis", Strategy(rank, is_random_within_rank=False))
+    patch.setitem(selection.keep_top.__globals__["STRATEGIES"], "bis", Strategy(rank, needs_details=False))
     return trained_by_strategy(World(), 12)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from mprm.config import StrategyName
 from mprm_lab.make import TRAINING
 
 Reference = Literal["base", "position", "logp-mean", "logp-min"]
@@ -23,7 +22,7 @@ class Run:
 
     backbone: str
     """Name of a policy of the lab, whose weights training starts from."""
-    subset: Reference | Literal["full"] | StrategyName = "full"
+    subset: str = "full"
     """One of `REFERENCES`; ``full``: all rollouts; or a strategy."""
     rho: float | None = None
     """Fraction that the strategy keeps."""
@@ -76,7 +75,7 @@ class ReproducePlan:
     seeds: int = 5
     rhos: tuple[float, ...] = (0.05, 0.10, 0.15, 0.25, 0.35, 0.50)
     """Of BIS and of random selection."""
-    ablated: tuple[StrategyName, ...] = ("mixed", "reliable", "low-mc")
+    ablated: tuple[str, ...] = ("mixed", "reliable", "low-mc")
     ablation_rho: float = 0.25
     """Where the other strategies and the other alphas are compared."""
     alphas: tuple[float, ...] = (0.02, 0.08, 0.2)

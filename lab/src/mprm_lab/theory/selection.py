@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mprm.config import StrategyName
+from mprm.config import PAPER_STRATEGIES
 from mprm.selection import ROW_TYPE, LabelCounts, keep_top
 from mprm.theory import FloatArray, positive_probability
 from mprm_lab.theory.statements import Comparison, compare, ratio_samples
@@ -104,7 +104,7 @@ def annotated_rollouts(rng: np.random.Generator, world: World, n_rollouts: int) 
     return AnnotatedRollouts(phi=phi, is_step=is_step, q=q, r=r, k=rng.binomial(world.N, r), world=world)
 
 
-def subset(counts: LabelCounts, strategy: StrategyName, n_keep: int, *, alpha: float, seed: int) -> IntArray:
+def subset(counts: LabelCounts, strategy: str, n_keep: int, *, alpha: float, seed: int) -> IntArray:
     """Indices of the rollouts that ``mprm select`` would keep."""
     return np.flatnonzero(keep_top(counts, strategy, lambda _source, _n: n_keep, alpha=alpha, seed=seed).mask)
 
@@ -181,7 +181,6 @@ N_ROLLOUTS = 5000
 N_HELD_OUT = 4000
 RHO = 0.10
 ALPHA = 0.05
-STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
 SEEDS_AT_ONCE = 20
 """Bounds memory."""
 
@@ -224,7 +223,7 @@ def _interval(values: FloatArray) -> tuple[float, float]:
 def train_by_strategy(rng: np.random.Generator, world: World, n_seeds: int) -> StrategyResults:
     """Train a student on each strategy's tenth, and on all rollouts, for every seed."""
     held_out = annotated_rollouts(rng, world, N_HELD_OUT)
-    parts: dict[str, list[Quality]] = {name: [] for name in (*STRATEGIES, "all")}
+    parts: dict[str, list[Quality]] = {name: [] for name in (*PAPER_STRATEGIES, "all")}
     labels = {name: np.zeros(3) for name in parts}
     corpus_shares = []
     for start in range(0, n_seeds, SEEDS_AT_ONCE):
@@ -236,7 +235,7 @@ def train_by_strategy(rng: np.random.Generator, world: World, n_seeds: int) -> S
             chosen = [
                 np.arange(N_ROLLOUTS)
                 if name == "all"
-                else subset(c, name, int(RHO * N_ROLLOUTS), alpha=ALPHA, seed=seed)  # type: ignore[arg-type]
+                else subset(c, name, int(RHO * N_ROLLOUTS), alpha=ALPHA, seed=seed)
                 for c, seed in zip(counts, seeds, strict=True)
             ]
             students, n_labels = _train_students(rng, corpora, chosen, held_out)
@@ -318,7 +317,7 @@ def compare_strategies(usual: StrategyResults, alike: StrategyResults) -> list[C
         return results.quality[name][measure] - results.quality[other][measure]
 
     risk = "refitted_risk"
-    others = [name for name in STRATEGIES if name != "bis"]
+    others = [name for name in PAPER_STRATEGIES if name != "bis"]
     closed = ratio_samples(minus(risk, "random", "bis"), minus(risk, "random", "all"))
     return [
         *(compare(f"BIS against {name}", 0.0, minus(risk, "bis", name)) for name in others),
