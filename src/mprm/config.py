@@ -291,6 +291,10 @@ class ModelOptions(Config):
     prm_layout: Annotated[
         PRMLayout | None, inputs("Layout of a published model without <prm>; some are recognised.")
     ] = None
+    lower_bound: Annotated[
+        float | None,
+        inputs("Mean less so many standard deviations (train --loss beta-binomial).", "NUMBER", at_least=0),
+    ] = None
     device: Device = "auto"
     dtype: Dtype = "auto"
     batch_tokens: Annotated[int | None, compute("Tokens in a batch; fewer need less memory.", at_least=1)] = None

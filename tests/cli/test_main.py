@@ -201,8 +201,8 @@ OF_THE_COMMAND_LINE = {
     "check": {"all"},
     "evaluate": {"verbose"},
     "export": {"for"},  # in Python for_
-    "score": {"prompt_layout", "prm_layout", "image_root"},  # of `PRM.from_pretrained`, whose model it takes
-    "search": {"prompt_layout", "prm_layout"},
+    "score": {"prompt_layout", "prm_layout", "lower_bound", "image_root"},  # of `PRM.from_pretrained`
+    "search": {"prompt_layout", "prm_layout", "lower_bound"},
     "stats": {"by", "style"},
     "theory fit": {"out", "force"},
 }

@@ -33,7 +33,7 @@ from mprm.models.prefix_tree import (
 )
 from mprm.models.prm import PRM
 from mprm.models.prompt import PromptEncoder, TokenizedChain
-from mprm.training.trainer import step_loss_sum
+from mprm.training import step_loss_sum
 from tests.tiny_models import BACKBONES, INTERNVL3, save_tiny
 
 few_ids = st.lists(st.integers(0, 2), min_size=1, max_size=12)  # three ids: many prefixes are common

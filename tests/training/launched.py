@@ -38,7 +38,7 @@ class DumpGradients(TrainerCallback):
             self.losses.append(logs["loss"])
 
 
-def optimizer_steps(kind: str, folder: Path, out: Path, per_device: int, pack: Any = "tree") -> None:
+def optimizer_steps(kind: str, folder: Path, out: Path, per_device: int, pack: Any = "tree", **options: Any) -> None:
     """Train a few optimizer steps and write ``gradients.pt`` into ``out``."""
     dump = DumpGradients()
     original = PRMTrainer.__init__
@@ -63,6 +63,7 @@ def optimizer_steps(kind: str, folder: Path, out: Path, per_device: int, pack: A
             dataloader_workers=0,
             save_every=0,
             report_to=("none",),
+            **options,
         )
         train(str(folder / f"{'text' if kind == 'text' else 'images'}.jsonl"), config)
     finally:

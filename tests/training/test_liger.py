@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("torch")
 from mprm.data import Chain
 from mprm.models import PRM, PRMConfig
-from mprm.training.trainer import liger_kernels, step_loss_sum, why_no_liger
+from mprm.training import step_loss_sum
+from mprm.training.trainer import liger_kernels, why_no_liger
 from tests.tiny_models import save_tiny
 
 

@@ -611,7 +611,7 @@ def test_a_text_model_is_not_given_images(folder: Path, tmp_path: Path) -> None:
         ({"lora_alpha": 8}, "lora-rank says that there are none"),
         ({"device": "cuda"}, "unknown device"),
         ({"tau": 1.0}, "tau must be at least 0 and below 1"),
-        ({"soft": True, "tau": 0.5}, "soft labels have no threshold"),
+        ({"labels": "soft", "tau": 0.5}, "labels soft have no threshold"),
         ({"rho": 0.1}, "strategy does not say"),
         ({"stratify": "length"}, "strategy does not say"),
         ({"eval_every": 5}, "go together"),

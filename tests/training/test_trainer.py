@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from mprm.errors import DataError
 from mprm.models.head import PRMModel
-from mprm.training import step_labels, step_loss_sum
+from mprm.training import step_loss_sum
 from mprm.training.train import train
 from tests.tiny_models import BACKBONES, save_tiny
 from tests.tiny_rollouts import bar_records, text_records, write_records
@@ -42,12 +42,6 @@ def test_ignored_steps_count_for_nothing_even_where_they_are_not_finite() -> Non
     logits = torch.tensor([[1.0, 0.0], [math.inf, 0.0]], requires_grad=True)
     loss = step_loss_sum(logits, torch.tensor([1.0, -100.0]))
     assert loss.item() == pytest.approx(math.log1p(math.exp(-1)))
-
-
-def test_labels_are_strictly_above_tau() -> None:
-    assert step_labels([0.0, 1 / 16, 2 / 16, 1.0]) == [0, 1, 1, 1]
-    assert step_labels([0.0, 1 / 16, 2 / 16, 1.0], tau=1 / 16) == [0, 0, 1, 1]
-    assert step_labels([0.0, 1 / 16, 1.0], soft=True) == [0, 1 / 16, 1]
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ GROUPS += ["options", "compute", "output"]
 WIDTH = 80
 """No line of help is longer, however wide the terminal."""
 METAVARS = {int: "N", float: "NUMBER"}
-ELSEWHERE = {"--select": "--strategy", "--model": "--served-model", "--lr": "--learning-rate"}
+ELSEWHERE = {"--select": "--strategy", "--soft": "--labels", "--model": "--served-model", "--lr": "--learning-rate"}
 ELSEWHERE |= {"--max-tokens": "--max-new-tokens", "-o": "--out", "--output": "--out"}
 """What options are called elsewhere."""
 

@@ -54,7 +54,7 @@ class ScoringConfig(ConnectionOptions, ModelOptions):
         if self.image_root is not None and not is_url(self.image_root):
             object.__setattr__(self, "image_root", str(Path(self.image_root).expanduser()))
         if self.prm_server is not None:
-            local = ("prompt_layout", "prm_layout", "batch_tokens")
+            local = ("prompt_layout", "prm_layout", "lower_bound", "batch_tokens")
             if given := [f"--{name.replace('_', '-')}" for name in local if getattr(self, name) is not None]:
                 raise ConfigError(f"{', '.join(given)}: the server decides; leave it out with --prm-server")
             if not isinstance(self.model, str | None):
@@ -83,7 +83,7 @@ class ScoringConfig(ConnectionOptions, ModelOptions):
 
         compute = {"device": self.device, "dtype": self.dtype, "tokens_per_batch": self.batch_tokens}
         options: dict[str, Any] = {"image_root": self.image_root, **compute}
-        options |= {"prompt_layout": self.prompt_layout, "prm_layout": self.prm_layout}
+        options |= self.as_dict("prompt_layout", "prm_layout", "lower_bound")
         return PRM.from_pretrained(self.model, **options)
 
     def recorded(self) -> dict[str, Any]:

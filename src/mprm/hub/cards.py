@@ -39,7 +39,7 @@ SHOWN = (
     ),
     *("max_length", "precision", "lora_rank", "lora_alpha", "seed"),
 )
-PROMPT = ("prompt_layout", "prompt_version", "step_token", "positive", "negative", "image_settings", "labels")
+PROMPT = ("prompt_layout", "prompt_version", "step_token", "positive", "negative", "image_settings", "labels", "loss")
 TAGS = ["process-reward-model", "prm", "mprm"]
 CITATION = """## Citation
 

@@ -56,6 +56,8 @@ class PRMConfig:
     max_length: Annotated[int, msgspec.Meta(ge=1)] = MAX_LENGTH
     image_settings: dict[str, int] = field(default_factory=dict)
     labels: dict[str, Any] = field(default_factory=dict)
+    loss: str = "cross-entropy"
+    """With beta-binomial, a third row of the head reads out the concentration of each step's Beta distribution."""
     base_fingerprint: str | None = None
     files: dict[str, int | str] = field(default_factory=dict)
     """XXH3-128 of the files beside it, when the checkpoint was complete; of a finished run, of `TOKENIZER_FILES`."""

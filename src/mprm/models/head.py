@@ -19,8 +19,11 @@ from mprm.models.prefix_tree import PrefixTree, why_not_shared
 from mprm.models.prompt import StepTokens
 
 
-def grow_embeddings(model: Any, tokenizer: Any, new_id: int | None) -> None:
-    """Give every token a row in the embeddings and the head, a new one the mean of the others; spare rows stay."""
+def grow_embeddings(model: Any, tokenizer: Any, new_id: int | None, *, zero_head: bool = False) -> None:
+    """Give every token a row in the embeddings and the head, a new one the mean of the others; spare rows stay.
+
+    ``zero_head``: a new one's row of the head is 0, where it is not that of the embeddings.
+    """
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
@@ -35,6 +38,8 @@ def grow_embeddings(model: Any, tokenizer: Any, new_id: int | None) -> None:
     with torch.no_grad(), whole:
         for weight in weights:
             weight[new_id] = weight[: min(rows, new_id)].float().mean(dim=0).to(weight.dtype)
+        if zero_head and weights[0] is not weights[1]:
+            weights[1][new_id] = 0
 
 
 def prm_model(
@@ -43,10 +48,13 @@ def prm_model(
     tokens: StepTokens,
     image_processor: Any = None,
     step_head: Callable[[Tensor], Tensor] | None = None,
+    *,
+    with_concentration: bool = False,
 ) -> Any:
     """The model with a forward that gives two logits for each step; saved, it is a plain checkpoint of its class.
 
-    A ``step_head``, (S, H) → (S, 2), is used instead of the language model's head.
+    A ``step_head``, (S, H) → (S, 2), is used instead of the language model's head. ``with_concentration``: a third
+    logit, by the row of ``<prm>``; see `concentrations`.
     """
     if step_head is None:
         head = model.get_output_embeddings()
@@ -55,7 +63,8 @@ def prm_model(
                 f"the head of {type(model).__name__} is a {type(head).__name__}; expected a linear layer"
             )
         head.__class__ = YesNoHead
-        object.__setattr__(head, "rows", [tokens.yes, tokens.no])
+        rows = [tokens.yes, tokens.no, tokens.prm] if with_concentration else [tokens.yes, tokens.no]
+        object.__setattr__(head, "rows", rows)
     model.__class__ = type(type(model).__name__, (PRMModel, type(model)), {"__module__": type(model).__module__})
     model.prm_family, model.blank_vision, model.step_head = family, {}, step_head
     if image_processor is not None:
@@ -85,7 +94,7 @@ class YesNoHead(nn.Linear):
     rows: list[int]
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(S, H) → (S, 2)."""
+        """(S, H) → (S, 2); (S, 3) where the row of ``<prm>`` is used too."""
         with torch.autocast(hidden.device.type, enabled=False):
             bias = None if self.bias is None else self.bias[self.rows].float()
             return F.linear(hidden.float(), self.weight[self.rows].float(), bias)
@@ -157,6 +166,28 @@ def _image_features(model: Any, vision: dict[str, Any]) -> Tensor:
 def step_probabilities(logits: Tensor) -> Tensor:
     """Probability of Yes against No, shape (S,)."""
     return torch.sigmoid(logits[:, 0] - logits[:, 1])
+
+
+N_0, MAX_LOG = 16.0, 6.0
+"""Concentration where its logit is 0, and how far its logarithm may be from there."""
+
+
+def concentrations(logits: Tensor) -> Tensor:
+    """How many continuations the model's belief in each step is worth: a + b of its Beta distribution, shape (S,).
+
+    ``16 exp(6 tanh(z / 6))`` of the third logit z, in float64; the distribution's mean is `step_probabilities`.
+    """
+    return N_0 * torch.exp(MAX_LOG * torch.tanh(logits[:, 2].double() / MAX_LOG))
+
+
+def lower_bounds(logits: Tensor, n_deviations: float) -> Tensor:
+    """The mean of each step's Beta distribution less so many standard deviations, at least 0; shape (S,).
+
+    The variance is ``m (1 - m) / (a + b + 1)``, m the mean.
+    """
+    mean = step_probabilities(logits).double()
+    deviation = torch.sqrt(mean * (1 - mean) / (concentrations(logits) + 1))
+    return (mean - n_deviations * deviation).clamp(min=0)
 
 
 def freeze_vision(model: Any) -> None:

@@ -7,10 +7,11 @@ import math
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, overload
@@ -57,9 +58,12 @@ def score_chains(
     rank: int = 0,
     world_size: int = 1,
     share_prefixes: bool = False,
+    read: Callable[[Any], Any] | None = None,
     progress: Progress = silent,
 ) -> dict[int, list[float]]:
     """Probability of each step being correct, by the chain's index; nan for truncated steps.
+
+    ``read``, logits (S, ...) → (S,), gives another number instead.
 
     Each of several ranks scores its share of the batches; all run the model equally often, as sharded weights demand.
     """
@@ -68,6 +72,7 @@ def score_chains(
 
     from mprm.models.head import step_probabilities
 
+    read = read or step_probabilities
     tokenized = [encoder.tokenize(chain) for chain in chains]
     order = [index for index, chain in enumerate(tokenized) if chain.prm_positions]
     scored = [tokenized[index] for index in order]
@@ -87,7 +92,7 @@ def score_chains(
             for batch, inputs in _collated(batches[rank::world_size], tokenized, encoder, share_prefixes):
                 inputs = send_to_device(inputs, next(model.parameters()).device, non_blocking=True)
                 with torch.no_grad():
-                    probabilities = iter(step_probabilities(model(**inputs)["logits"]).tolist())
+                    probabilities = iter(read(model(**inputs)["logits"]).tolist())
                 for index in batch:
                     chain = tokenized[index]
                     known = islice(probabilities, len(chain.prm_positions))
@@ -162,6 +167,8 @@ class PRM(ChainScorer):
     shares_prefixes: bool = True
     prm_layout: str | None = None
     """Of a model that others trained, see `mprm.models.published`; None for one of ``mprm train``."""
+    lower_bound: float | None = None
+    """Scores are the mean of a step's Beta distribution less so many standard deviations; None for the mean."""
 
     @classmethod
     def from_pretrained(
@@ -177,6 +184,7 @@ class PRM(ChainScorer):
         prm_layout: PRMLayout | None = None,
         tokens_per_batch: int | None = None,
         share_prefixes: bool = True,
+        lower_bound: float | None = None,
     ) -> PRM:
         """Load what ``mprm train`` wrote, a whole checkpoint or an adapter on its base, from a folder or the hub.
 
@@ -185,7 +193,7 @@ class PRM(ChainScorer):
         ``tokens_per_batch``, padding counted, need less memory. ``share_prefixes`` computes a common prefix of chains
         once where the model's attention allows it, to the same scores up to rounding. Weights that ``mprm train`` did
         not write need their ``prompt_layout``, and ``<prm>`` in their tokenizer; or they are like a published model,
-        which ``config.json`` or ``prm_layout`` tells.
+        which ``config.json`` or ``prm_layout`` tells. ``lower_bound`` is for a model of ``--loss beta-binomial``.
         """
         budget = TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
         if isinstance(budget, bool) or not hasattr(budget, "__index__") or budget < 1:
@@ -209,6 +217,9 @@ class PRM(ChainScorer):
                     config = PRMConfig(max_length=loaded[1].max_length)
                     return cls._of(label, *loaded, config, fingerprint_of(path) + name, budget, share_prefixes, name)
             config = checkpoint.read_prm_config(path, prompt_layout)
+        has_concentration = config.loss == "beta-binomial"
+        if lower_bound is not None and not has_concentration:
+            raise ConfigError(f"{path}: only a model of mprm train --loss beta-binomial has a lower bound")
         if is_adapter and config.base is None:
             raise ConfigError(f"{path} holds an adapter, and its {PRM_CONFIG} does not name the base checkpoint")
         weights = local_checkpoint(config.base) if is_adapter and config.base is not None else path
@@ -226,13 +237,16 @@ class PRM(ChainScorer):
         if is_new and is_trained and not is_adapter:
             raise ConfigError(f"{path}: the tokenizer does not know {config.step_token}, which {PRM_CONFIG} names")
         tokens = step_tokens(tokenizer, step=config.step_token, positive=config.positive, negative=config.negative)
-        grow_embeddings(backbone.model, tokenizer, tokens.prm if is_new else None)
-        model = prm_model(backbone.model, family, tokens, processor)
+        new_id = tokens.prm if is_new else None
+        grow_embeddings(backbone.model, tokenizer, new_id, zero_head=has_concentration)
+        model = prm_model(backbone.model, family, tokens, processor, with_concentration=has_concentration)
         prompt = config.max_length, root, config.prompt_layout, config.prompt_version
         encoder = PromptEncoder(tokenizer, processor, family, tokens, *prompt)
         fingerprint = fingerprint_of(path) + ("" if checkpoint.prm_config_path(path) else config.prompt_layout)
         model = _with_adapter(model, path) if is_adapter else model
-        return cls._of(label, model, encoder, config, fingerprint, budget, share_prefixes)
+        fingerprint += "" if lower_bound is None else f" less {lower_bound:g} deviations"
+        prm = cls._of(label, model, encoder, config, fingerprint, budget, share_prefixes)
+        return prm if lower_bound is None else replace(prm, lower_bound=lower_bound)
 
     @classmethod
     def _of(
@@ -270,10 +284,31 @@ class PRM(ChainScorer):
 
     def score_many(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[float]]:
         """`score` for many chains, in their order."""
+        read = None
+        if self.lower_bound is not None:
+            from mprm.models.head import lower_bounds
+
+            read = partial(lower_bounds, n_deviations=self.lower_bound)
+        return self._read(chains, read, progress)
+
+    def concentrations(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[float]]:
+        """How many continuations the model's belief in each step is worth: the smaller, the less it is sure.
+
+        The success rate of a step is ``Beta(m c, (1 - m) c)``, m its score and c this.
+        """
+        from mprm.models.head import concentrations
+
+        if self.config.loss != "beta-binomial":
+            raise ConfigError(f"{self.name}: only a model of mprm train --loss beta-binomial has concentrations")
+        return self._read(chains, concentrations, progress)
+
+    def _read(
+        self, chains: Sequence[Chain], read: Callable[[Any], Any] | None, progress: Progress
+    ) -> list[list[float]]:
         chains = checked_chains(chains)
-        options: dict[str, Any] = {"share_prefixes": self.shares_prefixes, "progress": progress}
-        scores = score_chains(self.model, self.encoder, chains, tokens_per_batch=self.tokens_per_batch, **options)
-        return [scores[index] for index in range(len(chains))]
+        options: dict[str, Any] = {"share_prefixes": self.shares_prefixes, "read": read, "progress": progress}
+        numbers = score_chains(self.model, self.encoder, chains, tokens_per_batch=self.tokens_per_batch, **options)
+        return [numbers[index] for index in range(len(chains))]
 
 
 def _as_tuple(values: Any) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mprm.config import Alpha, Force, ScanOptions, Tau, output, takes
+from mprm.config import Alpha, CorpusOptions, Force, ScanOptions, Tau, output, takes
 from mprm.data.corpus import Corpus, Tabular, drop_or_raise, flattened, open_corpus, parse_lines
 from mprm.data.engine import Engine, make_engine
 from mprm.data.output import (
@@ -447,7 +447,7 @@ class StatsConfig(ScanOptions):
 def flat_counts(
     corpus: Corpus,
     engine: Engine,
-    config: ScanOptions,
+    config: CorpusOptions,
     *,
     tau: float,
     progress: Progress,

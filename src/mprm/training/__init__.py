@@ -6,8 +6,15 @@ from mprm._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mprm.training.config import TrainConfig as TrainConfig
-    from mprm.training.dataset import step_labels as step_labels
+    from mprm.training.objective import (
+        LABELS as LABELS,
+        StepBatch as StepBatch,
+        StepCounts as StepCounts,
+        beta_binomial_loss_sum as beta_binomial_loss_sum,
+        ranking_loss_sum as ranking_loss_sum,
+        step_loss_sum as step_loss_sum,
+    )
     from mprm.training.train import Trained as Trained, train as train
-    from mprm.training.trainer import curve_point as curve_point, step_loss_sum as step_loss_sum
+    from mprm.training.trainer import curve_point as curve_point
 
 __getattr__ = lazy_exports(__name__)

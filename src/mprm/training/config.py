@@ -17,13 +17,17 @@ from mprm.config import (
     Tau,
     compute,
     evaluation,
-    labels,
+    labels as of_labels,
     output,
     selection,
     strategy_names,
     training,
 )
 from mprm.errors import ConfigError
+
+LabelScheme = Literal["hard", "soft", "monotone", "monotone-soft", "posterior", "scan"]
+"""`mprm.training.objective.LABELS` says what each is."""
+LossName = Literal["cross-entropy", "beta-binomial", "ranking"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +38,20 @@ class TrainConfig(CorpusOptions):
     out: Annotated[str, output("Folder of the run; at the end it holds the model.", "DIR")]
     image_root: ImageRoot = None
     tau: Tau = 0.0
-    soft: Annotated[bool, labels("Train on the Monte Carlo scores themselves instead of hard labels.")] = False
-    positive: Annotated[str, labels("Token of a correct step.", "TOKEN")] = POSITIVE
-    negative: Annotated[str, labels("Token of an incorrect step.", "TOKEN")] = NEGATIVE
+    labels: Annotated[
+        LabelScheme, of_labels("Targets made of the Monte-Carlo scores; see docs/training.md.", "SCHEME")
+    ] = "hard"
+    prior: Annotated[
+        tuple[float, ...], of_labels("posterior: a, b of the Beta prior; default: fitted to the rollouts.", above=0)
+    ] = ()
+    reliable: Annotated[float, of_labels("posterior: success rate from which a step is right.", above=0, below=1)] = (
+        0.5
+    )
+    loss: Annotated[LossName, of_labels("How scores are compared with the targets.")] = "cross-entropy"
+    negative_weight: Annotated[float, of_labels("cross-entropy: how often a negative step counts.", above=0)] = 1.0
+    zeta: Annotated[float, of_labels("ranking: margin between right and wrong steps.", at_least=0)] = 4.0
+    positive: Annotated[str, of_labels("Token of a correct step.", "TOKEN")] = POSITIVE
+    negative: Annotated[str, of_labels("Token of an incorrect step.", "TOKEN")] = NEGATIVE
     strategy: Annotated[
         str | None, selection("Select a subset first, by this strategy.", "NAME", choices=strategy_names)
     ] = None
@@ -96,8 +111,7 @@ class TrainConfig(CorpusOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.soft and self.tau:
-            raise ConfigError("soft labels have no threshold; leave out tau or soft")
+        self._check_objective()
         for name in ("rho", "stratify"):
             if getattr(self, name) is not None and self.strategy is None:
                 raise ConfigError(f"{name} is for a selection, and strategy does not say how to select")
@@ -105,6 +119,23 @@ class TrainConfig(CorpusOptions):
             raise ConfigError("eval-every and benchmark go together: name both or neither")
         if self.lora_alpha is not None and not self.lora_rank:
             raise ConfigError("lora-alpha scales adapters, and lora-rank says that there are none")
+
+    def _check_objective(self) -> None:
+        if self.loss == "beta-binomial" and self.labels != "hard":
+            raise ConfigError("loss beta-binomial takes the counts themselves; leave out labels")
+        if self.loss == "ranking" and self.labels not in ("hard", "monotone"):
+            raise ConfigError(f"loss ranking needs two classes, and labels {self.labels} are between them")
+        if self.tau and (self.loss == "beta-binomial" or self.labels not in ("hard", "monotone", "scan")):
+            what = "loss beta-binomial has" if self.loss == "beta-binomial" else f"labels {self.labels} have"
+            raise ConfigError(f"{what} no threshold; leave out tau")
+        if self.loss == "beta-binomial" and self.lora_rank:
+            raise ConfigError(
+                "loss beta-binomial reads a row of the head that LoRA does not train; leave out lora_rank"
+            )
+        if self.negative_weight != 1 and self.loss != "cross-entropy":
+            raise ConfigError("negative_weight is for loss cross-entropy")
+        if self.prior and (self.labels != "posterior" or len(self.prior) != 2):
+            raise ConfigError("prior takes two numbers, a and b, for labels posterior")
 
     @property
     def image_settings(self) -> dict[str, int]:

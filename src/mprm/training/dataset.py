@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import islice
@@ -28,9 +27,8 @@ from mprm.progress import Progress
 from mprm.selection.scan import pack_row
 from mprm.selection.stats import ROW_TYPE, LabelCounts
 from mprm.training.config import TrainConfig
+from mprm.training.objective import IGNORED, Labeler, Objective
 
-IGNORED = -100.0
-"""The label of a step that has no part in the loss."""
 ROWS = 512
 """Rollouts prepared at a time, and rows of a record batch."""
 SCHEMA = pa.schema(
@@ -38,6 +36,7 @@ SCHEMA = pa.schema(
         "input_ids": pa.list_(pa.int32()),
         "prm_positions": pa.list_(pa.int32()),
         "labels": pa.list_(pa.float64()),
+        "n_mc": pa.list_(pa.int32()),
         "images": pa.list_(pa.string()),
         "image_sizes": pa.list_(pa.list_(pa.int32(), 2)),
         "location": pa.string(),  # FILE:LINE
@@ -46,11 +45,6 @@ SCHEMA = pa.schema(
     }
 )
 DROPPED, BROKEN_IMAGES = "dropped.jsonl", "broken_images.txt"
-
-
-def step_labels(scores: Sequence[float], *, tau: float = 0.0, soft: bool = False) -> list[float]:
-    """The target of each step: 1 where its score is strictly above ``tau``, else 0; the score itself when soft."""
-    return list(map(float, scores)) if soft else [float(score > tau) for score in scores]
 
 
 def prepare(
@@ -69,9 +63,11 @@ def prepare(
     together, and the list of all of them is written beside the file.
     """
     sources, targets = Counter[str](), set[float]()
-    counts = Counter(steps=0, positive_steps=0, steps_lost_to_truncation=0, rollouts_truncated=0)
+    counts = Counter(steps=0, positive_steps=0, steps_without_label=0)
+    counts.update(steps_lost_to_truncation=0, rollouts_truncated=0)
     rows, numbers = bytearray(), dict[str, int]()
     image_errors: dict[str, str | None] = {}
+    label = Labeler(corpus, config, progress)
     located = corpus.located(on_bad=dropped if config.skip_bad else None)
 
     @lru_cache(maxsize=ROWS)  # the rollouts of a problem follow each other
@@ -112,16 +108,21 @@ def prepare(
                     drop(entry, "no_step_left", reason)
                     continue
                 scores = rollout.scores[:n_kept]
-                labels = step_labels(scores, tau=config.tau, soft=config.soft)
+                try:
+                    labels, n_mc = (values[:n_kept] for values in label(rollout))
+                except DataError as error:
+                    raise DataError(f"{location(entry.file, entry.line)}: {error}") from None
                 problem = int(problem_key(rollout.question, rollout.images)[:15], 16)
-                tokens = chain.input_ids, chain.prm_positions, labels, chain.images, chain.image_sizes
+                tokens = chain.input_ids, chain.prm_positions, labels, n_mc, chain.images, chain.image_sizes
                 values = *tokens, location(entry.file, entry.line), problem, n_prompt
                 batch_rows.append(dict(zip(SCHEMA.names, values, strict=True)))
                 number = numbers.setdefault(entry.source, len(numbers))
                 rows += pack_row([], scores, [], tau=config.tau, source=number, n_bytes=0)
                 sources[entry.source] += 1
-                targets.update(labels)
-                counts.update(steps=n_kept, positive_steps=sum(label > 0 for label in labels))
+                used = [value for value in labels if value >= 0]
+                targets.update(used)
+                counts.update(steps=n_kept, positive_steps=sum(value > 0 for value in used))
+                counts.update(steps_without_label=n_kept - len(used))
                 counts.update(steps_lost_to_truncation=chain.n_truncated, rollouts_truncated=chain.n_truncated > 0)
             if batch_rows:
                 writer.write_batch(pa.RecordBatch.from_pylist(batch_rows, SCHEMA))
@@ -146,6 +147,7 @@ def prepare(
             " model would learn one answer to everything. Add rollouts with the other label, or choose another --tau."
         )
     summary = {"rollouts": sources.total(), **counts, "by_source": dict(sources), "dropped": dropped.counts}
+    summary["labels"] = label.settings
     return summary, LabelCounts(np.frombuffer(rows, ROW_TYPE), [], list(numbers))
 
 
@@ -163,7 +165,7 @@ def _check_images(
 class TrainingSet:
     """What `prepare` wrote; an index ``~i`` gives rollout i with its steps ignored."""
 
-    def __init__(self, path: Path, encoder: PromptEncoder, *, pack: bool = False) -> None:
+    def __init__(self, path: Path, encoder: PromptEncoder, objective: Objective, *, pack: bool = False) -> None:
         try:
             self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()  # mapped, not read
         except (pa.ArrowInvalid, OSError) as error:
@@ -174,7 +176,7 @@ class TrainingSet:
         self._batches = self._table.to_batches()
         self._starts = np.cumsum([0, *map(len, self._batches)])[:-1]
         self.lengths = pc.list_value_length(self._table["input_ids"]).to_numpy().astype(np.int64)
-        self.n_steps = pc.list_value_length(self._table["prm_positions"]).to_numpy()
+        self.n_items = np.array([objective.n_items(labels) for labels in self._table["labels"].to_pylist()])
         self.problems, self.n_prompt = (self._table[name].to_numpy() for name in ("problem", "n_prompt_tokens"))
 
     def __len__(self) -> int:
@@ -191,10 +193,10 @@ class TrainingSet:
         import torch
 
         chains: list[TokenizedChain] = []
-        labels: list[float] = []
+        labels, n_mc, numbers = list[float](), list[int](), list[int]()
         cache: dict[tuple[Any, ...], Any] = {}  # the images of a problem are decoded once
         rows = [self._row(max(index, ~index)) for index in indices]
-        for index, row in zip(indices, rows, strict=True):
+        for number, (index, row) in enumerate(zip(indices, rows, strict=True)):
             images, sizes = tuple(row["images"]), tuple(map(tuple, row["image_sizes"]))
             chain = TokenizedChain(row["input_ids"], row["prm_positions"], len(row["labels"]), images, sizes)
             try:
@@ -202,5 +204,8 @@ class TrainingSet:
             except DataError as error:
                 raise DataError(f"{row['location']}: {error}") from error
             labels += [IGNORED] * len(row["labels"]) if index < 0 else row["labels"]
+            n_mc += row["n_mc"]
+            numbers += [number] * len(row["labels"])
         collated = collate_tree(self._encoder, chains) if self._pack else self._encoder.collate(chains)
-        return {**collated, "labels": torch.tensor(labels), "locations": [row["location"] for row in rows]}
+        targets = {"labels": torch.tensor(labels), "n_mc": torch.tensor(n_mc), "chains": torch.tensor(numbers)}
+        return {**collated, **targets, "locations": [row["location"] for row in rows]}

@@ -96,7 +96,8 @@ def train(
         with arguments.main_process_first(local=False, desc="preparing the data"):
             if is_first:
                 _prepare(corpus, run_dir, prm, resume=resume, progress=progress)
-        prm.config = replace(prm.config, data=read_json(run_dir.summary))
+        data = read_json(run_dir.summary)
+        prm.config = replace(prm.config, labels=data.pop("labels", {}), data=data)
         if resume and run_dir.is_finished:
             return Trained(config.out, 0, True, is_first, None, prm.config.data)
         return run_trainer(run_dir, prm, progress, is_first=is_first, world_size=arguments.world_size)

@@ -19,8 +19,7 @@ from typing import Any
 import msgspec
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.integrations.liger import apply_liger_kernel
@@ -54,26 +53,11 @@ from mprm.progress import Advance, Progress, silent
 from mprm.training.batches import BatchPlan, RankBatches, packed_plan
 from mprm.training.config import TrainConfig
 from mprm.training.dataset import TrainingSet
+from mprm.training.objective import Objective, StepBatch
 from mprm.training.train import RunDir, Trained
 
 LAUNCH = Path(__file__).parent / "launch"
 CURVE = "curve.jsonl"
-
-
-def step_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    r"""Cross-entropy of Yes against No, summed over the steps whose label is not ignored.
-
-    ``-Σ_j [y_j log p_j + (1 - y_j) log(1 - p_j)]`` with ``p = softmax(z_yes, z_no)_yes = σ(z_yes - z_no)``.
-
-    The caller divides by the number of steps of the whole global batch, so that a step's weight does not depend on
-    who shares its micro-batch or its device.
-
-    ``logits``, shape (S, 2): Yes, then No. ``labels``, shape (S,): in [0, 1]; negative where the step is ignored.
-    """
-    margin = logits[:, 0] - logits[:, 1]
-    # where(): an ignored step must not spoil the sum, but stays in the graph for the other ranks' sake
-    losses = F.binary_cross_entropy_with_logits(margin, labels.clamp(min=0), reduction="none")
-    return losses.where(labels >= 0, 0.0).sum()
 
 
 def trainer_arguments(config: TrainConfig, plan: BatchPlan | None = None) -> TrainingArguments:
@@ -185,7 +169,7 @@ def untrained_prm(config: TrainConfig, device: str) -> PRM:
         image_settings={**family_of(folder).image_settings, **config.image_settings},
         positive=config.positive,
         negative=config.negative,
-        labels={"scheme": "soft"} if config.soft else {"scheme": "hard", "tau": config.tau},
+        loss=config.loss,
         base=str(Path(folder).resolve()) if config.lora_rank and is_here else pinned_name(config.model),
         base_fingerprint=fingerprint_of(folder),
         base_licence=licence_of(folder),
@@ -232,12 +216,14 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
     """Trains a process reward model on the batches of a plan."""
 
     loss_is_scaled_for_ga = True
-    """The loss is divided by the steps of the whole global batch; the number of micro-batches has no part in it."""
+    """The loss is divided by the items of the whole global batch; the number of micro-batches has no part in it."""
 
-    def __init__(self, prm: PRM, arguments: Any, plan: BatchPlan, examples: TrainingSet, n_kept: int) -> None:
+    def __init__(
+        self, prm: PRM, arguments: Any, plan: BatchPlan, examples: TrainingSet, objective: Objective, n_kept: int
+    ) -> None:
         super().__init__(prm.model, arguments, train_dataset=examples)
         self.model_accepts_loss_kwargs = True  # what older versions ask instead of loss_is_scaled_for_ga
-        self._prm, self._plan, self._n_kept = prm, plan, n_kept
+        self._prm, self._plan, self._objective, self._n_kept = prm, plan, objective, n_kept
         self._unchecked: list[tuple[torch.Tensor, list[str]]] = []
         self._batches_of = lru_cache(maxsize=1)(plan.global_batches)
         self.remove_callback(PrinterCallback)
@@ -257,17 +243,18 @@ class PRMTrainer(Trainer):  # type: ignore[misc]
         return loader
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[Any, Any]:
-        """The micro-batches of the next optimizer step, and its number of steps."""
+        """The micro-batches of the next optimizer step, and what its loss is divided by, such as its steps."""
         epoch, step = divmod(self.state.global_step, self._plan.n_optimizer_steps)
-        n_steps = int(self.train_dataset.n_steps[self._batches_of(epoch)[step]].sum())
+        n_items = float(self.train_dataset.n_items[self._batches_of(epoch)[step]].sum())
         # lazily: Trainer would load all of them first, with images gigabytes
-        return _Lazy(epoch_iterator, num_batches), torch.tensor(n_steps, device=device)
+        return _Lazy(epoch_iterator, num_batches), torch.tensor(n_items or 1.0, device=device)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *, num_items_in_batch: Any) -> Any:
-        """The summed loss over the steps of the global batch; scaled up, as gradients are averaged over ranks."""
+        """The summed loss over the items of the global batch; scaled up, as gradients are averaged over ranks."""
         inputs = dict(inputs)
-        labels, locations = inputs.pop("labels"), inputs.pop("locations")
-        total = step_loss_sum(model(**inputs)["logits"], labels)
+        targets = StepBatch(**{name: inputs.pop(name) for name in ("labels", "n_mc", "chains")})
+        locations = inputs.pop("locations")
+        total = self._objective.loss_sum(model(**inputs)["logits"], targets)
         self._unchecked.append((total.detach(), locations))
         return total / num_items_in_batch * self.accelerator.num_processes
 
@@ -443,7 +430,8 @@ def run_trainer(run_dir: RunDir, prm: PRM, progress: Progress, *, is_first: bool
     if config.pack == "tree" and reason is not None and is_first:
         print(f"rollouts are padded and not packed, which is slower: {reason}", file=sys.stderr)
     is_packed = config.pack == "tree" and reason is None
-    examples = TrainingSet(run_dir.training_set, prm.encoder, pack=is_packed)
+    objective = Objective(config)
+    examples = TrainingSet(run_dir.training_set, prm.encoder, objective, pack=is_packed)
     plan = BatchPlan(
         lengths=examples.lengths,
         batch_size=config.batch_size,
@@ -454,7 +442,8 @@ def run_trainer(run_dir: RunDir, prm: PRM, progress: Progress, *, is_first: bool
     if is_packed:
         plan = packed_plan(plan, examples.problems, examples.n_prompt, epochs=config.epochs)
     try:
-        trainer = PRMTrainer(prm, trainer_arguments(config, plan), plan, examples, config.save_total_limit)
+        limit = config.save_total_limit
+        trainer = PRMTrainer(prm, trainer_arguments(config, plan), plan, examples, objective, limit)
     except (ValueError, RuntimeError, ImportError) as error:  # such as a logger that is not installed
         raise ConfigError(f"transformers' Trainer cannot be set up: {error}") from error
     with ExitStack() as context:

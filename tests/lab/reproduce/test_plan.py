@@ -58,7 +58,7 @@ def test_a_runs_options_are_those_of_its_training() -> None:
     options = plan.train_options(Run(backbone="qwen", tau_count=2, seed=4))
     assert options["tau"] == 0.125  # 2 / 16
     assert (options["strategy"], options["rho"], options["seed"], options["select_seed"]) == (None, None, 4, 4)
-    assert (options["learning_rate"], options["epochs"], options["soft"]) == (1e-4, 1, False)
+    assert (options["learning_rate"], options["epochs"], options["labels"]) == (1e-4, 1, "hard")
     chosen = plan.train_options(Run(backbone="qwen", subset="bis", rho=0.1, alpha=0.2))
     assert (chosen["strategy"], chosen["rho"], chosen["alpha"]) == ("bis", 0.1, 0.2)
 

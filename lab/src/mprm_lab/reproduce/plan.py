@@ -169,7 +169,7 @@ class ReproducePlan:
             "alpha": run.alpha,
             "select_seed": run.seed,
             "seed": run.seed,
-            "soft": run.labels == "soft",
+            "labels": run.labels,
             "tau": run.tau_count / self.n_continuations,
             "epochs": run.epochs,
             "learning_rate": self.rate_of(run),
