@@ -247,6 +247,9 @@ Tau = Annotated[float, labels("A step is positive if its score is strictly above
 Stratify = Annotated[
     Literal["length"] | None, selection("Rank among rollouts of equal length: kept ones are as long as the corpus's.")
 ]
+Columns = Annotated[
+    str | None, selection("Table with further columns for strategies, a row a rollout; see mprm score.", "FILE")
+]
 Seed = Annotated[int, Option("Random seed.", at_least=0, below=2**64)]
 Device = Annotated[str, compute("Device of the model, such as cpu or cuda:1.", "NAME")]
 Dtype = Annotated[Literal["auto", "float32", "bfloat16", "float16"], compute("Number format of the weights.")]

@@ -6,17 +6,22 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from mprm.cli import Program, as_json, parsed, run, show_table
 from mprm.config import Config, DryRun, Force, Json, Option, Seed, output, positional
 from mprm.errors import ConfigError, InputNotFoundError
 from mprm.progress import progress_bar
 
+if TYPE_CHECKING:
+    from mprm_lab.reproduce.plan import ReproducePlan
+    from mprm_lab.reproduce.reproduce import Reproduction
+
 COMMANDS = {
     "open": ("mprm_lab.cli:run_open", "write the shipped lab into a folder, and draw its pictures"),
     "demo": ("mprm_lab.cli:run_demo", "the pipeline from end to end on the shipped lab, without a GPU"),
     "reproduce": ("mprm_lab.cli:run_reproduce", "the paper's experiments on a lab"),
+    "compare": ("mprm_lab.cli:run_compare", "BIS against every other method, on a lab"),
     "theory": ("mprm_lab.cli:run_theory", "the paper's analysis, verified by simulation"),
     "make": ("mprm_lab.cli:run_make", "train policies from scratch and let them make a lab"),
     "pack": ("mprm_lab.cli:run_pack", "compress a lab, and its excerpt for mprm quickstart, as packages ship them"),
@@ -26,7 +31,7 @@ MPRM_LAB = Program(
     about="the proving ground of mprm: a small visual world, and the paper's experiments on it.",
     example="mprm-lab demo demo",
     commands=COMMANDS,
-    resumable=("make", "reproduce"),
+    resumable=("make", "reproduce", "compare"),
 )
 
 log = partial(print, file=sys.stderr, flush=True)
@@ -123,24 +128,30 @@ def run_pack(arguments: list[str]) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReproduceCommand(Config):
+class RunsCommand(Config):
+    """Options of both commands that train and evaluate run by run."""
+
+    folder: Folder
+    only: Annotated[str, Option("Runs whose names match this pattern, such as 'qwen.*-10.*'.", "PATTERN")] = "*"
+    seeds: Annotated[int, Option("Seeds of each condition.", at_least=1, at_most=1000)] = 5
+    trials: Annotated[bool, Option("Try the settings that the plan's were chosen from, instead.")] = False
+    jobs: Annotated[
+        int | None, Option("Runs at a time; by default 3/4 of the cores on a GPU, else one.", at_least=1)
+    ] = None
+    dry_run: DryRun = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceCommand(RunsCommand):
     """Train and evaluate the paper's experiments on what make wrote or open opened, run by run.
 
     A stopped command continues where it was. Meant for a GPU.
     """
 
-    folder: Folder
-    only: Annotated[str, Option("Runs whose names match this pattern, such as 'qwen.*-10.*'.", "PATTERN")] = "*"
-    seeds: Annotated[int, Option("Seeds of each condition.", at_least=1, at_most=1000)] = 5
-    trials: Annotated[bool, Option("Try the learning rates that the plan's were chosen from, instead.")] = False
-    jobs: Annotated[
-        int | None, Option("Runs at a time; by default 3/4 of the cores on a GPU, else one.", at_least=1)
-    ] = None
     make: Annotated[bool, Option("Make the lab first, where files are missing: the whole from nothing.")] = False
     out: Annotated[str | None, output("Folder for lab.json, lab.md and its figures, once runs are done.", "DIR")] = (
         None
     )
-    dry_run: DryRun = False
     force: Force = False
 
     def __post_init__(self) -> None:
@@ -160,7 +171,7 @@ def run_reproduce(arguments: list[str]) -> int:
     from mprm_lab.make import make_lab
     from mprm_lab.reproduce.page import write_page
     from mprm_lab.reproduce.plan import ReproducePlan
-    from mprm_lab.reproduce.reproduce import dry_run, reproduce, wanted_runs
+    from mprm_lab.reproduce.reproduce import dry_run, wanted_runs
 
     folder, plan = Path(options.folder), ReproducePlan(seeds=options.seeds)
     if options.dry_run:
@@ -175,8 +186,18 @@ def run_reproduce(arguments: list[str]) -> int:
             LabFolder.read(folder, {run.backbone for run in wanted})
         except InputNotFoundError:
             make_lab(folder, log=log)
+    done = _do_runs(options, plan)
+    if options.out is not None:
+        print(*write_page(folder, Path(options.out), plan), sep="\n")
+    return 1 if done.failed else 0
+
+
+def _do_runs(options: RunsCommand, plan: ReproducePlan) -> Reproduction:
+    """Do the runs of a plan that are not finished, and say how far they are."""
+    from mprm_lab.reproduce.reproduce import reproduce
+
     done = reproduce(
-        folder,
+        options.folder,
         plan,
         only=options.only,
         trials=options.trials,
@@ -185,10 +206,35 @@ def run_reproduce(arguments: list[str]) -> int:
         progress=progress_bar,
     )
     print(f"{done.n_runs - len(done.failed):,} of {done.n_runs:,} runs are done, {done.n_kept:,} from before.")
-    if options.out is not None:
-        print(*write_page(folder, Path(options.out), plan), sep="\n")
     for name, error in done.failed.items():
         print(f"{name} failed: {error}", file=sys.stderr)
+    return done
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareCommand(RunsCommand):
+    """Compare BIS with every other selection, label scheme and loss, at three budgets.
+
+    A stopped command continues where it was. Meant for a GPU.
+    """
+
+    out: Annotated[str | None, output("Folder for compare.json and compare.md, once runs are done.", "DIR")] = None
+
+
+def run_compare(arguments: list[str]) -> int:
+    """Parse, compare, print."""
+    example = "mprm-lab compare LAB --out results"
+    options = parsed(CompareCommand, arguments, command="mprm-lab compare", example=example)
+    from mprm_lab.reproduce.compare import ComparePlan, write_compare
+    from mprm_lab.reproduce.reproduce import dry_run
+
+    folder, plan = Path(options.folder), ComparePlan(seeds=options.seeds)
+    if options.dry_run:
+        print(*dry_run(folder, plan, only=options.only, trials=options.trials), sep="\n")
+        return 0
+    done = _do_runs(options, plan)
+    if options.out is not None:
+        print(*write_compare(folder, Path(options.out), plan), sep="\n")
     return 1 if done.failed else 0
 
 

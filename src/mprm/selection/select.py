@@ -9,6 +9,7 @@ from mprm.config import (
     OUTPUT_FORMATS,
     PAPER_STRATEGIES,
     Alpha,
+    Columns,
     ScanOptions,
     StrategyName,
     Stratify,
@@ -39,9 +40,7 @@ class SelectConfig(ScanOptions):
         selection("How to rank rollouts; several give several subsets from one scan.", choices=strategy_names),
     ] = ("bis",)
     """In Python also a function of `mprm.selection.Rollouts`."""
-    columns: Annotated[
-        str | None, selection("Table with further columns for strategies, a row a rollout; see mprm score.", "FILE")
-    ] = None
+    columns: Columns = None
     rho: Annotated[
         tuple[float, ...],
         selection("Fraction kept from each source; several give several subsets.", above=0, at_most=1),

@@ -10,6 +10,7 @@ from mprm.config import (
     NEGATIVE,
     POSITIVE,
     Alpha,
+    Columns,
     CorpusOptions,
     ImageRoot,
     PromptLayout,
@@ -58,6 +59,7 @@ class TrainConfig(CorpusOptions):
     rho: Annotated[float | None, selection("Fraction kept of each source. (default: 0.1)", above=0, at_most=1)] = None
     alpha: Alpha = 0.05
     stratify: Stratify = None
+    columns: Columns = None
     select_seed: Annotated[int, selection("Seed of the selection.", at_least=0)] = 0
     learning_rate: Annotated[float, training("Peak learning rate.", at_least=0)] = 1e-5
     beta1: Annotated[float, training("AdamW's beta1.", at_least=0, below=1)] = 0.9
@@ -112,7 +114,7 @@ class TrainConfig(CorpusOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_objective()
-        for name in ("rho", "stratify"):
+        for name in ("rho", "stratify", "columns"):
             if getattr(self, name) is not None and self.strategy is None:
                 raise ConfigError(f"{name} is for a selection, and strategy does not say how to select")
         if bool(self.eval_every) != bool(self.benchmark):

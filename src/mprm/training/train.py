@@ -124,7 +124,7 @@ def _prepare(corpus: Corpus, run_dir: RunDir, prm: PRM, *, resume: bool, progres
     selected, dropped = None, DroppedRecords()
     subsets = selections_of({**e, "path": file.path} for e, file in zip(entries, corpus.files, strict=True))
     if config.strategy is not None:
-        names = ("strategy", "rho", "alpha", "tau", "stratify", "skip_bad")
+        names = ("strategy", "rho", "alpha", "tau", "stratify", "columns", "skip_bad")
         same = {name: value for name in names if (value := getattr(config, name)) is not None}
         chosen = select(corpus, seed=config.select_seed, **same)
         subset = chosen.write(str(run_dir.data / "selected.jsonl"), force=True)

@@ -61,7 +61,7 @@ def page(results: dict[str, Any]) -> str:
     return "\n\n".join([*parts, _learning_rates(results)]) + "\n"
 
 
-def _text(name: str, **values: Any) -> str:
+def section(name: str, **values: Any) -> str:
     """A section of ``page.md`` with these values, its paragraphs and list items filled."""
     template = (files("mprm_lab.reproduce") / "page.md").read_text(encoding="utf-8")
     section = template.partition(f"<!-- {name} -->\n")[2].partition("\n<!--")[0]
@@ -136,7 +136,7 @@ def _error_steps(summary: dict[str, Any]) -> str:
 def _introduction(results: dict[str, Any]) -> str:
     runs = results["runs"]
     n_missing = results["n_planned"] - len(runs)
-    return _text(
+    return section(
         "introduction",
         **{name: results[name] for name in ("corpus", "benchmark", "plan")},
         n_runs=len(runs),
@@ -162,7 +162,7 @@ def _findings(runs: Runs) -> str:
         f"{backbone}: " + ", ".join(f"{n} {outcome}" for outcome, n in by_outcome.items())
         for backbone, by_outcome in counts(runs).items()
     )
-    text = _text("findings", outcomes=outcomes, n_findings=len(FINDINGS), close=CLOSE, moderate=MODERATE)
+    text = section("findings", outcomes=outcomes, n_findings=len(FINDINGS), close=CLOSE, moderate=MODERATE)
     return "\n\n".join(("## Findings", text, markdown(heads, rows), _other_metrics(runs)))
 
 
@@ -177,7 +177,7 @@ def _other_metrics(runs: Runs) -> str:
         for condition, other in MAIN_PAIRS
     ]
     heads = ["difference", *(f"{name}: {OTHER_METRICS[metric]}" for name, metric in columns)]
-    return f"{_text('other metrics')}\n\n{markdown(heads, rows)}"
+    return f"{section('other metrics')}\n\n{markdown(heads, rows)}"
 
 
 def _truth(results: dict[str, Any]) -> str:
@@ -196,7 +196,7 @@ def _truth(results: dict[str, Any]) -> str:
     n_wrong = sum(row["n_wrong"] for row in positive)
     share = n_wrong / max(1, n_positive)
     settings = {"N": truth["N"], "reliable": truth["reliable"]}
-    text = _text("truth", n_positive=n_positive, n_wrong=n_wrong, wrong_share=share, **settings)
+    text = section("truth", n_positive=n_positive, n_wrong=n_wrong, wrong_share=share, **settings)
     heads = ["k", "steps", "neutral", "wrong, %", "η_eff, %", "pairs", "second is low, %", "by the prior, %"]
     return f"## Labels against the truth\n\n{text}\n\n{markdown(heads, rows)}"
 
@@ -302,7 +302,7 @@ def _own_thresholds(results: dict[str, Any], runs: Runs, backbone: str) -> str:
         own_mean = fmean(values["overall"] for values in own["full"].values())
         full = f"All rollouts come to {100 * own_mean:.2f} with one each."
     heads = ["", "BIS", "BIS, one each", "random", "random, one each", "lead", "lead, one each", "lead, AUC"]
-    return f"{_text('own thresholds', full=full)}\n\n{markdown(heads, rows)}" if rows else ""
+    return f"{section('own thresholds', full=full)}\n\n{markdown(heads, rows)}" if rows else ""
 
 
 def _ablation_table(runs: Runs, summary: Summary, backbone: str) -> str:
@@ -396,7 +396,7 @@ def _same_position(results: dict[str, Any], backbone: str, summary: Summary) -> 
     auc = results["auc_at_same_position"].get(backbone, {})
     rows = [[label(name), percent(summary[name]["auc"]), percent(mean)] for name, mean in auc.items()]
     table = markdown(["data", "AUC, all steps", "AUC, at the same position"], rows)
-    return f"{_text('same position')}\n\n{table}" if rows else ""
+    return f"{section('same position')}\n\n{table}" if rows else ""
 
 
 def _curve_table(summary: Summary) -> str:
@@ -433,4 +433,4 @@ def _learning_rates(results: dict[str, Any]) -> str:
         for (name, share), row in sorted(cells.items())
     ]
     heads = ["backbone", "random rollouts", *(f"{rate:g}" for rate in plan["tried_rates"])]
-    return f"## Hyperparameters\n\n{_text('learning rates')}\n\n{markdown(heads, rows)}"
+    return f"## Hyperparameters\n\n{section('learning rates')}\n\n{markdown(heads, rows)}"

@@ -104,6 +104,10 @@ class ReproducePlan:
     keep: tuple[str, ...] = ("full.seed0", "bis-10.seed0", "random-10.seed0")
     """Reward models that stay in ``runs/``, of every backbone."""
     device: Literal["auto", "cpu"] = "auto"
+    model_based: tuple[str, ...] = ()
+    """Strategies that rank rollouts by the scores of a model that was trained on a random tenth."""
+    results: str = "results"
+    """Folder of the lab for the records of runs."""
 
     def rate_trials(self) -> list[Run]:
         """Runs that try every rate on all data and on each random fraction."""
@@ -142,6 +146,10 @@ class ReproducePlan:
             for condition in conditions
         ]
 
+    def chooses(self, run: Run) -> bool:
+        """Whether the run's model chooses among candidates."""
+        return run.condition in self.best_of_n
+
     def has_curve(self, run: Run) -> bool:
         """Whether the run is evaluated during training."""
         return run.condition in self.curves and run.seed < self.curve_seeds
@@ -157,7 +165,7 @@ class ReproducePlan:
 
     def cost(self, run: Run, n_rollouts: int) -> float:
         """How long a run takes, in rollouts that are trained on."""
-        n_evaluations = 1 + (1 + self.curve_points) * self.has_curve(run) + 3 * (run.condition in self.best_of_n)
+        n_evaluations = 1 + (1 + self.curve_points) * self.has_curve(run) + 3 * self.chooses(run)
         return run.passes * n_rollouts + EVALUATION_COST * n_evaluations
 
     def train_options(self, run: Run) -> dict[str, Any]:

@@ -71,11 +71,11 @@ def reproduce(
     backbones = tuple(dict.fromkeys(run.backbone for run in wanted))
     folder = LabFolder.read(path, backbones)
     jobs = jobs if jobs is not None else default_jobs(plan.device)
-    check_folders(*(path / name for name in ("results", "images", "logs", "runs")))
+    check_folders(*(path / name for name in (plan.results, "images", "logs", "runs")))
     with _exclusive(path / WORK), worker_pool(jobs, path / "logs") as pool:
         session = _Session(folder, plan, pool, do_run or Runner(folder, plan), progress)
         missing = session.missing(wanted)
-        if any(run.condition in plan.best_of_n for run in missing):
+        if any(map(plan.chooses, missing)):
             folder.grade_candidates(log)
         if missing:
             folder.draw_missing(log)
@@ -105,7 +105,7 @@ class _Session:
 
     def __init__(self, folder: LabFolder, plan: ReproducePlan, pool: Any, do_run: DoRun, progress: Progress) -> None:
         self.folder, self.plan, self.pool, self.do_run, self.progress = folder, plan, pool, do_run, progress
-        self.store = RunStore(folder.path)
+        self.store = RunStore(folder.path, plan.results)
 
     def missing(self, runs: list[Run]) -> list[Run]:
         """Those that are not finished."""
@@ -114,7 +114,7 @@ class _Session:
     def settings(self, run: Run) -> dict[str, Any]:
         """What decides the run's numbers."""
         split = "benchmark" if run.learning_rate is None else "validation"
-        names = ["corpus", split, run.backbone, *["candidates"] * (run.condition in self.plan.best_of_n)]
+        names = ["corpus", split, run.backbone, *["candidates"] * self.plan.chooses(run)]
         training = self.plan.train_options(run) if run.is_trained else {}
         return {"training": training, "inputs": {name: self.folder.hashes[name] for name in names}}
 
@@ -205,7 +205,7 @@ def dry_run(lab: str | Path, plan: ReproducePlan, *, only: str = "*", trials: bo
     """A line for each run, and the total; with a time where finished runs tell how long runs take."""
     wanted = wanted_runs(plan, only, trials=trials)
     folder = LabFolder.read(Path(lab), dict.fromkeys(run.backbone for run in wanted))
-    store = RunStore(folder.path)
+    store = RunStore(folder.path, plan.results)
     done_cost = done_s = left_cost = n_left = 0.0
     for run in wanted:
         record, cost = store.read(run), plan.cost(run, folder.n_rollouts)

@@ -38,7 +38,7 @@ FROM_RECORD = (
 
 def results_of(lab: Path, plan: ReproducePlan) -> dict[str, Any]:
     """Everything that the page says, from the runs of the plan that are finished."""
-    store = RunStore(lab)
+    store = RunStore(lab, plan.results)
     finished = [(run, record) for run in plan.runs() if (record := store.read(run)) is not None]
     if not finished:
         raise DataError(f"{store.folder}: no run is finished; mprm-lab reproduce {lab} does them")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import shutil
@@ -37,10 +38,10 @@ SPEED_OPTIONS: dict[str, Any] = {
 
 
 class RunStore:
-    """The folder ``results`` of a lab: a small JSON file for each finished run, and the step scores of some."""
+    """A folder of a lab, ``results``: a small JSON file for each finished run, and the step scores of some."""
 
-    def __init__(self, lab: Path) -> None:
-        self.folder = lab / "results"
+    def __init__(self, lab: Path, name: str = "results") -> None:
+        self.folder = lab / name
 
     def path(self, run: Run) -> Path:
         """Where the run's record lies once it is finished."""
@@ -105,6 +106,10 @@ class Runner:
     lab: LabFolder
     plan: ReproducePlan
 
+    @property
+    def _store(self) -> RunStore:
+        return RunStore(self.lab.path, self.plan.results)
+
     def __call__(self, run: Run, settings: dict[str, Any]) -> float:
         """Train, evaluate and keep one run; returns its overall value."""
         start = monotonic()
@@ -130,7 +135,7 @@ class Runner:
                 kept.parent.mkdir(exist_ok=True)
                 shutil.rmtree(folder / "data", ignore_errors=True)
                 folder.rename(kept)
-            RunStore(self.lab.path).write(run, record, scores)
+            self._store.write(run, record, scores)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             gc.collect()
@@ -146,8 +151,29 @@ class Runner:
             **SPEED_OPTIONS,
             **settings["training"],
             **self._curve_options(run),
+            columns=str(self._columns(run)) if run.subset in self.plan.model_based else None,
         )
         return mprm.train(str(self.lab.file("corpus")), config)
+
+    def _columns(self, run: Run) -> Path:
+        """The scores of a model trained on a random tenth, of the run's backbone and seed; made once for all runs.
+
+        Beside it lies a file that says how long that took.
+        """
+        path = self._store.folder / "columns" / f"{run.backbone}.seed{run.seed}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_suffix(".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.is_file():
+                start, tenth = monotonic(), Run(backbone=run.backbone, subset="random", rho=0.1, seed=run.seed)
+                folder = self.lab.path / WORK / f"columns.{run.backbone}.seed{run.seed}"
+                self._train(tenth, folder, {"training": self.plan.train_options(tenth)})  # not itself by a model
+                seconds = {"train_seconds": monotonic() - start}
+                mprm.score(str(self.lab.file("corpus")), str(path), model=self._load(folder), force=True)
+                seconds["score_seconds"] = monotonic() - start - seconds["train_seconds"]
+                path.with_suffix(".json").write_bytes(msgspec.json.encode(seconds))
+                shutil.rmtree(folder, ignore_errors=True)
+        return path
 
     def _curve_options(self, run: Run) -> dict[str, Any]:
         if not self.plan.has_curve(run):
@@ -169,7 +195,7 @@ class Runner:
             evaluated["curve"] = [
                 {"optimizer_step": point["update"], "overall": point["overall"]} for point in points
             ]
-        if run.condition in self.plan.best_of_n:
+        if self.plan.chooses(run):
             evaluated["best_of_n"] = best_of_n_accuracies(self.lab.graded, prm)
         return evaluated, table.scores if self.plan.keeps_scores(run) else None
 

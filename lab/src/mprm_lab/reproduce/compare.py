@@ -1,0 +1,268 @@
+"""``mprm-lab compare``: methods that need only Monte-Carlo counts, and some with a model's scores, against BIS.
+
+A method is a selection, labels and a loss. All are trained at the same budgets and with the same seeds, as by
+``mprm-lab reproduce``; the page compares each with BIS, seed by seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import msgspec
+
+from mprm.data import atomic_write, read_benchmark
+from mprm.errors import DataError
+from mprm_lab.reproduce import measure
+from mprm_lab.reproduce.page import markdown, section
+from mprm_lab.reproduce.plan import ReproducePlan, Run
+from mprm_lab.reproduce.run import RunStore
+
+NAME = "compare"
+BASELINE = "bis"
+MODEL_BASED = ("disagreement", "uncertainty", "bis-filtered")
+
+
+def _on(strategy: str, **options: Any) -> dict[str, Any]:
+    return {"strategy": strategy, **options}
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "bis": _on("bis"),
+    "random": _on("random"),
+    "low-mc": _on("low-mc"),
+    "mixed": _on("mixed"),
+    "reliable": _on("reliable"),
+    "bis-alpha-0.2": _on("bis", alpha=0.2),
+    "bis-length": _on("bis", stratify="length"),
+    "bis-sampled": _on("bis-sampled"),
+    "drop": _on("drop"),
+    "difficulty": _on("difficulty"),
+    "agreement": _on("agreement"),
+    "scan": _on("scan", labels="scan"),
+    "random-soft": _on("random", labels="soft"),
+    "random-monotone": _on("random", labels="monotone"),
+    "random-posterior": _on("random", labels="posterior"),
+    "bis-posterior": _on("bis", labels="posterior"),
+    "random-negatives": _on("random", negative_weight=3.0),
+    "random-beta-binomial": _on("random", loss="beta-binomial"),
+    "random-ranking": _on("random", loss="ranking"),
+    **{name: _on(name) for name in MODEL_BASED},
+}
+"""Fields of `mprm.TrainConfig` of each method."""
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{f"bis-alpha-{alpha:g}": _on("bis", alpha=alpha) for alpha in (0.1, 0.2, 0.5)},
+    **{f"random-posterior-{rate:g}": _on("random", labels="posterior", reliable=rate) for rate in (0.25, 0.5, 0.75)},
+    **{f"random-negatives-{weight:g}": _on("random", negative_weight=weight) for weight in (2.0, 3.0, 5.0)},
+    **{f"random-ranking-{zeta:g}": _on("random", loss="ranking", zeta=zeta) for zeta in (0.0, 2.0, 4.0)},
+    "random-beta-binomial": METHODS["random-beta-binomial"],
+}
+"""What the settings of `METHODS` are chosen from, on the validation split alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparePlan(ReproducePlan):
+    """The comparison; the defaults are its real size, for one H200."""
+
+    methods: dict[str, dict[str, Any]] = field(default_factory=lambda: METHODS)
+    variants: dict[str, dict[str, Any]] = field(default_factory=lambda: VARIANTS)
+    rhos: tuple[float, ...] = (0.05, 0.10, 0.25)
+    trial_rho: float = 0.10
+    curves: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    model_based: tuple[str, ...] = MODEL_BASED
+    results: str = NAME
+
+    def runs(self) -> list[Run]:
+        """Every method at every budget."""
+        return [
+            Run(backbone=backbone, subset=method, rho=rho, seed=seed)
+            for seed in range(self.seeds)
+            for backbone in self.backbones
+            for rho in self.rhos
+            for method in self.methods
+        ]
+
+    def rate_trials(self) -> list[Run]:
+        """Runs that try every variant at every rate, on the validation split."""
+        return [
+            Run(backbone=backbone, subset=name, rho=self.trial_rho, learning_rate=rate, seed=self.trial_seed)
+            for backbone in self.backbones
+            for name in self.variants
+            for rate in self.tried_rates
+        ]
+
+    def chooses(self, run: Run) -> bool:
+        return run.learning_rate is None
+
+    def keeps_scores(self, run: Run) -> bool:
+        return run.learning_rate is None
+
+    def train_options(self, run: Run) -> dict[str, Any]:
+        options = ReproducePlan.train_options(self, replace(run, subset="random"))
+        return options | (self.methods | self.variants)[run.subset]
+
+
+# Results: a cell for each run, and the page that is made of the cells alone.
+
+METRICS = {
+    "overall": "step F1",
+    "own_overall": "step F1, own thresholds",
+    "auc_same": "AUC, same index",
+    "best_of_16": "best-of-16",
+}
+COMPARED = ("overall", "best_of_16")
+"""Metrics whose difference to BIS is tested."""
+
+
+def cells_of(lab: Path, plan: ComparePlan) -> list[dict[str, Any]]:
+    """The numbers of every finished run."""
+    store = RunStore(lab, plan.results)
+    table = measure.unscored_table(read_benchmark(str(lab / "benchmark.jsonl")))
+    cells = []
+    for run in plan.runs():
+        if (record := store.read(run)) is None or (scores := store.scores(run)) is None:
+            continue
+        scored = replace(table, scores=scores)
+        own, accuracy = measure.own_thresholds(scored), record["best_of_n"]["accuracy"]
+        largest = max(accuracy["prm"], key=int)
+        cell = {name: getattr(run, name) for name in ("backbone", "rho", "seed")} | {"method": run.subset}
+        cell |= {name: record[name] for name in ("n_rollouts", "n_steps", "train_seconds", "device")}
+        cell |= {"overall": record["metrics"]["held_out"]["overall"], "auc": record["metrics"]["held_out"]["auc"]}
+        cell |= {"own_overall": own and own["overall"], "auc_same": measure.auc_at_same_position(scored)}
+        cell |= {"best_of_16": accuracy["prm"][largest], "one_answer": accuracy["random"][largest]}
+        cell["columns_seconds"] = _columns_seconds(store, run) if run.subset in plan.model_based else 0.0
+        cells.append(cell)
+    if not cells:
+        raise DataError(f"{store.folder}: no run is finished; mprm-lab compare {lab} does them")
+    return cells
+
+
+def _columns_seconds(store: RunStore, run: Run) -> float:
+    path = store.folder / "columns" / f"{run.backbone}.seed{run.seed}.json"
+    return float(sum(msgspec.json.decode(path.read_bytes(), type=dict[str, float]).values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A method less BIS: the mean over the seeds that both have, Student's interval, and the p-value."""
+
+    mean: float
+    low: float | None
+    """At the level 1 - 0.05 / m for m rivals, so that all m intervals hold together."""
+    high: float | None
+    p: float
+    """Of the paired t test, by itself."""
+
+
+def difference(pairs: Sequence[tuple[float, float]], n_rivals: int) -> Difference:
+    """From (method, BIS) of each seed.
+
+    >>> gain = difference([(0.62, 0.60), (0.65, 0.61), (0.66, 0.60)], n_rivals=1)
+    >>> round(gain.mean, 3), round(gain.p, 3)  # t = 0.04 / (0.02 / √3) = 3.46 with 2 degrees of freedom
+    (0.04, 0.074)
+    """
+    values = [method - baseline for method, baseline in pairs]
+    mean, n = fmean(values), len(values)
+    error = stdev(values) / n**0.5 if n > 1 else 0.0
+    if error == 0:
+        return Difference(mean=mean, low=None, high=None, p=1.0)
+    from scipy.stats import t
+
+    half = float(t.ppf(1 - 0.025 / n_rivals, n - 1)) * error
+    p = 2 * float(t.sf(abs(mean) / error, n - 1))
+    return Difference(mean=mean, low=mean - half, high=mean + half, p=p)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values: each rank's times the number of those not yet rejected, and never falling.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = round(largest, 12)
+    return adjusted
+
+
+def write_compare(lab: Path, out: Path, plan: ComparePlan) -> list[Path]:
+    """Paths of ``compare.json`` and ``compare.md``, written from the finished runs over earlier ones."""
+    cells = cells_of(lab, plan)
+    raw, text = out / f"{NAME}.json", out / f"{NAME}.md"
+    lines = ",\n".join(msgspec.json.encode(cell).decode() for cell in cells)
+    methods = msgspec.json.encode(plan.methods).decode()
+    with atomic_write(str(raw)) as temporary:
+        temporary.write_text(f'{{"methods": {methods},\n"n_planned": {len(plan.runs())},\n"cells": [\n{lines}\n]}}\n')
+    with atomic_write(str(text)) as temporary:
+        temporary.write_text(compare_page(raw), encoding="utf-8")
+    return [raw, text]
+
+
+def compare_page(path: Path) -> str:
+    """``compare.md``, made of ``compare.json`` and nothing else."""
+    results = msgspec.json.decode(path.read_bytes(), type=dict)
+    cells = results["cells"]
+    counts = {"n_runs": len(cells), "n_planned": results["n_planned"], "n": len(results["methods"])}
+    parts = [f"# BIS and its rivals\n\n{section('compare', **counts)}"]
+    for backbone in dict.fromkeys(cell["backbone"] for cell in cells):
+        for rho in sorted({cell["rho"] for cell in cells}):
+            own = [cell for cell in cells if (cell["backbone"], cell["rho"]) == (backbone, rho)]
+            if own:
+                parts.append(f"## {backbone}, {100 * rho:g}% of the rollouts\n\n{_table(own)}")
+    methods = [[name, _options(options)] for name, options in results["methods"].items()]
+    parts.append("## Methods\n\n" + markdown(["method", "options of `mprm train`"], methods))
+    return "\n\n".join(parts) + "\n"
+
+
+def _options(options: dict[str, Any]) -> str:
+    return " ".join(f"`--{name.replace('_', '-')} {value}`" for name, value in options.items())
+
+
+def _table(cells: Iterable[dict[str, Any]]) -> str:
+    by_method: dict[str, dict[int, dict[str, Any]]] = {}
+    for cell in cells:
+        by_method.setdefault(cell["method"], {})[cell["seed"]] = cell
+    baseline = by_method.get(BASELINE, {})
+    rivals = [name for name in by_method if name != BASELINE]
+    tested: dict[str, dict[str, Difference]] = {}
+    for metric in COMPARED:
+        for name in rivals:
+            pairs = [
+                (cell[metric], baseline[seed][metric]) for seed, cell in by_method[name].items() if seed in baseline
+            ]
+            if pairs:
+                tested.setdefault(name, {})[metric] = difference(pairs, len(rivals))
+    adjusted = {
+        metric: dict(zip(tested, holm([tested[name][metric].p for name in tested]), strict=True))
+        for metric in COMPARED
+    }
+    rows = []
+    for name, of_seeds in sorted(by_method.items(), key=lambda item: -_mean(item[1].values(), "overall")):
+        row = [name, str(len(of_seeds)), *(_percent(of_seeds.values(), metric) for metric in METRICS)]
+        for metric in COMPARED:
+            gain = tested.get(name, {}).get(metric)
+            row.append("" if gain is None else _points(gain, adjusted[metric][name]))
+        seconds = fmean(cell["train_seconds"] + cell["columns_seconds"] for cell in of_seeds.values())
+        rows.append([*row, f"{seconds:.0f}"])
+    differences = [f"{METRICS[metric]}, minus BIS" for metric in COMPARED]
+    return markdown(["method", "seeds", *METRICS.values(), *differences, "cost, s"], rows)
+
+
+def _mean(cells: Iterable[dict[str, Any]], metric: str) -> float:
+    return fmean(cell[metric] or 0.0 for cell in cells)
+
+
+def _percent(cells: Iterable[dict[str, Any]], metric: str) -> str:
+    values = [cell[metric] for cell in cells if cell[metric] is not None]
+    return f"{100 * fmean(values):.1f}" if values else ""
+
+
+def _points(gain: Difference, p: float) -> str:
+    if gain.low is None or gain.high is None:
+        return f"{100 * gain.mean:+.1f}"
+    return f"{100 * gain.mean:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}], p {p:.3f}"
