@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -163,8 +164,9 @@ class Plain:
             case "agreement":  # all ways of taking half of the continuations
 
                 def agrees(k: int) -> float:
-                    halves = [*combinations([1] * k + [0] * (N_MC - k), N_MC // 2)]
-                    return sum((sum(half) > 0) == (sum(half) < k) or k == 0 for half in halves) / len(halves)
+                    h = N_MC // 2
+                    halves = [*combinations([1] * k + [0] * (N_MC - k), h)]
+                    return sum((sum(half) / h > tau) == ((k - sum(half)) / h > tau) for half in halves) / len(halves)
 
                 return sum(agrees(round(score * N_MC)) for score in scores) / len(scores)
             case "disagreement":
@@ -197,7 +199,9 @@ def test_every_other_strategy_keeps_what_its_definition_says(
     folder = tmp_path / "rollouts"
     write_jsonl(folder / "ai2d.jsonl", records)
     columns = write_jsonl(tmp_path / "columns.jsonl", [{"prm_scores": row} for row in plain.model])
-    options = {"rho": rho, "alpha": alpha, "tau": tau, "seed": seed, "columns": columns}
+    options = {"rho": rho, "alpha": alpha, "tau": tau, "seed": seed}
+    if strategy in ("disagreement", "uncertainty", "bis-filtered"):
+        options["columns"] = columns
     selection = mprm.select(folder, strategy=strategy, **options)
     rank = [plain.rank(strategy, i, alpha=alpha, tau=tau) for i in range(len(rollouts))]
     by_rank = sorted(range(len(rollouts)), key=lambda i: (-round(rank[i], 9), plain.order[i]))
@@ -224,8 +228,18 @@ def test_agreement_takes_the_scores_of_a_second_annotator(tmp_path: Path) -> Non
     # labels: + − against − −, + + against + +, − − against + +
     kept = mprm.select(tmp_path / "a.jsonl", strategy="agreement", columns=second, keep=2).indices.tolist()
     assert kept == [0, 1]
-    with pytest.raises(ConfigError, match="agreement needs the number of continuations"):
+    with pytest.raises(ConfigError, match="agreement: 3 of 3 rollouts say of no step that it has two continuations"):
         mprm.select(tmp_path / "a.jsonl", strategy="agreement")
+    mprm.score(tmp_path / "b.jsonl", second, force=True)
+    with pytest.raises(ConfigError, match="agreement needs the column 'scores' of a second annotator"):
+        mprm.select(tmp_path / "a.jsonl", strategy="agreement", columns=second)
+    # many continuations take no longer; the step with one success of them agrees least
+    many = [_bare([0.5], 0), _bare([1 / 16_000], 1), _bare([1.0], 2)]
+    for record in many:
+        step = record["steps_with_score"][0]
+        step |= {"num_mc_total": 16_000, "num_mc_correct": round(step["score"] * 16_000)}
+    kept = mprm.select(write_jsonl(tmp_path / "c.jsonl", many), strategy="agreement", keep=2).indices.tolist()
+    assert kept == [0, 2]
 
 
 def test_scan_keeps_as_many_right_as_wrong(tmp_path: Path) -> None:
@@ -272,8 +286,61 @@ def test_a_function_sees_scores_problems_and_columns(tmp_path: Path) -> None:
     assert rollouts.accuracy.tolist() == [0.625, 0.625, 0.0]
     assert (rollouts["x"].tolist(), rollouts["y"].tolist()) == ([3.0, 1.5, 1.5], [0.5] * 4)
     assert rollouts["n_mc"].tolist() == [16] * 3
-    with pytest.raises(ConfigError, match="there is no column 'z'"):
+    with pytest.raises(ConfigError, match="the table's column 'z' holds string; expected numbers"):
         rollouts["z"]
+    with pytest.raises(ConfigError, match=r"there is no column 'w': .*--columns FILE adds those of a table"):
+        rollouts["w"]
+    with pytest.raises(ConfigError, match="the column 'x' has one number a rollout; expected a list"):
+        rollouts.of_steps("x")
+
+
+def test_counts_are_signed_and_nothing_that_a_function_sees_can_be_changed(corpus, tmp_path: Path) -> None:
+    folder = corpus(ai2d=[[1.0, 1.0, 1.0], [1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    for rank, kept in (
+        (lambda rollouts: -rollouts["n_pos"], 2),
+        (lambda rollouts: rollouts["n_pos"] - 2, 0),
+        (lambda rollouts: -abs(rollouts["n_pos"] - 1), 3),
+    ):
+        assert mprm.select(folder, strategy=rank, keep=1).indices.tolist() == [kept]
+
+    def careless(rollouts: Rollouts) -> np.ndarray:
+        rollouts["n_pos"].sort()
+        rollouts.scores -= rollouts.scores.mean()
+        return rollouts.scores
+
+    with pytest.raises(ConfigError, match="strategy careless failed: "):
+        mprm.select(folder, strategy=careless)
+    # a table that was made with another tau does not replace the corpus's own labels
+    seen: list[Rollouts] = []
+    table = str(tmp_path / "t.parquet")
+    path = write_jsonl(tmp_path / "low.jsonl", [raw_record([0.25, 1.0])])
+    mprm.score(path, table)
+    mprm.select(path, strategy=lambda rollouts: seen.append(rollouts) or rollouts["n_pos"], tau=0.5, columns=table)
+    assert (seen[0]["n_pos"].tolist(), seen[0]["p_pos"].tolist()) == ([1], [1.0])
+
+
+def test_what_does_not_qualify_fills_up_and_is_told(tmp_path: Path) -> None:
+    records = [raw_record([0.25 if i else 1.0, 0.0], number=i) for i in range(100)]
+    selection = mprm.select(write_jsonl(tmp_path / "a.jsonl", records), strategy="scan", rho=0.6)
+    assert any("59 of 60 kept rollouts do not qualify by this strategy" in w for w in selection.subsets[0].warnings)
+    assert 0 in selection.indices
+    other = mprm.select(tmp_path / "a.jsonl", strategy="scan", keep=1)
+    assert not any("qualify" in warning for warning in other.subsets[0].warnings)
+
+
+def test_steps_that_a_model_gave_no_score_are_left_out(tmp_path: Path) -> None:
+    records = [raw_record(row, number=i) for i, row in enumerate(([1.0, 0.0], [1.0, 1.0], [0.5, 0.5]))]
+    path = write_jsonl(tmp_path / "a.jsonl", records)
+    table = write_jsonl(
+        tmp_path / "t.jsonl", [{"prm_scores": row} for row in ([0.5, None], [0.9, 0.9], [None, None])]
+    )
+    kept = {name: mprm.select(path, strategy=name, columns=table, keep=2).indices.tolist() for name in MODEL_BASED}
+    assert kept["uncertainty"] == kept["disagreement"] == [0, 1]
+    # as in BIS, 1/2 of 2 steps and 1 of 2: 0.3 R, 0.05 R and 0.05 R
+    assert kept["bis-filtered"][0] == 0
+
+
+MODEL_BASED = ("disagreement", "uncertainty", "bis-filtered")
 
 
 @pytest.mark.parametrize(
@@ -285,6 +352,9 @@ def test_a_function_sees_scores_problems_and_columns(tmp_path: Path) -> None:
         ),
         (lambda rollouts: rollouts["n_steps"] * np.nan, "strategy lambda gives nan for 2 of 2 rollouts"),
         (lambda _: "high", "strategy lambda gives 'high'; expected a number for each rollout"),
+        (lambda rollouts: [10**400] * len(rollouts), "expected a number for each rollout"),
+        (lambda rollouts: rollouts["n_steps"] * 1j, "expected a number for each rollout"),
+        (lambda _: 1 / 0, "strategy lambda failed: ZeroDivisionError: division by zero"),
     ],
 )
 def test_a_function_that_is_no_rank_is_refused(corpus, rank, words: str) -> None:
@@ -298,7 +368,8 @@ def test_a_function_that_is_no_rank_is_refused(corpus, rank, words: str) -> None
         ([{"x": 1}], "1 rows for 2 rollouts|has 1 rows, and the corpus 2 rollouts"),
         ([{"n": 2}, {"n": 9}], "is of other rollouts: row 1 has n 9, its rollout 1"),
         ([{"line": 1}, {"line": 3}], "is of other rollouts: row 1 has line 3, its rollout 2"),
-        ([{"y": [1.0, 2.0]}, {"y": []}], "row 1 of 'y' has 0 numbers for 1 steps; expected one a step"),
+        ([{"y": [1.0, 2.0]}, {"y": None}], "row 1 of 'y' has no list for 1 steps"),
+        ([{"y": [1.0, 2.0]}, {"y": []}], "row 1 of 'y' has 0 numbers for 1 steps; expected one number a step"),
     ],
 )
 def test_columns_of_other_rollouts_are_refused(corpus, tmp_path: Path, rows: list, words: str) -> None:
@@ -313,7 +384,7 @@ def test_files_that_are_no_tables_are_refused(corpus, tmp_path: Path) -> None:
     for name, error in (("t.txt", ConfigError), ("none.csv", InputNotFoundError), ("t.parquet", DataError)):
         with pytest.raises(error, match=name):
             mprm.select(folder, strategy="drop", columns=str(tmp_path / name))
-    with pytest.raises(ConfigError, match=r"there is no column .prm_scores.*--columns FILE adds those of a table"):
+    with pytest.raises(ConfigError, match=r"there is no column .prm_scores.*mprm score --model writes it"):
         mprm.select(folder, strategy="uncertainty")
 
 
@@ -392,3 +463,45 @@ def test_seeds_give_different_random_subsets_of_even_spread(corpus) -> None:
     times = np.array([sum(i in c for c in chosen) for i in range(400)])
     # each rollout is kept Binomial(40, 1/4) times: mean 10, variance 7.5; over 400 the mean of squares has s.e. 0.53
     assert abs(times.var() - 7.5) < 2.5
+
+
+@dataclass
+class Unhashable:
+    """A function that is an object."""
+
+    weight: float = 1.0
+    __name__ = "weighed"
+
+    def __call__(self, rollouts: Rollouts) -> np.ndarray:
+        return self.weight * rollouts["n_steps"]
+
+
+def test_functions_are_told_apart_by_their_names(corpus) -> None:
+    folder = corpus(ai2d=[[1.0], [0.5, 0.5]])
+    assert mprm.select(folder, strategy=Unhashable(), keep=1).indices.tolist() == [1]
+    with pytest.raises(ConfigError, match="named twice; give functions names of their own"):
+        mprm.select(folder, strategy=[lambda r: r["n_pos"], lambda r: r["n_steps"]])
+
+    def bis(rollouts: Rollouts) -> np.ndarray:
+        return rollouts["n_pos"]
+
+    with pytest.raises(ConfigError, match="a function is called like the strategy bis; give it another name"):
+        mprm.select(folder, strategy=bis)
+
+
+def test_a_table_is_an_input_and_its_hash_is_kept(corpus, tmp_path: Path) -> None:
+    folder, table = corpus(ai2d=[[1.0], [0.5, 0.5]]), str(tmp_path / "t.jsonl")
+    mprm.score(folder, table, steps=True)
+    selection = mprm.select(folder, strategy="agreement", columns=table, keep=1)
+    with pytest.raises(ConfigError, match=r"t\.jsonl"):
+        selection.write(table, force=True)
+    written = selection.write(str(tmp_path / "kept.jsonl"))
+    columns = json.loads(Path(written.manifest).read_text())["config"]["columns"]
+    assert columns["path"] == table
+    assert len(columns["xxh3_128"]) == 32
+    doubled = tmp_path / "doubled.csv"
+    doubled.write_text("x,x\n1,2\n3,4\n")
+    with pytest.raises(DataError, match="has the column 'x' twice"):
+        mprm.select(folder, strategy="agreement", columns=str(doubled))
+    large = write_jsonl(tmp_path / "large.jsonl", [{"id": 2**60 + 1, "ok": True}, {"id": 1, "ok": False}])
+    assert len(mprm.select(folder, strategy=lambda r: r["ok"] - r["id"] * 0, columns=str(large), keep=1)) == 1

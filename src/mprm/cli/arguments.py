@@ -43,6 +43,11 @@ class ScorerOptions(ModelOptions, ConnectionOptions):
 
     prm_server: Annotated[str | None, serving("vLLM server of the reward model, see mprm serve.", "URL")] = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lower_bound is not None and self.model is None and self.prm_server is None:
+            raise ConfigError("lower_bound is for a model's scores, and no --model is named")
+
     def scorer(self) -> StepScorer:
         from mprm.evaluation.scores import ScoringConfig
 

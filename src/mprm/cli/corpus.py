@@ -25,6 +25,8 @@ def run_score(options: ScoreCommand) -> None:
     model = None if options.model is None and options.prm_server is None else options.scorer()
     summary = score(options.paths, options.out, options, model=model, progress=progress_bar)
     print(f"{counted(summary.n_rollouts, 'rollout')} scored in {options.out}.")
+    if summary.n_unscored:
+        print(f"{counted(summary.n_unscored, 'step')} beyond the model's length, without a score of it.")
     if summary.n_dropped:
         print(f"{counted(summary.n_dropped, 'bad record')} dropped, each with its reason in {summary.dropped_to}.")
 

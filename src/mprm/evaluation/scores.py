@@ -53,6 +53,8 @@ class ScoringConfig(ConnectionOptions, ModelOptions):
         super().__post_init__()
         if self.image_root is not None and not is_url(self.image_root):
             object.__setattr__(self, "image_root", str(Path(self.image_root).expanduser()))
+        if self.lower_bound is not None and not self.has_model:
+            raise ConfigError("lower_bound is for a model's scores, and no model is named")
         if self.prm_server is not None:
             local = ("prompt_layout", "prm_layout", "lower_bound", "batch_tokens")
             if given := [f"--{name.replace('_', '-')}" for name in local if getattr(self, name) is not None]:

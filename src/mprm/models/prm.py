@@ -218,6 +218,8 @@ class PRM(ChainScorer):
                     return cls._of(label, *loaded, config, fingerprint_of(path) + name, budget, share_prefixes, name)
             config = checkpoint.read_prm_config(path, prompt_layout)
         has_concentration = config.loss == "beta-binomial"
+        if lower_bound is not None and not (isinstance(lower_bound, int | float) and 0 <= lower_bound < math.inf):
+            raise ConfigError(f"lower_bound must be a number of at least 0, got {lower_bound!r}")
         if lower_bound is not None and not has_concentration:
             raise ConfigError(f"{path}: only a model of mprm train --loss beta-binomial has a lower bound")
         if is_adapter and config.base is None:

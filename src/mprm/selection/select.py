@@ -72,8 +72,12 @@ class SelectConfig(ScanOptions):
         if self.keep is not None and (self.rho != (0.1,) or self.source_rho):
             raise ConfigError("keep and rho both say how many to keep; name one of them")
         names = self.strategy_names
+        functions = [name_of_strategy(strategy) for strategy in self.strategy if callable(strategy)]
+        if same := [name for name in functions if name in strategy_names()]:
+            raise ConfigError(f"a function is called like the strategy {same[0]}; give it another name")
         if len(set(names)) < len(names) or len(set(self.rho)) < len(self.rho):
-            raise ConfigError("a strategy or rho is named twice")
+            hint = "; give functions names of their own, by def" if any(map(callable, self.strategy)) else ""
+            raise ConfigError(f"a strategy or rho is named twice{hint}")
         if self.pool and self.source_rho:
             raise ConfigError("source_rho has no meaning when sources are pooled")
         from mprm.data.convert import target_for
@@ -143,7 +147,7 @@ def select(
     on_bad = dropped if config.skip_bad else None
     corpus = flattened(open_for(config.to, paths, config), on_bad)
     engine = make_engine(config, n_bytes=corpus.n_bytes)
-    with_details = not {*config.strategy} <= {*SUMS_ALONE}
+    with_details = any(callable(strategy) or strategy not in SUMS_ALONE for strategy in config.strategy)
     counting = start_counting(
         corpus, engine, tau=config.tau, stop_at_bad=not config.skip_bad, with_details=with_details
     )

@@ -27,6 +27,7 @@ from mprm.data.output import (
     check_not_inputs,
     check_output_name,
     dropped_path,
+    hash_file,
     output_entry,
     unchanged,
 )
@@ -117,7 +118,12 @@ class Selection(Tabular):
             )
             statistics = statistics_by_source(self.counts, alpha=config.alpha, is_kept=kept.mask)
             warnings = label_warnings(
-                self.counts, self.statistics, kept=kept.mask, subset=statistics, n_by_ties=kept.n_by_ties
+                self.counts,
+                self.statistics,
+                kept=kept.mask,
+                subset=statistics,
+                n_by_ties=kept.n_by_ties,
+                n_unqualified=kept.n_unqualified,
             )
             yield Subset(name_of_strategy(strategy), rho, config.keep, kept.mask, statistics, warnings)
 
@@ -215,7 +221,8 @@ class Selection(Tabular):
         paths = [_paths(subset, out, suffix) for subset, out in zip(self.subsets, outs, strict=True)]
         files = [path for of_subset in paths for path in of_subset.values()]
         beside = [*(out + MANIFEST_SUFFIX for out in outs), dropped_to]
-        check_not_inputs([file.path for file in self.corpus.files], [*files, *beside])
+        table = [] if self.config.columns is None else [self.config.columns]
+        check_not_inputs([*(file.path for file in self.corpus.files), *table], [*files, *beside])
         target = target_for(self.config.to, container_of(files[0]), self.config.tau)
         check_labels_fit(self.corpus.formats, target, self._soft_files() if target.needs_mc else None)
         dropped, written = [dropped_to] if len(self.dropped) else [], []
@@ -250,11 +257,13 @@ class Selection(Tabular):
         return {part.chunk.path for part in self.counts.parts if is_soft[part.first_row :][: part.n_rows].any()}
 
     def _stored_config(self, subset: Subset) -> dict[str, Any]:
+        columns = self.config.columns
         return {
             **{name: value for name, value in self.config.as_dict().items() if name not in NOT_STORED},
             "strategy": subset.strategy,
             "rho": subset.rho,
             "source_rho": self.config.rho_of_source(),
+            "columns": columns and {"path": columns, "xxh3_128": hash_file(columns)},
             "to": self.config.to or "same",
             "text_only": self.corpus.options.text_only,
         }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter as CountOf
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, partial
 from itertools import compress, islice
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 
 from mprm.config import Alpha, CorpusOptions, Force, ScanOptions, Tau, output, takes
 from mprm.data.corpus import Corpus, Tabular, drop_or_raise, flattened, open_corpus, parse_lines
-from mprm.data.engine import Engine, make_engine
+from mprm.data.engine import Engine, make_engine, n_cores
 from mprm.data.output import (
     MANIFEST_SUFFIX,
     Dropped,
@@ -28,8 +30,8 @@ from mprm.data.output import (
     unchanged,
 )
 from mprm.data.records import Chunk, lines_of
-from mprm.data.types import StepScorer, location
-from mprm.errors import ConfigError, DataError, InputNotFoundError
+from mprm.data.types import Chain, StepScorer, location
+from mprm.errors import ConfigError, DataError, InputNotFoundError, shown
 from mprm.progress import Progress, silent
 from mprm.selection.scan import BLANK, ROLLOUT, ROW, Counted, start_counting
 
@@ -135,7 +137,10 @@ def gather_counts(corpus: Corpus, counting: Iterator[Counted], *, on_bad: OnBad,
             scores += counted.scores
             line += n_rows
             advance(chunk.n_bytes)
-    return LabelCounts(np.frombuffer(buffer, ROW_TYPE), parts, list(numbers), np.frombuffer(scores))
+    arrays = np.frombuffer(buffer, ROW_TYPE), np.frombuffer(scores)
+    for array in arrays:  # strategies are others' functions too, and must not change what the next one sees
+        array.flags.writeable = False
+    return LabelCounts(arrays[0], parts, list(numbers), arrays[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +151,8 @@ class Columns:
     """Shape (rows,), nan where a row is no rollout."""
     by_step: dict[str, FloatArray]
     """Shape (M,)."""
+    unusable: dict[str, str]
+    """What other columns hold, which are no numbers."""
 
     def taken(self, counts: LabelCounts, indices: NDArray[np.intp]) -> dict[str, FloatArray]:
         """Of the rows at ascending indices."""
@@ -160,8 +167,11 @@ def read_columns(path: str, corpus: Corpus, counts: LabelCounts) -> Columns:
     any; of a list there must be a number for each step.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     table = _read_table(path)
+    if doubles := [name for name, n in CountOf(table.column_names).items() if n > 1]:
+        raise DataError(f"{path} has the column {doubles[0]!r} twice; expected each name once")
     is_rollout = counts.rows["kind"] == ROLLOUT
     rows = counts.rows[is_rollout]
     if table.num_rows != len(rows):
@@ -169,28 +179,44 @@ def read_columns(path: str, corpus: Corpus, counts: LabelCounts) -> Columns:
             f"{path} has {table.num_rows:,} rows, and the corpus {len(rows):,} rollouts; expected as many"
         )
     lines = np.concatenate([_line_numbers(corpus, part, counts) for part in counts.parts])
-    columns = Columns({}, {})
+    columns = Columns({}, {}, {})
     for name in table.column_names:
         column = table[name].combine_chunks()
         own = {"line": lines, "n": rows["n_steps"]}.get(name)
-        if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-            n_each, flat = np.diff(column.offsets.to_numpy()), column.flatten()
-            if not (pa.types.is_floating(flat.type) or pa.types.is_integer(flat.type)):
-                continue
-            odd = np.flatnonzero(n_each != rows["n_steps"]) if not column.null_count else np.array([0])
+        is_list = any(test(column.type) for test in (pa.types.is_list, pa.types.is_large_list))
+        numbers = _numbers(column.flatten() if is_list else column)
+        if numbers is None:
+            columns.unusable[name] = str(column.type)
+        elif is_list:
+            n_each = pc.list_value_length(column).fill_null(-1).to_numpy()
+            odd = np.flatnonzero(n_each != rows["n_steps"])
             if len(odd):
-                found = f"{n_each[odd[0]]} numbers for {rows['n_steps'][odd[0]]} steps"
-                raise DataError(f"{path}: row {odd[0]} of {name!r} has {found}; expected one a step")
-            columns.by_step[name] = flat.cast(pa.float64()).to_numpy(zero_copy_only=False)
-        elif pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+                n = n_each[odd[0]]
+                found = f"{'no list' if n < 0 else f'{n} numbers'} for {rows['n_steps'][odd[0]]} steps"
+                raise DataError(f"{path}: row {odd[0]} of {name!r} has {found}; expected one number a step")
+            columns.by_step[name] = numbers
+        else:
             values = np.full(len(counts.rows), np.nan)
-            values[is_rollout] = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            values[is_rollout] = numbers
             if own is not None and (values[is_rollout] != own).any():
                 row = int(np.flatnonzero(values[is_rollout] != own)[0])
                 found = f"row {row} has {name} {values[is_rollout][row]:g}, its rollout {own[row]}"
                 raise DataError(f"{path} is of other rollouts: {found}; make it again with mprm score")
             columns.by_rollout[name] = values
     return columns
+
+
+def _numbers(column: Any) -> FloatArray | None:
+    """A column as float64, null as nan; None where it holds no numbers."""
+    import pyarrow as pa
+
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    tests = (pa.types.is_floating, pa.types.is_integer, pa.types.is_decimal)
+    if not any(test(column.type) for test in tests):
+        return None
+    numbers: FloatArray = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _read_table(path: str) -> Any:
@@ -201,7 +227,7 @@ def _read_table(path: str) -> Any:
     readers = {".parquet": parquet.read_table, ".csv": csv.read_csv, ".jsonl": json.read_json}
     suffix = Path(path).suffix
     if suffix not in readers:
-        raise ConfigError(f"{path}: columns come from a .parquet, .csv or .jsonl table")
+        raise ConfigError(f"columns come from a .parquet, .csv or .jsonl table, got {path!r}")
     if not Path(path).is_file():
         raise InputNotFoundError(f"{path}: no such file; mprm score writes tables of columns")
     try:
@@ -351,10 +377,12 @@ def label_warnings(
     kept: BoolArray | None = None,
     subset: dict[str, Statistics] | None = None,
     n_by_ties: int | None = 0,
+    n_unqualified: int = 0,
 ) -> list[str]:
     """What is degenerate about a corpus, or about a subset of it that a strategy keeps.
 
-    ``corpus`` and ``subset`` are statistics by source, ``kept`` and ``n_by_ties`` what `keep_top` gives.
+    ``corpus`` and ``subset`` are statistics by source; ``kept``, ``n_by_ties``, ``n_unqualified`` what `keep_top`
+    gives.
     """
     shown, what = (corpus, "") if subset is None else (subset, "kept ")
     every, full, warnings = total(shown), total(corpus), []
@@ -391,6 +419,11 @@ def label_warnings(
         warnings.append(
             f"Ties decide {n_by_ties / every.n_rollouts:.0%} of what is kept: {n_by_ties:,} of {every.n_rollouts:,}"
             " rollouts have the rank of others that are left out. Compare several --seed."
+        )
+    if n_unqualified:
+        warnings.append(
+            f"{n_unqualified:,} of {every.n_rollouts:,} kept rollouts do not qualify by this strategy: too few do,"
+            " and these fill up at random. Keep fewer: a lower --rho."
         )
     rows = np.flatnonzero(counts.rows["kind"] == ROLLOUT if kept is None else kept)
     columns = [counts.rows[name][rows].astype(np.int64) for name in ("n_steps", "n_pos", "n_leading")]
@@ -558,15 +591,34 @@ def score_batches(
 CHAINS_AT_ONCE = 4096
 
 
+def _chains(counts: LabelCounts, part: Part) -> Iterator[Chain]:
+    """The chain of each rollout of a part, in the order of the rows."""
+    is_rollout = counts.rows["kind"][part.first_row : part.first_row + part.n_rows] == ROLLOUT
+    parsed = parse_lines(compress(lines_of(part.chunk), is_rollout), part.chunk, None)
+    return (rollout.chain for line in parsed for rollout in line.rollouts)
+
+
+def _check_images(counts: LabelCounts, model: StepScorer) -> None:
+    """Raise an error that names the images which cannot be used, before any is scored: of a model in this process."""
+    encoder = getattr(model, "encoder", None)
+    images = {image for part in counts.parts for chain in _chains(counts, part) for image in chain.images}
+    if encoder is None or not images:
+        return
+    with ThreadPoolExecutor(n_cores()) as pool:
+        errors = [error for error in pool.map(encoder.image_error, sorted(images)) if error]
+    if errors:
+        first = "; ".join(errors[:3])
+        raise DataError(f"{len(errors):,} of {len(images):,} images cannot be used: {first}. mprm check lists them")
+
+
 def model_scores(counts: LabelCounts, model: StepScorer, progress: Progress) -> FloatArray:
     """A model's score of every step of the rollouts, shape (M,); nan for those that it truncates."""
     scores_M = np.full(int(counts.score_ends[-1]), np.nan)
+    _check_images(counts, model)
     n_done = 0
     with progress("scoring", sum(counts.n_rollouts.values())) as advance:
         for part in counts.parts:
-            is_rollout = counts.rows["kind"][part.first_row : part.first_row + part.n_rows] == ROLLOUT
-            parsed = parse_lines(compress(lines_of(part.chunk), is_rollout), part.chunk, None)
-            chains = (rollout.chain for line in parsed for rollout in line.rollouts)
+            chains = _chains(counts, part)
             while some := list(islice(chains, CHAINS_AT_ONCE)):
                 rows = model.score_many(some)
                 if [len(row) for row in rows] != [len(chain.steps) for chain in some]:
@@ -608,6 +660,8 @@ class ScoreSummary(Tabular):
     n_rollouts: int
     n_dropped: int
     dropped_to: str | None
+    n_unscored: int
+    """Steps that the model gave no score."""
     _batches: Callable[[], Iterator[Any]] = field(repr=False)
     _steps: tuple[str, ...] = field(repr=False)
 
@@ -640,6 +694,8 @@ def score(
     """
     config = ScoreConfig.of(config, options)
     outs = [] if out is None else [str(out)]
+    if model is not None and not callable(getattr(model, "score_many", None)):
+        raise ConfigError(f"the model is {shown(model)}; expected mprm.PRM or mprm.RemotePRM")
     if outs and Path(outs[0]).suffix not in (".parquet", ".csv", ".jsonl"):
         raise ConfigError(f"{out}: scores go to a .parquet, .csv or .jsonl file")
     if outs and outs[0].endswith(".csv") and (config.steps or model is not None):
@@ -664,9 +720,11 @@ def score(
                 name,
                 command="score",
                 config=config.as_dict("alpha", "tau", "skip_bad", "map", "steps")
-                | {"text_only": corpus.options.text_only, "model": getattr(model, "name", None)},
+                | {"text_only": corpus.options.text_only, "model": getattr(model, "name", None)}
+                | {"model_fingerprint": getattr(model, "fingerprint", None)},
                 inputs=corpus.manifest_entries(hashes),
                 sources={source: dropped.account(source, n_kept=n) for source, n in counts.n_rollouts.items()},
                 output=output_entry(name, temporary, n_rollouts=n_rollouts),
             )
-    return ScoreSummary(n_rollouts, len(dropped), dropped_to, batches, tuple(steps))
+    n_unscored = 0 if model is None else int(np.isnan(steps["prm_scores"]).sum())
+    return ScoreSummary(n_rollouts, len(dropped), dropped_to, n_unscored, batches, tuple(steps))

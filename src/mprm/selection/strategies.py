@@ -1,8 +1,8 @@
 """What each strategy ranks rollouts by, the seeded order of ties, and the cut.
 
-A strategy is a function from `Rollouts` to a number for each, larger is kept first. To add one: write the function
-and an entry in `STRATEGIES`. Another package names its own in an entry point of the group ``mprm.strategies``, and
-Python takes any function, ``mprm.select(paths, strategy=my_rank)``.
+A strategy is a function from `Rollouts` to a number for each, larger is kept first; -inf does not qualify, and is
+kept only to fill up. To add one: write the function and an entry in `STRATEGIES`. Another package names its own in an
+entry point of the group ``mprm.strategies``, and Python takes any function, ``mprm.select(paths, strategy=my_rank)``.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from math import comb
+from math import lgamma
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import STRATEGY_GROUP, StrategyName, name_of_strategy, nearest, strategy_names
-from mprm.errors import ConfigError, shown
+from mprm.errors import ConfigError, MprmError, shown
 from mprm.selection.scan import ROLLOUT
 from mprm.selection.stats import (
     BoolArray,
@@ -56,7 +56,7 @@ class Rollouts:
     ``rollouts["n_steps"]``, and likewise ``n_pos``, ``n_words``, ``n_mc`` (continuations of a step), ``n_leading``
     (positive steps before the first negative one), ``sum_pos``, ``sum_all`` and ``problem`` (a number for each
     question with its images), are arrays of shape (N,). A column of ``--columns`` has shape (N,), or (M,) where it
-    holds a list for each rollout, a number a step.
+    holds a list for each rollout, a number a step; nan stands for none.
     """
 
     rows: Rows
@@ -67,17 +67,33 @@ class Rollouts:
     alpha: float = 0.05
     tau: float = 0.0
     columns: Mapping[str, FloatArray] = field(default_factory=dict)
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    """What the columns of the table hold that are no numbers."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
+        own = self.rows.dtype.names or ()
+        if name in own:  # which a table of other options must not replace
+            values = self.rows[name]
+            return values.astype(np.int64) if values.dtype == np.uint32 else np.asarray(values)  # -n must not wrap
         if name in self.columns:
             return self.columns[name]
-        if name in (self.rows.dtype.names or ()):
-            return np.asarray(self.rows[name])
-        have = (*(self.rows.dtype.names or ()), *self.columns)
-        raise ConfigError(f"there is no column {name!r}: {nearest(name, have)}. --columns FILE adds those of a table")
+        if name in self.unusable:
+            found = f"the table's column {name!r} holds {self.unusable[name]}"
+            raise ConfigError(f"{found}; expected numbers, or lists with a number for each step")
+        remedy = "mprm score --model writes it" if name == "prm_scores" else "--columns FILE adds those of a table"
+        raise ConfigError(f"there is no column {name!r}: {nearest(name, (*own, *self.columns))}. {remedy}")
+
+    def of_steps(self, name: str) -> FloatArray:
+        """A column with a number for each step, shape (M,)."""
+        values = self[name]
+        if len(values) != len(self.scores) or name not in self.columns:
+            raise ConfigError(
+                f"the column {name!r} has one number a rollout; expected a list, a number for each step"
+            )
+        return values
 
     @property
     def starts(self) -> IntArray:
@@ -86,8 +102,11 @@ class Rollouts:
         return np.cumsum(n_steps) - n_steps
 
     def mean_of(self, values_M: NDArray[Any]) -> FloatArray:
-        """The mean of a number of each step, over the steps of each rollout: (M,) to (N,)."""
-        return np.asarray(np.add.reduceat(values_M.astype(np.float64), self.starts) / self.rows["n_steps"])
+        """The mean of a number of each step, over the steps of each rollout that have one: (M,) to (N,)."""
+        known = ~np.isnan(values_M)
+        sums = np.add.reduceat(np.where(known, values_M, 0.0), self.starts)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(sums / np.add.reduceat(known.astype(np.float64), self.starts))
 
     def mean_of_problem(self, values_N: NDArray[Any]) -> FloatArray:
         """The mean of a number of each rollout, over the rollouts of its problem: (N,) to (N,)."""
@@ -162,7 +181,7 @@ SCAN_ACCURACY = 0.75
 def rank_scan(rollouts: Rollouts) -> FloatArray:
     """Problems that the policy mostly solves, right and wrong solutions in equal numbers: SCAN's filter.
 
-    A rollout of a problem whose accuracy is 0.75 or more comes before all others. Right rollouts (the last step is
+    Only rollouts of a problem whose accuracy is 0.75 or more qualify. Right rollouts (the last step is
     positive) and wrong ones are each in random order, and the i-th of both have the same rank, so that as many are
     kept of each while there are both. ``mprm train --labels scan`` has SCAN's labels.
     """
@@ -179,50 +198,64 @@ def rank_agreement(rollouts: Rollouts) -> FloatArray:
     """Labels on which two annotators agree first: the share of a rollout's steps.
 
     The second annotator's scores are the column ``scores`` of ``--columns``, such as ``mprm score --steps`` makes of
-    its rollouts. Without it, the two are two random halves of a step's N continuations, and the rank is the expected
-    share: with k successes a half of h continuations has none with probability ``C(N − k, h) / C(N, h)``, and k > 0
-    disagrees where exactly one half has none. A step with another number of continuations than the rollout's largest
-    counts as if it had that many.
+    its rollouts. Without a table, the two are two random halves of a step's N continuations, and the rank is the
+    expected share: ``Σ_j C(k, j) C(N − k, h − j) / C(N, h) [(j / h > τ) = ((k − j) / (N − h) > τ)]`` with k successes
+    of N and h = ⌊N / 2⌋. A step with another number of continuations than its rollout's largest counts as if it had
+    that many.
     """
-    if "scores" in rollouts.columns:
-        return rollouts.mean_of((rollouts.columns["scores"] > rollouts.tau) == (rollouts.scores > rollouts.tau))
-    n_mc = rollouts.rows["n_mc"]
-    if not n_mc.all():
-        raise ConfigError(
-            "agreement needs the number of continuations of each step, and the corpus does not say it; or the scores"
-            " of a second annotator: --columns FILE"
-        )
-    agree = np.empty(len(rollouts.scores))
-    n_M = np.repeat(n_mc, rollouts.rows["n_steps"])
-    for n in np.unique(n_mc).tolist():
-        has_n = n_M == n
-        by_k = np.array([1.0, *(1 - _misses(n, n // 2, k) - _misses(n, n - n // 2, k) for k in range(1, n + 1))])
-        agree[has_n] = by_k[np.rint(rollouts.scores[has_n] * n).astype(np.intp)]
-    return rollouts.mean_of(agree)
+    if rollouts.columns or rollouts.unusable:
+        if "scores" not in rollouts.columns:
+            raise ConfigError("agreement needs the column 'scores' of a second annotator: mprm score SECOND --steps")
+        theirs = rollouts.of_steps("scores")
+        agree = (theirs > rollouts.tau) == (rollouts.scores > rollouts.tau)
+        return rollouts.mean_of(np.where(np.isnan(theirs), np.nan, agree))
+    n_mc = rollouts["n_mc"]
+    if n_few := int((n_mc < 2).sum()):
+        found = f"{n_few:,} of {len(n_mc):,} rollouts say of no step that it has two continuations (num_mc_total)"
+        raise ConfigError(f"agreement: {found}; name a second annotator's scores with --columns FILE")
+    n_M = np.repeat(n_mc, rollouts["n_steps"])
+    pairs = np.stack([n_M, np.rint(rollouts.scores * n_M).astype(np.int64)])
+    distinct, index = np.unique(pairs, axis=1, return_inverse=True)
+    by_pair = np.array([_halves_agree(n, k, rollouts.tau) for n, k in distinct.T.tolist()])
+    return rollouts.mean_of(by_pair[index.ravel()])
 
 
-def _misses(n: int, h: int, k: int) -> float:
-    """Probability that h of n continuations, k of them successes, hold no success."""
-    return comb(n - k, h) / comb(n, h)
+def _halves_agree(n: int, k: int, tau: float) -> float:
+    """Probability that two random halves of n continuations, k of them successes, have the same label."""
+    h = n // 2
+    j = np.arange(max(0, h - (n - k)), min(k, h) + 1)
+    logs = np.array([_log_comb(k, i) + _log_comb(n - k, h - i) for i in j.tolist()]) - _log_comb(n, h)
+    return float(np.exp(logs)[(j / h > tau) == ((k - j) / (n - h) > tau)].sum())
+
+
+def _log_comb(n: int, k: int) -> float:
+    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
 
 
 def rank_disagreement(rollouts: Rollouts) -> FloatArray:
-    """Where a model differs most from the counts: the mean of ``|s − r|`` over the steps, s its score."""
-    return rollouts.mean_of(np.abs(rollouts["prm_scores"] - rollouts.scores))
+    """Where a model differs most from the counts: the mean of ``|s − r|`` over the steps, s its score.
+
+    Here and below, steps that the model truncates are left out, and rollouts without any other do not qualify.
+    """
+    return _known(rollouts.mean_of(np.abs(rollouts.of_steps("prm_scores") - rollouts.scores)))
 
 
 def rank_uncertainty(rollouts: Rollouts) -> FloatArray:
     """Where a model is least sure: the mean of ``s (1 − s)`` over the steps, s its score."""
-    scores = rollouts["prm_scores"]
-    return rollouts.mean_of(scores * (1 - scores))
+    scores = rollouts.of_steps("prm_scores")
+    return _known(rollouts.mean_of(scores * (1 - scores)))
+
+
+def _known(rank: FloatArray) -> FloatArray:
+    return np.where(np.isnan(rank), -np.inf, rank)
 
 
 def rank_bis_filtered(rollouts: Rollouts) -> FloatArray:
-    """BIS without likely pseudo-positives: a positive step counts as one only where a model's score is 0.5 or more.
+    """BIS without likely pseudo-positives: a positive step is none where a model's score is below 0.5.
 
     p_pos and R are those of the positive steps that are left.
     """
-    is_pos = (rollouts.scores > rollouts.tau) & (rollouts["prm_scores"] >= MIDDLE)
+    is_pos = (rollouts.scores > rollouts.tau) & ~(rollouts.of_steps("prm_scores") < MIDDLE)
     p_pos, mean_pos = rollouts.mean_of(is_pos), rollouts.mean_of(np.where(is_pos, rollouts.scores, 0.0))
     R = np.divide(mean_pos, p_pos, out=np.ones(len(rollouts)), where=p_pos > 0)
     return np.asarray((p_pos * (1 - p_pos) + rollouts.alpha) * R)
@@ -271,6 +304,8 @@ def strategy_of(strategy: StrategyName) -> Strategy:
         loaded = found[0].load()
     except Exception as error:
         raise ConfigError(f"strategy {strategy!r} cannot be loaded from {found[0].value}: {error}") from error
+    if not callable(getattr(loaded, "rank", loaded)):
+        raise ConfigError(f"strategy {strategy!r} is {shown(loaded)} in {found[0].value}; expected a function")
     return loaded if isinstance(loaded, Strategy) else Strategy(loaded)
 
 
@@ -289,6 +324,8 @@ class Kept(NamedTuple):
     """Which rows."""
     n_by_ties: int | None
     """How many of them are of the rank of others that are left out; None where the strategy chooses at random."""
+    n_unqualified: int = 0
+    """How many of them have the rank -inf: they fill up where too few qualify."""
 
 
 def keep_top(
@@ -310,7 +347,7 @@ def keep_top(
     the first in the file among equal ranks, as the paper's code does, instead of a random choice. ``by_length`` ranks
     rollouts of equal length among themselves; every length gets its share (`length_strata`).
     """
-    kept, n_by_ties = np.zeros(len(counts.rows), np.bool_), 0
+    kept, n_by_ties, n_unqualified = np.zeros(len(counts.rows), np.bool_), 0, 0
     entry = strategy_of(strategy)
     numbers = range(len(counts.sources))
     for group in [tuple(numbers)] if pool else [(number,) for number in numbers]:
@@ -325,9 +362,10 @@ def keep_top(
         rows = counts.taken(members)
         rollouts = Rollouts(rows, order=order, alpha=alpha, tau=tau)
         if entry.needs_details:
-            own = {} if columns is None else columns.taken(counts, members)
-            rollouts = replace(rollouts, scores=counts.of_steps(counts.scores, members), columns=own)
-        rank = _checked(entry.rank(rollouts), len(rows), strategy)
+            scores = counts.of_steps(counts.scores, members)
+            table = {} if columns is None else columns.taken(counts, members)
+            rollouts = replace(rollouts, scores=scores, columns=table, unusable=columns.unusable if columns else {})
+        rank = _ranked(entry, rollouts, strategy)
         if by_file_order and not entry.is_random_within_rank:
             order = members.astype(np.uint64)
         for stratum, n_of_stratum in length_strata(rows["n_steps"], n) if by_length else [(slice(None), n)]:
@@ -337,16 +375,26 @@ def keep_top(
             last = ranks[chosen].min()
             n_last = int((ranks[chosen] == last).sum())
             n_by_ties += n_last if n_last < (ranks == last).sum() else 0
-    return Kept(kept, None if entry.is_random_within_rank else n_by_ties)
+            n_unqualified += int(np.isneginf(ranks[chosen]).sum())
+    return Kept(kept, None if entry.is_random_within_rank else n_by_ties, n_unqualified)
 
 
-def _checked(rank: Any, n: int, strategy: StrategyName) -> FloatArray:
+def _ranked(entry: Strategy, rollouts: Rollouts, strategy: StrategyName) -> FloatArray:
     """The rank as float64, if it is one number a rollout."""
-    name = name_of_strategy(strategy)
+    name, n = name_of_strategy(strategy), len(rollouts)
     try:
-        array = np.asarray(rank, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ConfigError(f"strategy {name} gives {shown(rank)}; expected a number for each rollout") from None
+        rank = entry.rank(rollouts)
+    except MprmError:
+        raise
+    except Exception as error:  # of somebody's own function
+        raise ConfigError(f"strategy {name} failed: {type(error).__name__}: {error}") from error
+    try:
+        array = np.asarray(rank)
+        array = array.astype(np.float64) if array.dtype.kind in "bfiu" else np.array(None)
+    except (TypeError, ValueError, OverflowError):
+        array = np.array(None)
+    if array.dtype != np.float64:
+        raise ConfigError(f"strategy {name} gives {shown(rank)}; expected a number for each rollout")
     if array.shape != (n,):
         raise ConfigError(f"strategy {name} gives an array of shape {array.shape}; expected ({n},), one a rollout")
     if n_nan := int(np.isnan(array).sum()):
