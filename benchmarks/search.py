@@ -1,12 +1,14 @@
 """Guided search in the lab at equal token budgets: best-of-N, beam search and DVTS with the same reward model.
 
-The policy samples at a temperature at which it solves six problems of ten. Best-of-N gets as many candidates as
+The policy samples at a high temperature, so that there is something to choose. Best-of-N gets as many candidates as
 have the tokens that beam search sampled, dropped steps included; so does the vote. Differences are paired by problem.
+With --top-p 1 the policy also writes what no rollout that the reward model was trained on looks like.
 
     mprm-lab open LAB
     mprm train LAB/corpus.jsonl --model LAB/policies/small --image-root LAB/images --out PRM \
         --learning-rate 1e-4 --batch-size 64 --per-device 64 --max-length 1024 --no-gradient-checkpointing
     python benchmarks/search.py --lab LAB --prm PRM --out benchmarks/results/search.json
+    python benchmarks/search.py --lab LAB --prm PRM --top-p 1 --out benchmarks/results/search_top_p_1.json
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from mprm.evaluation import aggregate, bootstrap_means, candidate_verdicts, esti
 from mprm.evaluation.best_of_n import expected_best, expected_oracle, expected_vote, subsets
 
 N_QUESTIONS, N, N_WHOLE = 300, 16, 32
-SAMPLING = {"temperature": 1.6, "top_p": 1.0, "top_k": 0, "max_new_tokens": 320}
+SAMPLING = {"temperature": 1.6, "top_k": 0, "max_new_tokens": 320}
 HOW, DRAWS = "mean", 10_000
 
 
@@ -54,9 +56,11 @@ def main() -> None:
     parser.add_argument("--lab", type=Path, required=True)
     parser.add_argument("--prm", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--questions", type=int, default=N_QUESTIONS)
     options = parser.parse_args()
     lab, images = options.lab, options.lab / "images"
+    sampling = {**SAMPLING, "top_p": options.top_p}
     sampler = mprm.load_policy(lab / "policies" / "internvl")
     prm = mprm.PRM.from_pretrained(options.prm, image_root=images)
     runs: dict[str, Any] = {}
@@ -70,7 +74,7 @@ def main() -> None:
             started = time.perf_counter()
             summary = mprm.search(
                 questions, sampler, prm, out, method=method, n=n, image_root=images, aggregate=HOW,
-                progress=mprm.progress_bar, **SAMPLING,
+                progress=mprm.progress_bar, **sampling,
             )  # fmt: skip
             tokens = summary.stats["n_tokens"] / len(lines)
             runs[method] = {
@@ -105,8 +109,8 @@ def main() -> None:
 
     guided = ("beam", "dvts")
     result = {
-        "command": "python benchmarks/search.py --lab LAB --prm PRM --out benchmarks/results/search.json",
-        "policy": "internvl", "reward_model": "small, all rollouts, learning rate 1e-4", "sampling": SAMPLING,
+        "command": f"python benchmarks/search.py --lab LAB --prm PRM --top-p {options.top_p:g} --out FILE",
+        "policy": "internvl", "reward_model": "small, all rollouts, learning rate 1e-4", "sampling": sampling,
         "questions": len(values), "aggregate": HOW, "runs": runs,
         "accuracy": {name: with_interval(values[:, i], means[:, i]) for i, name in enumerate(names)},
         "difference": {

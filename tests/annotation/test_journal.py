@@ -145,7 +145,8 @@ def test_an_empty_file_becomes_a_journal(tmp_path: Path) -> None:
 
 def test_control_characters_in_a_journals_settings_are_not_shown_raw(tmp_path: Path) -> None:
     out = str(tmp_path / "out.jsonl")
-    Journal(out, run={"\x1b[2J": "\x1b[3J"}).__exit__(None, None, None)
+    with Journal(out, run={"\x1b[2J": "\x1b[3J"}) as journal:
+        journal.add(record(0))
     with pytest.raises(ConfigError) as raised:
         Journal(out, run=RUN)
     assert r"\x1b[2J was '\x1b[3J'" in str(raised.value)
@@ -199,7 +200,9 @@ def test_force_begins_anew_only_where_the_settings_differ(tmp_path: Path) -> Non
         assert numbers(journal) == [0, 1, 2]
     with Journal(out, run={**RUN, "n": 4}, force=True) as journal:
         assert numbers(journal) == []
-    with pytest.raises(ConfigError, match="n was 4, now 2"):
+    with Journal(out, run={**RUN, "n": 3}) as journal:  # no work is lost
+        journal.add(record(0))
+    with pytest.raises(ConfigError, match="n was 3, now 2"):
         Journal(out, run=RUN)
 
 

@@ -78,8 +78,25 @@ def test_images_are_read_whatever_their_field_is_called(tmp_path: Path) -> None:
     assert read(tmp_path, {**plain, "image": None, "images": ["a.png"]})[0].images == ("a.png",)
     with pytest.raises(DataError, match="images are named in image and images; expected one of these fields"):
         read(tmp_path, {**plain, "image": "a.png", "images": ["b.png"]})
-    with pytest.raises(DataError, match=r"images are in .*, and no question names one; see image images image_path"):
+    assert read(tmp_path, {**plain, "images": [None], "image_path": "a.png"})[0].images == ("a.png",)
+    with pytest.raises(
+        DataError, match=r'no question names an image in "image" or "images" or "image_path"; add them'
+    ):
         read(tmp_path, plain, image_root=tmp_path)
+    geometry = {"images": ["1.png"], "problem": "<image>Find x.", "answer": "3"}
+    assert read(tmp_path, geometry)[0].images == ("1.png",)
+    k12 = {"id": "1", "question": "How many?", "answer": "3", "subject": "s", "image": "1.png", "image_path": "1.png"}
+    with pytest.raises(DataError, match="images are named in image and image_path; expected one of these fields"):
+        read(tmp_path, k12)
+    olympiad = {"id": 1, "question": "?", "final_answer": ["3"], "answer_type": "N", "image_1": "a.png"}
+    assert read(tmp_path, olympiad)[0].images == ("a.png",)
+    with pytest.raises(DataError, match="images are named in image_1 … and images; expected one of these fields"):
+        read(tmp_path, {**olympiad, "images": ["a.png"]})
+
+
+def test_a_question_without_an_answer_is_told_what_it_misses(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nearest is plain: it misses answer"):
+        read(tmp_path, {"id": "1", "question": "2+2?"})
 
 
 @pytest.mark.parametrize(

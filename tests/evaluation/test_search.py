@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mprm.annotation.annotate import SampleConfig, sample
@@ -68,20 +69,20 @@ class Digits:
 
 
 class DigitScorer:
-    """Likes large digits: a step scores its digit / 10, the answer 1."""
+    """Likes large digits: a step scores its digit / base, the answer 1."""
 
     name = "digit scorer"
     fingerprint = "digits"
 
-    def __init__(self, *, lost: int | None = None) -> None:
-        self.lost, self.calls = lost, list[int]()
+    def __init__(self, *, lost: int | None = None, base: int = 10) -> None:
+        self.lost, self.base, self.calls = lost, base, list[int]()
 
     def score_many(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[float]]:
         self.calls.append(len(chains))
         assert len(set(chains)) == len(chains) or len({chain.question for chain in chains}) > 1
         return [
             [
-                math.nan if j == self.lost else int(s.split()[1]) / 10 if "digit" in s else 1.0
+                math.nan if j == self.lost else int(s.split()[1]) / self.base if "digit" in s else 1.0
                 for j, s in enumerate(steps)
             ]
             for steps in (chain.steps for chain in chains)
@@ -124,8 +125,8 @@ def test_beam_search_continues_the_best_quarter_of_the_steps(tmp_path: Path) -> 
 
 
 def test_dvts_keeps_the_best_step_of_each_tree(tmp_path: Path) -> None:
-    policy = Digits(base=10**6)  # no two steps are equal
-    search(QUESTIONS[:1], policy, DigitScorer(), str(tmp_path / "dvts.jsonl"), method="dvts", n=8, beam_width=4)
+    policy, scorer = Digits(base=10**6), DigitScorer(base=10**6)  # no two steps are equal
+    search(QUESTIONS[:1], policy, scorer, str(tmp_path / "dvts.jsonl"), method="dvts", n=8, beam_width=4)
     assert {request.n for request in policy.requests} == {4}
     said = {request.prefix: texts for request, texts in zip(policy.requests[2:], policy.said[2:], strict=True)}
     [record] = written(tmp_path / "dvts.jsonl")
@@ -263,6 +264,57 @@ def test_a_scorer_that_does_not_score_every_step_stops_the_search(tmp_path: Path
         search(QUESTIONS, Digits(), Short(), str(tmp_path / "out.jsonl"), n=4, beam_width=2)
     with pytest.raises(ConfigError, match=r"the model is .*; expected mprm\.PRM or mprm\.RemotePRM"):
         search(QUESTIONS, Digits(), lambda: 3, str(tmp_path / "out.jsonl"), n=4, beam_width=2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (lambda chain: [2.0] * len(chain.steps), "gives a step the score 2.0; expected 0 to 1"),
+        (lambda chain: [math.inf] * len(chain.steps), "gives a step the score inf; expected 0 to 1"),
+        (lambda _: None, "expected a list of scores for each chain"),
+        (lambda chain: ["high"] * len(chain.steps), "expected a list of scores for each chain"),
+    ],
+)
+def test_scores_that_are_no_probabilities_stop_the_search(tmp_path: Path, rows: Any, words: str) -> None:
+    class Odd(DigitScorer):
+        def score_many(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[float]]:
+            return [rows(chain) for chain in chains]
+
+    with pytest.raises(DataError, match=words):
+        search(QUESTIONS, Digits(), Odd(), str(tmp_path / "out.jsonl"), n=4, beam_width=2)
+
+
+def test_arrays_are_scores_too(tmp_path: Path) -> None:
+    class Arrays(DigitScorer):
+        def score_many(self, chains: Sequence[Chain], *, progress: Progress = silent) -> Any:
+            return [np.array(row, np.float32) for row in super().score_many(chains)]
+
+    summary = search(QUESTIONS, Digits(), Arrays(), str(tmp_path / "out.jsonl"), n=4, beam_width=2)
+    assert (summary.stats["n_scored"] > 0, summary.stats["n_unscored"]) == (True, 0)
+
+
+def test_a_reward_model_that_scores_nothing_fails_the_question(tmp_path: Path) -> None:
+    class Nothing(DigitScorer):
+        def score_many(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[float]]:
+            return [[math.nan] * len(chain.steps) for chain in chains]
+
+    out = str(tmp_path / "out.jsonl")
+    with pytest.raises(MprmError, match="the reward model gives no step a score"):
+        search(QUESTIONS, Digits(), Nothing(), out, n=4, beam_width=2)
+    summary = search(QUESTIONS, Digits(), DigitScorer(lost=1), str(tmp_path / "b.jsonl"), n=4, beam_width=2)
+    assert summary.stats["n_unscored"] > 0
+
+
+def test_a_run_that_did_nothing_does_not_bind_the_next(tmp_path: Path) -> None:
+    class Down(Digits):
+        def sample(self, requests: Iterable[Request | None]) -> Generator[list[Answered], None, None]:
+            raise MprmError("no connection")
+            yield []
+
+    out = str(tmp_path / "out.jsonl")
+    with pytest.raises(MprmError, match="no connection"):
+        search(QUESTIONS, Down(), DigitScorer(), out, n=4, beam_width=2)
+    assert search(QUESTIONS, Digits(), DigitScorer(), out, n=8, beam_width=2, seed=1).n_done == 3
 
 
 def test_options_that_cannot_work_are_refused() -> None:

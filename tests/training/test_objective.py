@@ -86,26 +86,24 @@ def test_scan_softens_two_steps_before_the_first_zero_and_cuts_what_follows(ks: 
 
 def test_the_prior_that_posterior_labels_need_is_fitted_to_the_counts(tmp_path: Path) -> None:
     from mprm.data.corpus import open_corpus
-    from mprm.data.engine import InlineEngine
-    from mprm.progress import silent
-    from mprm.selection.stats import gather_counts, start_counting
     from mprm.theory import fit_beta
     from tests.conftest import raw_record, write_jsonl
 
     rng = np.random.default_rng(0)
-    k = rng.binomial(16, rng.beta(2, 0.5, (200, 5)))
-    records = [raw_record([n / 16 for n in row], number=i, n_mc=16) for i, row in enumerate(k.tolist())]
-    corpus = open_corpus(write_jsonl(tmp_path / "a.jsonl", records))
-    counting = start_counting(corpus, InlineEngine(), tau=0, stop_at_bad=True, with_details=True)
-    found = fitted_prior(gather_counts(corpus, counting, on_bad=None, progress=silent))
-    assert found == pytest.approx(fit_beta(k.ravel(), np.full(k.size, 16)), rel=1e-6)
-    assert found == pytest.approx((2, 0.5), rel=0.2)
+    n = np.where(rng.random((300, 5)) < 0.5, 4, 16)  # as with mprm annotate --adaptive
+    k = rng.binomial(n, rng.beta(2, 0.5, n.shape))
+    records = [raw_record((a / b).tolist(), number=i) for i, (a, b) in enumerate(zip(k, n, strict=True))]
+    for record, ks, ns in zip(records, k.tolist(), n.tolist(), strict=True):
+        for step, k_j, n_j in zip(record["steps_with_score"], ks, ns, strict=True):
+            step |= {"num_mc_correct": k_j, "num_mc_total": n_j}
+    found = fitted_prior(open_corpus(write_jsonl(tmp_path / "a.jsonl", records)))
+    assert found == pytest.approx(fit_beta(k.ravel(), n.ravel()), rel=1e-6)
+    assert found == pytest.approx((2, 0.5), rel=0.3)
     alike = open_corpus(write_jsonl(tmp_path / "b.jsonl", [raw_record([1.0, 1.0])]))
-    counting = start_counting(alike, InlineEngine(), tau=0, stop_at_bad=True, with_details=True)
     with pytest.raises(
         DataError, match=r"--labels posterior: every continuation succeeds.*; give a and b with --prior"
     ):
-        fitted_prior(gather_counts(alike, counting, on_bad=None, progress=silent))
+        fitted_prior(alike)
 
 
 # Losses
@@ -331,6 +329,36 @@ def test_counts_that_are_not_there_are_told(folder: Path, tmp_path: Path) -> Non
     for options in ({"loss": "beta-binomial"}, {"labels": "posterior", "prior": (1.0, 1.0)}):
         with pytest.raises(DataError, match=r"some\.jsonl:4: the steps do not say how many continuations they have"):
             train(str(path), config_for("internvl", folder, tmp_path / "run", **options), force=True)
+    out = tmp_path / "skipped"
+    train(str(path), config_for("internvl", folder, out, skip_bad=True, loss="beta-binomial"))
+    dropped = [json.loads(line) for line in (out / "data" / "dropped.jsonl").read_text().splitlines()]
+    assert [entry["line"] for entry in dropped] == list(range(4, 13))
+    assert {entry["kind"] for entry in dropped} == {"no_counts"}
+    none = write_records(tmp_path / "none.jsonl", records[3:])
+    with pytest.raises(DataError, match="the steps do not say how many continuations they have"):
+        train(str(none), config_for("internvl", folder, tmp_path / "other", labels="posterior"))
+
+
+@pytest.mark.parametrize(
+    ("options", "ending"),
+    [
+        ({}, "with the other label, or choose another --tau."),
+        ({"labels": "soft"}, "with the other label."),
+        ({"loss": "beta-binomial"}, "with the other label."),
+        ({"labels": "posterior", "prior": (1.0, 1.0)}, "with the other label."),
+    ],
+)
+def test_one_label_alone_is_told_with_what_helps(
+    options: dict[str, Any], ending: str, folder: Path, tmp_path: Path
+) -> None:
+    records = [json.loads(line) for line in (folder / "images.jsonl").read_text().splitlines()]
+    for record in records:
+        for step in record["steps_with_score"]:
+            step |= {"score": 0.0, "num_mc_correct": 0}
+    path = write_records(tmp_path / "negative.jsonl", records)
+    with pytest.raises(DataError, match=r"all \d+ steps are negative") as error:
+        train(str(path), config_for("internvl", folder, tmp_path / "run", **options))
+    assert str(error.value).endswith(ending)
 
 
 def test_steps_that_were_never_sampled_count_as_failures(folder: Path, tmp_path: Path) -> None:
@@ -363,6 +391,8 @@ def test_steps_that_were_never_sampled_count_as_failures(folder: Path, tmp_path:
         ({"loss": "ranking", "labels": "posterior"}, "loss ranking needs two classes"),
         ({"labels": "posterior", "tau": 0.5}, "labels posterior have no threshold"),
         ({"loss": "ranking", "negative_weight": 2.0}, "negative_weight is for loss cross-entropy"),
+        ({"reliable": 0.25}, "reliable is for labels posterior"),
+        ({"zeta": 2.0}, "zeta is for loss ranking"),
         ({"prior": (1.0, 2.0)}, "prior takes two numbers, a and b, for labels posterior"),
         ({"labels": "posterior", "prior": (1.0,)}, "prior takes two numbers"),
         ({"labels": "smooth"}, "unknown labels 'smooth'; did you mean"),

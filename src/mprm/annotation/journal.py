@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import count, islice
+from math import isnan
 from pathlib import Path
 from time import monotonic
 from typing import Any, Self, TypeVar
@@ -24,7 +25,7 @@ from mprm.data.images import image_files
 from mprm.data.output import PARTIAL, Outputs, atomic_write, check_overwrite, output_entry, printable
 from mprm.data.questions import prompt_of
 from mprm.data.types import Chain, Question, StepScorer
-from mprm.errors import ConfigError, DataError, MprmError
+from mprm.errors import ConfigError, DataError, MprmError, shown
 from mprm.progress import Advance, Progress
 
 FAILED_SUFFIX = ".failed"
@@ -100,7 +101,8 @@ class Journal(AbstractContextManager["Journal"]):
         [settings] = self._db.execute("SELECT settings FROM run").fetchone()
         before, now = msgspec.json.decode(settings), msgspec.json.decode(run)
         changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        if changed and not force:
+        is_empty = self._db.execute("SELECT 1 FROM records LIMIT 1").fetchone() is None
+        if changed and not (force or is_empty):
             words = (f"{printable(name)} was {before.get(name)!r}, now {now.get(name)!r}" for name in changed)
             remedy = "Continue with the same ones, or begin anew with --force (in Python: force=True)"
             raise ConfigError(f"{self.path} was begun with other settings: {'; '.join(words)}. {remedy}")
@@ -461,11 +463,17 @@ class Scheduler:
         while self._unscored and sum(len(chains) for _, _, chains in jobs) < CHAINS_TOGETHER:
             jobs.append(self._unscored.popleft())
         assert self._scorer is not None
-        rows = iter(self._scorer.score_many([chain for _, _, chains in jobs for chain in chains]))
+        given = self._scorer.score_many([chain for _, _, chains in jobs for chain in chains])
+        name, rows = scorer_name(self._scorer), iter(given)
         for active, part, chains in jobs:
-            scores = [list(row) for row in islice(rows, len(chains))]
+            try:
+                scores = [[float(score) for score in row] for row in islice(rows, len(chains))]
+            except (TypeError, ValueError):
+                raise DataError(f"{name} gives {shown(given)}; expected a list of scores for each chain") from None
             if [len(row) for row in scores] != [len(chain.steps) for chain in chains]:
-                raise DataError(f"{scorer_name(self._scorer)} does not give one score for each step; {self._kept}")
+                raise DataError(f"{name} does not give one score for each step; {self._kept}")
+            if odd := [score for row in scores for score in row if not (0 <= score <= 1 or isnan(score))]:
+                raise DataError(f"{name} gives a step the score {odd[0]}; expected 0 to 1; {self._kept}")
             self._save(active, part, {"scores": scores})
             active.n_pending -= 1
             self._continue(active)

@@ -48,5 +48,7 @@ def run_search(options: SearchCommand) -> None:
     if stats["n_truncated"]:
         limits = f"{options.max_new_tokens:,} tokens or {options.max_steps:,} steps"
         print(f"{stats['n_truncated']:,} of {stats['n_candidates']:,} candidates were cut off at {limits}.")
+    if stats["n_unscored"]:
+        print(f"{stats['n_unscored']:,} steps are beyond the reward model's length, and have no score.")
     for remark in run_remarks(summary):
         print(remark)

@@ -80,7 +80,9 @@ def format_of(data: Data, formats: Mapping[str, FormatT], kind: str) -> FormatT:
     def distance(fmt: FormatT) -> float:
         return sum(1.0 if key == "KEY" else 0.5 for key in missing(fmt).values()) / len(fmt.matches.keys)
 
-    near = min(reversed(list(formats.values())), key=distance)  # the last of them has the plainest fields
+    # the last of them has the plainest fields; one that misses none is told apart by what they hold
+    lacking = {name: fmt for name, fmt in formats.items() if missing(fmt)} or formats
+    near = min(reversed(list(lacking.values())), key=distance)
     absent = missing(near)
     why = f"it misses {', '.join(absent)}" if absent else f"its {' and '.join(near.matches.keys)} hold something else"
     remedy = f"name one with --format: {', '.join(formats)}"

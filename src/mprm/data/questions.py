@@ -58,7 +58,8 @@ def read_questions(
     if image_root is None:
         return questions
     if questions and not any(question.images for question in questions):
-        raise DataError(f"images are in {image_root}, and no question names one; see {' '.join(IMAGE_FIELDS)}")
+        where = f"in {names_of(IMAGE_FIELDS)}"
+        raise DataError(f"{image_root}: no question names an image {where}; add them, or leave out the image root")
     paths_of = find_images(dict.fromkeys(image for question in questions for image in question.images), image_root)
     renamed = {name: path for name, path in paths_of.items() if path != name}
     if renamed and on_renamed is not None:
@@ -136,6 +137,14 @@ def _images(data: Data, *keys: str, needed: bool = True) -> tuple[str, ...]:
     return tuple(paths)
 
 
+def _images_of_one(data: Data, *keys: str, needed: bool = True) -> tuple[str, ...]:
+    """The image paths under that one of the keys that names some; an error where several do."""
+    named = [key for key in keys if _images(data, key, needed=False)]
+    if len(named) > 1:
+        raise BadRecord(f"images are named in {' and '.join(named)}; expected one of these fields")
+    return _images(data, *(named or keys), needed=needed)
+
+
 def _options(data: Data, key: str) -> tuple[str, ...]:
     """The options under the key; none, or two and more."""
     options = _texts(data, key)
@@ -208,15 +217,14 @@ def parse_gsm8k(data: Data, _issues: Issues) -> tuple[Question, ...]:
 
 
 MATH_GOLDS = ("answer", "final_answer", "solution")
+IMAGE_FIELDS = ("image", "images", "image_path")
 
 
 def parse_math500(data: Data, _issues: Issues) -> tuple[Question, ...]:
-    """MATH and MATH-500: the gold answer, else the solution, whose last box holds it."""
+    """MATH, MATH-500 and others with their fields: the gold answer, else the solution, whose last box holds it."""
     source, id_key = ("math500", "unique_id") if "unique_id" in data else ("math", "id")
-    return _question(data, source, text_of(data, "problem"), text_of(data, *MATH_GOLDS), id_key=id_key, images=())
-
-
-IMAGE_FIELDS = ("image", "images", "image_path")
+    images = _images_of_one(data, *IMAGE_FIELDS, needed=False)  # of others with these fields, such as Geometry3K
+    return _question(data, source, text_of(data, "problem"), text_of(data, *MATH_GOLDS), id_key=id_key, images=images)
 
 
 def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
@@ -224,10 +232,8 @@ def parse_plain(data: Data, _issues: Issues) -> tuple[Question, ...]:
     text, options, answer = text_of(data, "question"), _options(data, "options") or None, text_of(data, "answer")
     # a number in JSON may be the index of an option; the text "2" is always text
     index = data["answer"] if options and isinstance(data["answer"], int) else None
-    named, source = [name for name in IMAGE_FIELDS if data.get(name)], text_of(data, "source", default="")
-    if len(named) > 1:
-        raise BadRecord(f"images are named in {' and '.join(named)}; expected one of these fields")
-    images = _images(data, *named, needed=False)
+    source = text_of(data, "source", default="")
+    images = _images_of_one(data, *IMAGE_FIELDS, needed=False)
     return _question(data, source, text, answer if index is None else index, options, images=images)
 
 
@@ -279,7 +285,7 @@ def _is_mm_k12(data: Data) -> bool:
 def parse_mm_k12(data: Data, _issues: Issues) -> tuple[Question, ...]:
     """MM-K12: a multiple choice where the text lists options and the answer is the letter of one."""
     text, answer = text_of(data, "question"), text_of(data, "answer", "correct_answer")
-    options, images = options_in(text), _images(data, "image", "image_path")
+    options, images = options_in(text), _images_of_one(data, "image", "image_path")
     letter = letter_of(answer, options) if options else None
     return _question(data, "mm-k12", text, letter or answer, options if letter else None, images=images)
 
@@ -293,7 +299,10 @@ def parse_olympiadbench(data: Data, _issues: Issues) -> tuple[Question, ...]:
     if unit := text_of(data, "unit", default=""):
         text += f"\n\nGive the answer in {unit}."
     is_text = text_of(data, "modality", default="") == "Text-only"
-    images = _images(data, *(f"image_{number}" for number in range(1, 10)), "images", needed=not is_text)
+    numbered = [f"image_{number}" for number in range(1, 10)]
+    if _images(data, *numbered, needed=False) and _images(data, "images", needed=False):
+        raise BadRecord("images are named in image_1 … and images; expected one of these fields")
+    images = _images(data, *numbered, "images", needed=not is_text)
     return _question(data, "olympiadbench", text, ", ".join(answers), images=images)
 
 

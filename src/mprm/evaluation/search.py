@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from mprm.annotation.annotate import RunConfig, RunSummary, check_output
-from mprm.annotation.journal import Chains, Outcome, Task, Work, run_resumable
+from mprm.annotation.journal import Chains, Outcome, QuestionFailedError, Task, Work, run_resumable
 from mprm.annotation.samplers.sampler import Request, Sampler
 from mprm.config import annotation, evaluation, takes
 from mprm.data.hub import dataset_files
@@ -75,7 +75,8 @@ def search(
     - ``best-of-n``: n whole answers, the same as those of `mprm.sample`, with their scores.
 
     The summary's stats: ``n_candidates``; ``n_truncated`` of them by the limit of tokens or steps; ``n_tokens`` that
-    were sampled, dropped steps included; ``n_scored`` steps.
+    were sampled, dropped steps included; ``n_scored`` steps; ``n_unscored`` that the model truncated. A question none
+    of whose steps gets a score fails.
     """
     config, out = SearchConfig.of(config, options), str(out)
     questions = dataset_files(questions, config.files)
@@ -124,7 +125,7 @@ class Beam:
 
 
 def _search(task: Task, config: SearchConfig) -> Work:
-    stats = Counter(n_candidates=config.n, n_truncated=0, n_tokens=0, n_scored=0)
+    stats = Counter(n_candidates=config.n, n_truncated=0, n_tokens=0, n_scored=0, n_unscored=0)
     if config.method == "best-of-n":
         outcomes = yield {"candidates": task.request(config.n, *task.key)}
         stats["n_tokens"] = outcomes["candidates"]["n_tokens"]
@@ -133,6 +134,8 @@ def _search(task: Task, config: SearchConfig) -> Work:
         candidates = yield from _scored("scores", beams, task, stats)
     else:
         candidates = yield from _grown(task, config, stats)
+    if stats["n_unscored"] and not stats["n_scored"]:
+        raise QuestionFailedError("the reward model gives no step a score; is the question beyond its length?")
     stats["n_truncated"] = sum(beam.finish_reason == "length" for beam in candidates)
     written = [
         {"text": beam.text, "steps": beam.steps, "scores": beam.scores, "finish_reason": beam.finish_reason}
@@ -204,5 +207,6 @@ def _scored(part: str, beams: list[Beam], task: Task, stats: Counter[str]) -> _B
         outcomes = yield {part: [*chains.values()]}
         for steps, row in zip(chains, outcomes[part]["scores"], strict=True):
             scores[steps] = tuple(None if score is None or math.isnan(score) else score for score in row)
-    stats["n_scored"] += sum(map(len, chains))
+    known = [score is not None for row in scores.values() for score in row]
+    stats.update(n_scored=sum(known), n_unscored=len(known) - sum(known))
     return [replace(beam, scores=scores[beam.steps]) for beam in beams]

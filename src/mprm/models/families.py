@@ -30,6 +30,11 @@ PROCESSING = Lock()
 """A fast tokenizer is one thread's at a time while it pads or truncates, as processors make it do."""
 
 
+def _named(image: Any) -> str:
+    """The image in a message: its path; one in memory has no name, and its address would tell nothing."""
+    return f"image {image}" if isinstance(image, str | Path) else "an image"
+
+
 class Family:
     """Any causal language model, for chains without images; the others override what differs. Holds no weights."""
 
@@ -76,7 +81,7 @@ class Family:
         try:
             n_tokens = self.n_image_tokens(processor, *size, n_images)
         except ValueError as error:  # a text model, or of a shape that the backbone cannot take
-            raise DataError(f"image {image} of {size[0]} × {size[1]} pixels cannot be used: {error}") from error
+            raise DataError(f"{_named(image)} of {size[0]} × {size[1]} pixels cannot be used: {error}") from error
         start, placeholder, end = tokenizer.convert_tokens_to_ids(list(self.image_tokens))
         return [start, *[placeholder] * n_tokens, end]
 
@@ -278,7 +283,7 @@ class OtherVLM(Family):
             try:
                 self._ids[size] = self._processed(processor, _blank(size))["input_ids"][0].tolist()
             except (ValueError, ZeroDivisionError) as error:  # of a shape that the model cannot take
-                raise DataError(f"image {image} of {size[0]} × {size[1]} pixels cannot be used: {error}") from error
+                raise DataError(f"{_named(image)} of {size[0]} × {size[1]} pixels cannot be used: {error}") from error
         return self._ids[size]
 
     def preprocess(self, processor: Any, images: Sequence[Image], n_images: int = 1) -> VisionInputs:

@@ -49,8 +49,10 @@ class TrainConfig(CorpusOptions):
         0.5
     )
     loss: Annotated[LossName, of_labels("How scores are compared with the targets.")] = "cross-entropy"
-    negative_weight: Annotated[float, of_labels("cross-entropy: how often a negative step counts.", above=0)] = 1.0
-    zeta: Annotated[float, of_labels("ranking: margin between right and wrong steps.", at_least=0)] = 4.0
+    negative_weight: Annotated[
+        float, of_labels("cross-entropy: how often a negative step counts.", above=0, at_most=1e6)
+    ] = 1.0
+    zeta: Annotated[float, of_labels("ranking: margin between right and wrong steps.", at_least=0, at_most=100)] = 4.0
     positive: Annotated[str, of_labels("Token of a correct step.", "TOKEN")] = POSITIVE
     negative: Annotated[str, of_labels("Token of an incorrect step.", "TOKEN")] = NEGATIVE
     strategy: Annotated[
@@ -134,6 +136,10 @@ class TrainConfig(CorpusOptions):
             raise ConfigError(
                 "loss beta-binomial reads a row of the head that LoRA does not train; leave out lora_rank"
             )
+        if self.reliable != 0.5 and self.labels != "posterior":
+            raise ConfigError("reliable is for labels posterior")
+        if self.zeta != 4.0 and self.loss != "ranking":
+            raise ConfigError("zeta is for loss ranking")
         if self.negative_weight != 1 and self.loss != "cross-entropy":
             raise ConfigError("negative_weight is for loss cross-entropy")
         if self.prior and (self.labels != "posterior" or len(self.prior) != 2):

@@ -67,7 +67,7 @@ def prepare(
     counts.update(steps_lost_to_truncation=0, rollouts_truncated=0)
     rows, numbers = bytearray(), dict[str, int]()
     image_errors: dict[str, str | None] = {}
-    label = Labeler(corpus, config, progress)
+    label, least = Labeler(corpus, config, progress), 0.5 if config.labels == "posterior" else 0.0
     located = corpus.located(on_bad=dropped if config.skip_bad else None)
 
     @lru_cache(maxsize=ROWS)  # the rollouts of a problem follow each other
@@ -111,7 +111,10 @@ def prepare(
                 try:
                     labels, n_mc = (values[:n_kept] for values in label(rollout))
                 except DataError as error:
-                    raise DataError(f"{location(entry.file, entry.line)}: {error}") from None
+                    if not config.skip_bad:
+                        raise DataError(f"{location(entry.file, entry.line)}: {error}") from None
+                    drop(entry, "no_counts", str(error))
+                    continue
                 problem = int(problem_key(rollout.question, rollout.images)[:15], 16)
                 tokens = chain.input_ids, chain.prm_positions, labels, n_mc, chain.images, chain.image_sizes
                 values = *tokens, location(entry.file, entry.line), problem, n_prompt
@@ -121,7 +124,7 @@ def prepare(
                 sources[entry.source] += 1
                 used = [value for value in labels if value >= 0]
                 targets.update(used)
-                counts.update(steps=n_kept, positive_steps=sum(value > 0 for value in used))
+                counts.update(steps=n_kept, positive_steps=sum(value > least for value in used))
                 counts.update(steps_without_label=n_kept - len(used))
                 counts.update(steps_lost_to_truncation=chain.n_truncated, rollouts_truncated=chain.n_truncated > 0)
             if batch_rows:
@@ -142,9 +145,10 @@ def prepare(
         raise DataError(f"{files}: no rollout to train on{why}")
     if len(targets) == 1:
         kind = "positive" if counts["positive_steps"] else "negative"
+        other = ", or choose another --tau" if "tau" in label.settings and config.loss != "beta-binomial" else ""
         raise DataError(
             f"{files}: all {counts['steps']:,} steps are {kind} (target {targets.pop():g}); expected both labels: a"
-            " model would learn one answer to everything. Add rollouts with the other label, or choose another --tau."
+            f" model would learn one answer to everything. Add rollouts with the other label{other}."
         )
     summary = {"rollouts": sources.total(), **counts, "by_source": dict(sources), "dropped": dropped.counts}
     summary["labels"] = label.settings

@@ -6,7 +6,8 @@ loss: a function in `LOSSES`, its name in `LossName`, and in `Objective.n_items`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 from mprm.config import EngineOptions
 from mprm.data.corpus import Corpus
 from mprm.data.engine import make_engine
+from mprm.data.output import DroppedRecords
 from mprm.data.types import Rollout
 from mprm.errors import DataError
 from mprm.models.head import concentrations
@@ -143,14 +145,13 @@ class Labeler:
         if config.labels in ("hard", "monotone", "scan"):
             self.settings["tau"] = config.tau
         prior = config.prior
-        if config.labels == "scan" or (config.labels == "posterior" and not prior):
+        if config.labels == "scan":
             engine = make_engine(EngineOptions(), n_bytes=corpus.n_bytes)
             _, counts, _ = flat_counts(corpus, engine, config, tau=config.tau, progress=progress, with_details=True)
-            if config.labels == "scan":
-                self._accuracy = _accuracy_of_problems(counts)
-            else:
-                prior = fitted_prior(counts)
+            self._accuracy = _accuracy_of_problems(counts)
         if config.labels == "posterior":
+            ignored = DroppedRecords() if config.skip_bad else None
+            prior = prior or fitted_prior(located.rollout for located in corpus.located(on_bad=ignored))
             self.settings |= {"prior": list(prior), "reliable": config.reliable}
         self._prior = (prior[0], prior[1]) if prior else (1.0, 1.0)
 
@@ -161,10 +162,7 @@ class Labeler:
         n_mc = [total or max((n for n in totals if n), default=UNKNOWN) for total in totals]
         needs_n = config.loss == "beta-binomial" or config.labels == "posterior"
         if needs_n and (None in totals or UNKNOWN in n_mc):
-            raise DataError(
-                "the steps do not say how many continuations they have; expected num_mc_total, which"
-                " --loss beta-binomial and --labels posterior need"
-            )
+            raise DataError(NO_COUNTS)
         if config.loss == "beta-binomial":
             return soft_labels(StepCounts(scores=rollout.scores, n_mc=n_mc)), n_mc
         accuracy = 1.0
@@ -181,20 +179,28 @@ class Labeler:
         return LABELS[config.labels](counts), n_mc
 
 
+NO_COUNTS = (
+    "the steps do not say how many continuations they have; expected num_mc_total, which --loss beta-binomial and"
+    " --labels posterior need"
+)
+
+
 def _accuracy_of_problems(counts: LabelCounts) -> dict[int, float]:
     members = np.sort(np.concatenate([*counts.rollouts, np.empty(0, np.intp)]).astype(np.intp))
     rollouts = Rollouts(counts.taken(members), scores=counts.of_steps(counts.scores, members))
     return dict(zip(rollouts["problem"].tolist(), rollouts.accuracy.tolist(), strict=True))
 
 
-def fitted_prior(counts: LabelCounts) -> tuple[float, float]:
+def fitted_prior(rollouts: Iterable[Rollout]) -> tuple[float, float]:
     """The Beta prior of success rates that fits the counts of all steps best."""
-    members = np.sort(np.concatenate([*counts.rollouts, np.empty(0, np.intp)]).astype(np.intp))
-    rows = counts.taken(members)
-    n = np.repeat(rows["n_mc"], rows["n_steps"]).astype(np.int64)
-    k = np.rint(counts.of_steps(counts.scores, members) * n).astype(np.int64)
+    counts = Counter(
+        (round(step.score * step.n_total), step.n_total) for each in rollouts for step in each.steps if step.n_total
+    )
+    if not counts:
+        raise DataError(NO_COUNTS)
+    k, n = np.array(list(counts)).T
     try:
-        return beta_binomial.fit_beta(k, n)
+        return beta_binomial.fit_beta(k, n, np.array(list(counts.values())))
     except DataError as error:
         reason = str(error).removesuffix(f"; {beta_binomial.REMEDY}")
         raise DataError(f"--labels posterior: {reason}; give a and b with --prior A B") from None
