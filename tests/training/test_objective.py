@@ -214,7 +214,10 @@ def test_a_negative_weight_is_as_if_negative_steps_came_so_often(weight: int, la
             n_items += y + weight * (1 - y)
     assert loss == pytest.approx(expected, rel=1e-5, abs=1e-5)
     config = TrainConfig(model="m", out="o", negative_weight=float(weight))
-    assert Objective(config).n_items(labels) == pytest.approx(n_items)
+    found = Objective(config).n_items(np.array([*labels, 1.0, 0.0, IGNORED]), np.array([len(labels), 2, 1]))
+    assert found.tolist() == pytest.approx([n_items, 1.0 + weight, 0.0])
+    chains = Objective(TrainConfig(model="m", out="o", loss="ranking"))
+    assert chains.n_items(np.array([1.0, 0.0, IGNORED]), np.array([2, 1])).tolist() == [1.0, 0.0]
 
 
 # Training

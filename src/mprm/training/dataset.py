@@ -180,7 +180,9 @@ class TrainingSet:
         self._batches = self._table.to_batches()
         self._starts = np.cumsum([0, *map(len, self._batches)])[:-1]
         self.lengths = pc.list_value_length(self._table["input_ids"]).to_numpy().astype(np.int64)
-        self.n_items = np.array([objective.n_items(labels) for labels in self._table["labels"].to_pylist()])
+        labels = self._table["labels"].combine_chunks()
+        n_steps = pc.list_value_length(labels).to_numpy().astype(np.int64)
+        self.n_items = objective.n_items(labels.flatten().to_numpy(), n_steps)
         self.problems, self.n_prompt = (self._table[name].to_numpy() for name in ("problem", "n_prompt_tokens"))
 
     def __len__(self) -> int:

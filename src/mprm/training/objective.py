@@ -25,7 +25,7 @@ from mprm.errors import DataError
 from mprm.models.head import concentrations
 from mprm.progress import Progress
 from mprm.selection.scan import problem_number
-from mprm.selection.stats import LabelCounts, flat_counts
+from mprm.selection.stats import FloatArray, IntArray, LabelCounts, flat_counts
 from mprm.selection.strategies import Rollouts
 from mprm.theory import beta_binomial
 from mprm.training.config import TrainConfig
@@ -299,13 +299,14 @@ class Objective:
 
     config: TrainConfig
 
-    def n_items(self, labels: Sequence[float]) -> float:
-        """What a rollout adds to the divisor: its steps that count, each with its weight; 1 for a loss of chains."""
-        used = [label for label in labels if label >= 0]
-        if self.config.loss == "ranking":
-            return float(bool(used))
-        weight = self.config.negative_weight
-        return float(len(used)) if weight == 1 else sum(label + weight * (1 - label) for label in used)
+    def n_items(self, labels_S: FloatArray, n_steps_N: IntArray) -> FloatArray:
+        """What each rollout adds to the divisor: its steps that count, with their weights; 1 for a loss of chains.
+
+        ``labels_S`` are those of all rollouts, one after the other; ``n_steps_N`` says how many each has.
+        """
+        weights = 1 + (self.config.negative_weight - 1) * (1 - labels_S)
+        sums = np.add.reduceat(np.where(labels_S >= 0, weights, 0.0), np.cumsum(n_steps_N) - n_steps_N)
+        return (sums > 0).astype(np.float64) if self.config.loss == "ranking" else sums
 
     def loss_sum(self, logits: Tensor, batch: StepBatch) -> Tensor:
         config = self.config
