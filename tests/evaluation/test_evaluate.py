@@ -438,6 +438,7 @@ def test_the_command_scores_saves_and_prints(benchmark: Path, model: Path, tmp_p
     assert "Threshold held out: chosen on the other 4 of 5 folds of problems" in text
     loaded = sys.modules["mprm.models.prm"].loaded
     options_of_model = {"image_root": None, "tokens_per_batch": 99, "prompt_layout": None, "prm_layout": None}
+    options_of_model["lower_bound"] = None
     assert loaded == {"device": "cpu", "dtype": "auto", **options_of_model}
     manifest = json.loads((out / "metrics.json.manifest.json").read_text())
     assert manifest["config"]["model_info"] == {"path": str(model), "prm_config.json": {"family": "tiny"}}

@@ -567,7 +567,8 @@ def test_a_real_reward_model_scores_what_a_real_policy_sampled(kind: str, tmp_pa
     )
     out = tmp_path / "c.jsonl"
     sampling = ["--policy", policy, "--out", str(out), "--n", "4", "--max-new-tokens", "30", "--temperature", "1.5"]
-    assert run_sample([str(questions), *sampling, "--image-root", str(tmp_path), "--device", "cpu"]) == 0
+    images = ["--image-root", str(tmp_path)] if image else []
+    assert run_sample([str(questions), *sampling, *images, "--device", "cpu"]) == 0
     sets = read_candidates(out)
     assert [len(entry.candidates) for entry in sets] == [4, 4]
     prm = str(tmp_path / "prm")  # random weights serve as a reward model, too

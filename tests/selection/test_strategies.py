@@ -384,7 +384,7 @@ def test_files_that_are_no_tables_are_refused(corpus, tmp_path: Path) -> None:
     for name, error in (("t.txt", ConfigError), ("none.csv", InputNotFoundError), ("t.parquet", DataError)):
         with pytest.raises(error, match=name):
             mprm.select(folder, strategy="drop", columns=str(tmp_path / name))
-    with pytest.raises(ConfigError, match=r"there is no column .prm_scores.*mprm score --model writes it"):
+    with pytest.raises(ConfigError, match=r"there is no column .prm_scores.*mprm score --model DIR --out FILE writes it"):
         mprm.select(folder, strategy="uncertainty")
 
 
@@ -490,8 +490,12 @@ def test_functions_are_told_apart_by_their_names(corpus) -> None:
 
 
 def test_a_table_is_an_input_and_its_hash_is_kept(corpus, tmp_path: Path) -> None:
-    folder, table = corpus(ai2d=[[1.0], [0.5, 0.5]]), str(tmp_path / "t.jsonl")
-    mprm.score(folder, table, steps=True)
+    table, own = str(tmp_path / "t.jsonl"), str(tmp_path / "own.jsonl")
+    mprm.score(corpus(ai2d=[[1.0], [0.5, 0.0]]), table, steps=True)
+    folder = corpus(ai2d=[[1.0], [0.5, 0.5]])
+    mprm.score(folder, own, steps=True)
+    with pytest.raises(ConfigError, match="the table's scores are the corpus's own; expected a second annotator's"):
+        mprm.select(folder, strategy="agreement", columns=own)
     selection = mprm.select(folder, strategy="agreement", columns=table, keep=1)
     with pytest.raises(ConfigError, match=r"t\.jsonl"):
         selection.write(table, force=True)

@@ -21,7 +21,7 @@ COMMANDS = {
     "open": ("mprm_lab.cli:run_open", "write the shipped lab into a folder, and draw its pictures"),
     "demo": ("mprm_lab.cli:run_demo", "the pipeline from end to end on the shipped lab, without a GPU"),
     "reproduce": ("mprm_lab.cli:run_reproduce", "the paper's experiments on a lab"),
-    "compare": ("mprm_lab.cli:run_compare", "BIS against every other method, on a lab"),
+    "compare": ("mprm_lab.cli:run_compare", "BIS against its rivals, on a lab"),
     "theory": ("mprm_lab.cli:run_theory", "the paper's analysis, verified by simulation"),
     "make": ("mprm_lab.cli:run_make", "train policies from scratch and let them make a lab"),
     "pack": ("mprm_lab.cli:run_pack", "compress a lab, and its excerpt for mprm quickstart, as packages ship them"),
@@ -213,7 +213,7 @@ def _do_runs(options: RunsCommand, plan: ReproducePlan) -> Reproduction:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareCommand(RunsCommand):
-    """Compare BIS with every other selection, label scheme and loss, at three budgets.
+    """Compare BIS with other selections, label schemes and losses, at three budgets.
 
     A stopped command continues where it was. Meant for a GPU.
     """

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
-from mprm.config import Config, ConnectionOptions, Declared, ModelOptions, declared, serving
+from mprm.config import DEFAULT_KEY, Config, ConnectionOptions, Declared, ModelOptions, declared, serving
 from mprm.errors import ConfigError, counted
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class ScorerOptions(ModelOptions, ConnectionOptions):
     """A process reward model, in this process or on a server."""
 
     prm_server: Annotated[str | None, serving("vLLM server of the reward model, see mprm serve.", "URL")] = None
+    prm_name: Annotated[str | None, serving("Its name on that server, if it has several models.", "NAME")] = None
+    prm_key_env: Annotated[str, serving("Environment variable of that server's API key.", "NAME")] = DEFAULT_KEY
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,8 +53,9 @@ class ScorerOptions(ModelOptions, ConnectionOptions):
     def scorer(self) -> StepScorer:
         from mprm.evaluation.scores import ScoringConfig
 
-        names = [field.name for field in fields(ScorerOptions)]
-        return ScoringConfig(**self.as_dict(*names)).load_model()
+        names = [field.name for field in fields(ScorerOptions) if field.name not in ("prm_name", "prm_key_env")]
+        server: dict[str, Any] = {"served_model": self.prm_name, "api_key_env": self.prm_key_env}
+        return ScoringConfig(**self.as_dict(*names), **server).load_model()
 
 
 def command(config: type[C], name: str, example: str) -> Callable[[Callable[[C], int | None]], Run]:

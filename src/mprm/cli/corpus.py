@@ -17,7 +17,7 @@ from mprm.selection.stats import STATISTICS, ScoreConfig, StatsConfig, score, st
 @dataclass(frozen=True, kw_only=True)
 class ScoreCommand(ScoreConfig, ScorerOptions):
     paths: Paths
-    out: Annotated[str, output("A .parquet, .csv or .jsonl file.", "FILE")]
+    out: Annotated[str, output("A .parquet or .jsonl file; .csv without lists of step scores.", "FILE")]
 
 
 @command(ScoreCommand, "score", "annotations/*.jsonl --out scores.parquet")

@@ -33,9 +33,9 @@ class SearchConfig(RunConfig):
         Literal["beam", "dvts", "best-of-n"],
         evaluation("Beam search, diverse verifier tree search, or whole answers without guidance."),
     ] = "beam"
-    n: Annotated[int, annotation("Candidates of each question; as many steps at a time.", at_least=1)] = 16
+    n: Annotated[int, annotation("Candidates of each question, and steps sampled at each level.", at_least=1)] = 16
     beam_width: Annotated[
-        int, evaluation("Continuations of a step that is kept: of n, n / WIDTH are kept.", "WIDTH", at_least=2)
+        int, evaluation("Continuations of each kept step; n / WIDTH steps are kept.", "WIDTH", at_least=2)
     ] = 4
     max_steps: Annotated[int, annotation("Most steps of a candidate; longer ones are cut off.", at_least=1)] = 40
     aggregate: Annotated[AggregateName, evaluation("Aggregate of step scores that steps are kept by.")] = "mean"

@@ -265,7 +265,7 @@ class _Counter:
             data, start, stop, needs_image, self.task.tau, sources, self.mark, self.task.with_details
         )
         if self.first_mark and data.find(self.first_mark, start) >= 0:
-            ends = accumulate((row[-1] for row in ROW.iter_unpack(rows)), initial=start)
+            ends = accumulate((n_bytes for *_, n_bytes, _ in ROW.iter_unpack(rows)), initial=start)
             spans = ((index, *span) for index, span in enumerate(pairwise(ends)))
             odd = sorted({*odd, *(span for span in spans if data.find(self.first_mark, *span[1:]) >= 0)})
         first, n_scored, n_seen = len(self.rows) // ROW.size, 0, 0

@@ -47,7 +47,7 @@ class SelectConfig(ScanOptions):
     ] = (0.1,)
     keep: Annotated[
         int | None,
-        selection("Number kept from each source, instead of rho (0.1 is ignored, others refused).", at_least=1),
+        selection("Number kept from each source; not together with rho.", at_least=1),
     ] = None
     source_rho: Annotated[tuple[str, ...], selection("Fraction for single sources.", "SOURCE=RHO")] = ()
     """In Python also a mapping from source to fraction."""

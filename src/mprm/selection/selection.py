@@ -60,9 +60,9 @@ class Subset:
     strategy: str
     rho: float | None
     keep: int | None
-    kept: BoolArray
+    kept: BoolArray = field(repr=False)
     """Which rows of the label counts are kept."""
-    statistics: dict[str, Statistics]
+    statistics: dict[str, Statistics] = field(repr=False)
     """Of the kept rollouts, by source."""
     warnings: list[str]
     """What is degenerate about the kept rollouts; see `mprm.selection.stats.label_warnings`."""

@@ -649,7 +649,7 @@ def _write_table(batches: Iterator[Any], path: Path, suffix: str, steps: Iterabl
 class ScoreConfig(StatsConfig):
     """Write one row a rollout: its label counts, R, mixture and BIS, and on demand the scores of its steps."""
 
-    steps: Annotated[bool, output("Add the Monte-Carlo scores of the steps, a list.")] = False
+    steps: Annotated[bool, output("Add the list scores, the Monte-Carlo score of each step.")] = False
     force: Force = False
 
 

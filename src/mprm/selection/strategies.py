@@ -59,15 +59,15 @@ class Rollouts:
     holds a list for each rollout, a number a step; nan stands for none.
     """
 
-    rows: Rows
-    scores: FloatArray = field(default_factory=lambda: np.empty(0))
+    rows: Rows = field(repr=False)
+    scores: FloatArray = field(default_factory=lambda: np.empty(0), repr=False)
     """Of all steps, rollout by rollout, shape (M,)."""
-    order: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    order: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64), repr=False)
     """The seeded random order, smallest first, shape (N,); ties are broken by it anyway."""
     alpha: float = 0.05
     tau: float = 0.0
-    columns: Mapping[str, FloatArray] = field(default_factory=dict)
-    unusable: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, FloatArray] = field(default_factory=dict, repr=False)
+    unusable: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What the columns of the table hold that are no numbers."""
 
     def __len__(self) -> int:
@@ -83,8 +83,11 @@ class Rollouts:
         if name in self.unusable:
             found = f"the table's column {name!r} holds {self.unusable[name]}"
             raise ConfigError(f"{found}; expected numbers, or lists with a number for each step")
-        remedy = "mprm score --model writes it" if name == "prm_scores" else "--columns FILE adds those of a table"
-        raise ConfigError(f"there is no column {name!r}: {nearest(name, (*own, *self.columns))}. {remedy}")
+        if name == "prm_scores":
+            remedy = "mprm score --model DIR --out FILE writes it, and --columns FILE reads it"
+            raise ConfigError(f"there is no column {name!r}, a model's score of each step: {remedy}")
+        have = nearest(name, (*own, *self.columns))
+        raise ConfigError(f"there is no column {name!r}: {have}. --columns FILE adds those of a table")
 
     def of_steps(self, name: str) -> FloatArray:
         """A column with a number for each step, shape (M,)."""
@@ -160,7 +163,7 @@ def rank_bis_sampled(rollouts: Rollouts) -> FloatArray:
 
 
 def rank_drop(rollouts: Rollouts) -> FloatArray:
-    """Largest fall of the score from one step to the next first, ``max_j (r_j − r_{j+1})``; 0 without a fall."""
+    """Largest fall of the score from one step to the next first, ``max_j (s_j − s_{j+1})``; 0 without a fall."""
     falls = np.zeros(len(rollouts.scores))
     falls[1:] = rollouts.scores[:-1] - rollouts.scores[1:]
     falls[rollouts.starts] = 0  # what is before a rollout's first step is another rollout's
@@ -206,7 +209,9 @@ def rank_agreement(rollouts: Rollouts) -> FloatArray:
     if rollouts.columns or rollouts.unusable:
         if "scores" not in rollouts.columns:
             raise ConfigError("agreement needs the column 'scores' of a second annotator: mprm score SECOND --steps")
-        theirs = rollouts.of_steps("scores")
+        theirs, own = rollouts.of_steps("scores"), rollouts.scores
+        if np.array_equal(theirs, own) and ((own > 0) & (own < 1)).any():
+            raise ConfigError("agreement: the table's scores are the corpus's own; expected a second annotator's")
         agree = (theirs > rollouts.tau) == (rollouts.scores > rollouts.tau)
         return rollouts.mean_of(np.where(np.isnan(theirs), np.nan, agree))
     n_mc = rollouts["n_mc"]
@@ -233,7 +238,7 @@ def _log_comb(n: int, k: int) -> float:
 
 
 def rank_disagreement(rollouts: Rollouts) -> FloatArray:
-    """Where a model differs most from the counts: the mean of ``|s − r|`` over the steps, s its score.
+    """Where a model differs most from the counts: the mean of ``|m − s|`` over the steps, m its score.
 
     Here and below, steps that the model truncates are left out, and rollouts without any other do not qualify.
     """
@@ -241,7 +246,7 @@ def rank_disagreement(rollouts: Rollouts) -> FloatArray:
 
 
 def rank_uncertainty(rollouts: Rollouts) -> FloatArray:
-    """Where a model is least sure: the mean of ``s (1 − s)`` over the steps, s its score."""
+    """Where a model is least sure: the mean of ``m (1 − m)`` over the steps, m its score."""
     scores = rollouts.of_steps("prm_scores")
     return _known(rollouts.mean_of(scores * (1 - scores)))
 

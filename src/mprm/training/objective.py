@@ -1,7 +1,8 @@
 """What a model is trained towards: the targets that Monte-Carlo counts are turned into, and the losses.
 
 To add a label scheme: a function of `StepCounts` in `LABELS`, and its name in `LabelScheme` of the config. To add a
-loss: a function in `LOSSES`, its name in `LossName`, and in `Objective.n_items` what its sum is divided by.
+loss: a function of logits and `StepBatch`, its name in `LossName`, a line in `Objective.loss_sum`, and in
+`Objective.n_items` what the sum is divided by.
 """
 
 from __future__ import annotations

@@ -45,6 +45,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "scan": _on("scan", labels="scan"),
     "random-soft": _on("random", labels="soft"),
     "random-monotone": _on("random", labels="monotone"),
+    "random-monotone-soft": _on("random", labels="monotone-soft"),
     "random-posterior": _on("random", labels="posterior"),
     "bis-posterior": _on("bis", labels="posterior"),
     "random-negatives": _on("random", negative_weight=3.0),
