@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mprm.data.types import Chain as Chain, Rollout as Rollout, Step as Step
     from mprm.errors import MprmError as MprmError
     from mprm.evaluation.evaluate import EvaluateConfig as EvaluateConfig, evaluate as evaluate
+    from mprm.evaluation.readout import ReadOut as ReadOut, readout as readout
     from mprm.evaluation.remote import RemotePRM as RemotePRM
     from mprm.evaluation.rerank import RerankConfig as RerankConfig, rerank as rerank
     from mprm.evaluation.rewards import StepReward as StepReward

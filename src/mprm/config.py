@@ -298,6 +298,9 @@ class ModelOptions(Config):
         float | None,
         inputs("Mean less so many standard deviations (train --loss beta-binomial).", "NUMBER", at_least=0),
     ] = None
+    readout: Annotated[
+        str | None, inputs("What mprm readout fitted: the model's scores with a policy's log-probabilities.", "FILE")
+    ] = None
     device: Device = "auto"
     dtype: Dtype = "auto"
     batch_tokens: Annotated[int | None, compute("Tokens in a batch; fewer need less memory.", at_least=1)] = None

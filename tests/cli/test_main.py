@@ -189,7 +189,13 @@ def test_every_command_is_a_function_of_the_same_name(command: str, capsys) -> N
     with pytest.raises(SystemExit):
         run([*command.split(), "--help"])
     printed = capsys.readouterr().out
-    if command in ("annotate", "sample", "search", "score"):  # they take a policy or a model that is loaded
+    if command in (
+        "annotate",
+        "sample",
+        "search",
+        "score",
+        "readout",
+    ):  # they take a policy or a model that is loaded
         printed = re.sub(r"^(policy|server|compute):\n(  .*\n)+", "", printed, flags=re.MULTILINE)
     flags = set(re.findall(r"^  (?:--no-|--)([a-z0-9-]+)", printed, re.MULTILINE))
     options = {flag.replace("-", "_") for flag in flags} - {"help", "json"}
@@ -201,8 +207,9 @@ OF_THE_COMMAND_LINE = {
     "check": {"all"},
     "evaluate": {"verbose"},
     "export": {"for"},  # in Python for_
-    "score": {"prompt_layout", "prm_layout", "lower_bound", "image_root"},  # of `PRM.from_pretrained`
-    "search": {"prompt_layout", "prm_layout", "lower_bound"},
+    "readout": {"prompt_layout", "prm_layout", "lower_bound", "readout", "image_root", "files"},
+    "score": {"prompt_layout", "prm_layout", "lower_bound", "readout", "image_root"},  # of `PRM.from_pretrained`
+    "search": {"prompt_layout", "prm_layout", "lower_bound", "readout"},
     "stats": {"by", "style"},
     "theory fit": {"out", "force"},
 }

@@ -384,7 +384,9 @@ def test_files_that_are_no_tables_are_refused(corpus, tmp_path: Path) -> None:
     for name, error in (("t.txt", ConfigError), ("none.csv", InputNotFoundError), ("t.parquet", DataError)):
         with pytest.raises(error, match=name):
             mprm.select(folder, strategy="drop", columns=str(tmp_path / name))
-    with pytest.raises(ConfigError, match=r"there is no column .prm_scores.*mprm score --model DIR --out FILE writes it"):
+    with pytest.raises(
+        ConfigError, match=r"there is no column .prm_scores.*mprm score --model DIR --out FILE writes it"
+    ):
         mprm.select(folder, strategy="uncertainty")
 
 

@@ -47,8 +47,9 @@ class ScorerOptions(ModelOptions, ConnectionOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.lower_bound is not None and self.model is None and self.prm_server is None:
-            raise ConfigError("lower_bound is for a model's scores, and no --model is named")
+        for name in ("lower_bound", "readout"):
+            if getattr(self, name) is not None and self.model is None and self.prm_server is None:
+                raise ConfigError(f"{name} is for a model's scores, and no --model is named")
 
     def scorer(self) -> StepScorer:
         from mprm.evaluation.scores import ScoringConfig

@@ -23,6 +23,7 @@ COMMANDS = {
     "sample": ("mprm.cli.annotate:run_sample", "candidate solutions of questions, from a policy"),
     "search": ("mprm.cli.search:run_search", "candidate solutions, guided step by step by a reward model"),
     "rerank": ("mprm.cli.rerank:run_rerank", "choose the best of N candidates by step scores"),
+    "readout": ("mprm.cli.readout:run_readout", "read a model's scores with a policy's log-probabilities"),
     "export": ("mprm.cli.serving:run_export", "what vLLM needs to serve a trained model"),
     "serve": ("mprm.cli.serving:run_serve", "start vLLM with an exported model"),
     "report": ("mprm.cli.runs:run_report", "one offline page on a corpus, its selection and its runs"),

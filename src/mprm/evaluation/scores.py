@@ -53,8 +53,9 @@ class ScoringConfig(ConnectionOptions, ModelOptions):
         super().__post_init__()
         if self.image_root is not None and not is_url(self.image_root):
             object.__setattr__(self, "image_root", str(Path(self.image_root).expanduser()))
-        if self.lower_bound is not None and not self.has_model:
-            raise ConfigError("lower_bound is for a model's scores, and no model is named")
+        for name in ("lower_bound", "readout"):
+            if getattr(self, name) is not None and not self.has_model:
+                raise ConfigError(f"{name} is for a model's scores, and no model is named")
         if self.prm_server is not None:
             local = ("prompt_layout", "prm_layout", "lower_bound", "batch_tokens")
             if given := [f"--{name.replace('_', '-')}" for name in local if getattr(self, name) is not None]:
@@ -73,6 +74,14 @@ class ScoringConfig(ConnectionOptions, ModelOptions):
         return isinstance(self.model, str) or self.prm_server is not None
 
     def load_model(self) -> StepScorer:
+        if self.readout is None:
+            return self._load_model()
+        from mprm.evaluation.readout import ReadOut
+
+        policy = {"device": self.device, "dtype": self.dtype, "image_root": self.image_root}
+        return ReadOut.from_file(self.readout, self._load_model(), tokens_per_batch=self.batch_tokens, **policy)
+
+    def _load_model(self) -> StepScorer:
         if self.prm_server is not None:
             from mprm.evaluation.remote import RemotePRM
 

@@ -136,12 +136,7 @@ class PRMModel:
             hidden = _decoder(self)(inputs_embeds=embedded, use_cache=False, **options)[0]
         if self.step_head is not None:
             return ModelOutput(logits=self.step_head(hidden.flatten(0, 1)[prm_index]))
-        logits = self.get_output_embeddings()(hidden.flatten(0, 1)[prm_index])
-        # what some language models do after the head
-        text = self.config.get_text_config()
-        logits = logits / (getattr(text, "logits_scaling", None) or 1) * (getattr(text, "logit_scale", None) or 1)
-        if cap := getattr(text, "final_logit_softcapping", None):
-            logits = torch.tanh(logits / cap) * cap
+        logits = finished(self.config, self.get_output_embeddings()(hidden.flatten(0, 1)[prm_index]))
         return ModelOutput(logits=logits if unused is None else logits + unused)
 
     def train(self: Any, mode: bool = True) -> Any:
@@ -155,6 +150,15 @@ class PRMModel:
 
     def enable_input_require_grads(self) -> None:
         """Nothing: transformers would let the frozen tower's embeddings require gradients, for nothing here."""
+
+
+def finished(config: Any, logits: Tensor) -> Tensor:
+    """The head's logits after what some language models still do to them."""
+    text = config.get_text_config()
+    logits = logits / (getattr(text, "logits_scaling", None) or 1) * (getattr(text, "logit_scale", None) or 1)
+    if cap := getattr(text, "final_logit_softcapping", None):
+        logits = torch.tanh(logits / cap) * cap
+    return logits
 
 
 def _image_features(model: Any, vision: dict[str, Any]) -> Tensor:

@@ -67,13 +67,41 @@ def score_chains(
 
     Each of several ranks scores its share of the batches; all run the model equally often, as sharded weights demand.
     """
-    import torch
-    from accelerate.utils import send_to_device
-
     from mprm.models.head import step_probabilities
 
     read = read or step_probabilities
     tokenized = [encoder.tokenize(chain) for chain in chains]
+    scores = {i: [math.nan] * chain.n_steps for i, chain in enumerate(tokenized) if not chain.prm_positions}
+    options: dict[str, Any] = {"tokens_per_batch": tokens_per_batch, "share_prefixes": share_prefixes}
+    with progress("scoring", len(chains)) as advance:
+        advance(len(scores))
+        for batch, logits in step_logits(model, encoder, tokenized, rank=rank, world_size=world_size, **options):
+            probabilities = iter(read(logits).tolist())
+            for index in batch:
+                chain = tokenized[index]
+                known = islice(probabilities, len(chain.prm_positions))
+                scores[index] = [*known, *[math.nan] * chain.n_truncated]
+            advance(len(batch))
+    return scores
+
+
+def step_logits(
+    model: Any,
+    encoder: PromptEncoder,
+    tokenized: Sequence[TokenizedChain],
+    *,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
+    rank: int = 0,
+    world_size: int = 1,
+    share_prefixes: bool = False,
+) -> Iterator[tuple[list[int], Any]]:
+    """Indices of the chains of each batch, and what the model gives at their ``prm_positions``, one after the other.
+
+    Chains without any are left out.
+    """
+    import torch
+    from accelerate.utils import send_to_device
+
     order = [index for index, chain in enumerate(tokenized) if chain.prm_positions]
     scored = [tokenized[index] for index in order]
     if share_prefixes:
@@ -83,24 +111,16 @@ def score_chains(
     batches = [[order[position] for position in pack] for pack in packs]
     while batches and len(batches) % world_size:
         batches.append(batches[-1])  # the last again: its scores come out the same
-    scores = {i: [math.nan] * chain.n_steps for i, chain in enumerate(tokenized) if not chain.prm_positions}
     was_training = model.training
     model.eval()
     try:
-        with progress("scoring", len(chains)) as advance:
-            advance(len(scores))
-            for batch, inputs in _collated(batches[rank::world_size], tokenized, encoder, share_prefixes):
-                inputs = send_to_device(inputs, next(model.parameters()).device, non_blocking=True)
-                with torch.no_grad():
-                    probabilities = iter(read(model(**inputs)["logits"]).tolist())
-                for index in batch:
-                    chain = tokenized[index]
-                    known = islice(probabilities, len(chain.prm_positions))
-                    scores[index] = [*known, *[math.nan] * chain.n_truncated]
-                advance(len(batch))
+        for batch, inputs in _collated(batches[rank::world_size], tokenized, encoder, share_prefixes):
+            inputs = send_to_device(inputs, next(model.parameters()).device, non_blocking=True)
+            with torch.no_grad():
+                logits = model(**inputs)["logits"]
+            yield batch, logits
     finally:
         model.train(was_training)
-    return scores
 
 
 def _collated(

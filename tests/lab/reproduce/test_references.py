@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from mprm.data import Chain, prompt_of
+from mprm.models.logprobs import StepLogProbs
 from mprm_lab.policy.architecture import new_policy
 from mprm_lab.reproduce.references import LogProbScorer, PositionScorer
 from mprm_lab.world import draw, problem, solution
@@ -26,12 +30,16 @@ def test_a_score_that_reads_nothing_is_the_share_of_positive_steps_at_the_positi
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_policys_probabilities_are_those_of_the_text_it_would_have_written(kind: str) -> None:
+def test_the_policys_probabilities_are_those_of_the_text_it_would_have_written(kind: str, tmp_path: Path) -> None:
     policy = new_policy(kind, size=SMALL)
+    reader = StepLogProbs.of(deepcopy(policy), tmp_path)
     examples = [problem("grid-sum", 3), problem("bars-second", 4)]
     chains = [Chain(each.question, tuple(solution(each)), (each.image,)) for each in examples]
-    by_mean = LogProbScorer(policy, is_running_minimum=False).score_many(chains)
-    by_minimum = LogProbScorer(policy, is_running_minimum=True).score_many(chains)
+    for each in examples:
+        (tmp_path / each.image).parent.mkdir(exist_ok=True)
+        draw(each).save(tmp_path / each.image)
+    by_mean = LogProbScorer(reader, is_running_minimum=False).score_many(chains)
+    by_minimum = LogProbScorer(reader, is_running_minimum=True).score_many(chains)
     for example, given, means, minima in zip(examples, chains, by_mean, by_minimum, strict=True):
         prompt, picture = prompt_of(example.as_question()), draw(example).convert("RGB")
         n_before, lowest = len(policy.chat_ids(prompt, [picture])), 1.0

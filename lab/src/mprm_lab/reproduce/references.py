@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from typing import Any
 
-from mprm.data import Chain, prompt_of
-from mprm.models import Backbone, plain_text
-from mprm_lab.policy.dataset import STEP_SEPARATOR
-from mprm_lab.world import draw, problem_named
+import numpy as np
 
-CHAINS_PER_BATCH = 64
+from mprm.data import Chain
+from mprm.models.logprobs import FEATURES, StepLogProbs, features
+from mprm_lab.world import problem_named
 
 
 def problem_of(chain: Chain) -> Any:
@@ -52,44 +50,9 @@ class LogProbScorer:
     Their geometric mean; or the lowest of them, and of all steps before it.
     """
 
-    def __init__(self, policy: Backbone, *, is_running_minimum: bool) -> None:
-        self._policy, self._is_running_minimum = policy, is_running_minimum
+    def __init__(self, policy: StepLogProbs, *, is_running_minimum: bool) -> None:
+        self._policy, self._column = policy, "running_minimum" if is_running_minimum else "mean"
 
     def score_many(self, chains: Sequence[Chain], **_: Any) -> list[list[float]]:
-        order = sorted(range(len(chains)), key=lambda index: sum(map(len, chains[index].steps)))
-        scores: dict[int, list[float]] = {}
-        for start in range(0, len(order), CHAINS_PER_BATCH):
-            indices = order[start : start + CHAINS_PER_BATCH]
-            scores |= zip(indices, self._batch([chains[index] for index in indices]), strict=True)
-        return [scores[index] for index in range(len(chains))]
-
-    def _batch(self, chains: Sequence[Chain]) -> Iterable[list[float]]:
-        import torch
-
-        policy, plain = self._policy, plain_text(self._policy.tokenizer)
-        rows, spans = list[list[int]](), list[list[tuple[int, int]]]()
-        pictures = [draw(problem_of(chain)).convert("RGB") for chain in chains]
-        for chain, picture in zip(chains, pictures, strict=True):
-            ids = policy.chat_ids(prompt_of(problem_of(chain).as_question()), [picture])
-            spans.append([])
-            for index, step in enumerate(chain.steps):
-                start = len(ids)
-                ids += plain.encode(STEP_SEPARATOR + step if index else step)
-                spans[-1].append((start, len(ids)))
-            rows.append(ids)
-        input_ids = torch.full((len(rows), max(map(len, rows))), policy.tokenizer.pad_token_id)
-        for row, ids in enumerate(rows):
-            input_ids[row, : len(ids)] = torch.tensor(ids)
-        vision = policy.family.preprocess(policy.image_processor, pictures)
-        inputs = {"input_ids": input_ids, **{name: torch.as_tensor(array) for name, array in vision.items()}}
-        inputs |= policy.family.batch_inputs(policy.tokenizer, input_ids)
-        inputs = {name: tensor.to(policy.model.device) for name, tensor in inputs.items()}
-        with torch.no_grad():
-            logits = policy.model(**inputs, attention_mask=torch.ones_like(inputs["input_ids"])).logits
-        logps = logits[:, :-1].float().log_softmax(-1).gather(-1, inputs["input_ids"][:, 1:, None])[..., 0].cpu()
-        for row, steps in enumerate(spans):
-            of_steps = [logps[row, start - 1 : end - 1] for start, end in steps]
-            if self._is_running_minimum:
-                yield list(accumulate((float(each.min().exp()) for each in of_steps), min))
-            else:
-                yield [float(each.mean().exp()) for each in of_steps]
+        column = FEATURES.index(self._column)
+        return [np.exp(features(steps)[:, column]).tolist() for steps in self._policy.of_tokens(chains)]

@@ -1,0 +1,148 @@
+"""What a read-out adds in the lab: reward models trained on a tenth, alone and with the policy's log-probabilities.
+
+A read-out is fitted to 3,000 rollouts that the model was not trained on, or to the 600 labelled solutions of the
+validation split. Measured on the step benchmark, and on candidates of other problems: on their steps, judged by the
+world, and by the model's choice among 16.
+
+    mprm-lab open LAB
+    python benchmarks/readout.py --lab LAB --out benchmarks/results/readout.json
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import t
+
+import mprm
+from mprm.data import Chain
+from mprm.data.candidates import read_candidates
+from mprm.models.logprobs import FEATURES, StepLogProbs, features
+from mprm_lab.make import labeled_solutions
+from mprm_lab.reproduce.measure import auc_at_same_position
+
+N_CANDIDATES = 16
+TRAINING = {"learning_rate": 3e-4, "batch_size": 64, "per_device": 64, "max_length": 1024}
+
+
+class Remembered:
+    """A scorer, or a policy's log-probabilities, that reads no chain twice."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.known = inner, dict[Chain, Any]()
+        self.name, self.fingerprint, self.encoder = inner.name, inner.fingerprint, inner.encoder
+
+    def __getattr__(self, name: str) -> Any:
+        def read(chains: Sequence[Chain], **_: Any) -> list[Any]:
+            new = [chain for chain in dict.fromkeys(chains) if chain not in self.known]
+            if new:
+                self.known |= zip(new, getattr(self.inner, name)(new, progress=mprm.progress_bar), strict=True)
+            return [self.known[chain] for chain in chains]
+
+        if name not in ("score_many", "of_tokens"):
+            raise AttributeError(name)
+        return read
+
+
+class PolicyAlone:
+    """The lowest log-probability so far, as a probability."""
+
+    name = "policy alone"
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+
+    def score_many(self, chains: Sequence[Chain], **_: Any) -> list[list[float]]:
+        column = FEATURES.index("running_minimum")
+        return [np.exp(features(steps)[:, column]).tolist() for steps in self.policy.of_tokens(chains)]
+
+
+def of_steps(path: Path, scorer: Any) -> dict[str, float]:
+    result = mprm.evaluate(str(path), model=scorer, draws=20).models[0]
+    same = auc_at_same_position(result.table)
+    return {"overall F1": result.value("overall"), "AUC": result.value("auc"), "AUC, same position": same}
+
+
+def measured(scorer: Any, lab: Path, folder: Path) -> dict[str, float]:
+    numbers = {f"benchmark: {name}": value for name, value in of_steps(lab / "benchmark.jsonl", scorer).items()}
+    numbers |= {f"candidates: {name}": value for name, value in of_steps(folder / "judged.jsonl", scorer).items()}
+    accuracy = mprm.rerank(str(folder / "candidates.jsonl"), scorer, draws=20).best_of_n.total.accuracy
+    numbers |= {
+        f"best of 16: {name}": accuracy[name][N_CANDIDATES].value for name in ("prm", "majority_vote", "random")
+    }
+    return {name: round(100 * value, 2) for name, value in numbers.items()}
+
+
+def with_interval(values: Sequence[float]) -> list[float]:
+    """Mean and 95% interval over seeds, by Student's t."""
+    mean, half = float(np.mean(values)), 0.0
+    if len(values) > 1:
+        half = float(t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    return [round(number, 2) for number in (mean, mean - half, mean + half)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lab", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--strategies", nargs="+", default=["bis"])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--questions", type=int, default=300, help="whose candidates are judged and chosen from")
+    options = parser.parse_args()
+    lab, images, small = options.lab, options.lab / "images", options.lab / "policies" / "small"
+    policy: Any = Remembered(StepLogProbs.from_pretrained(small, image_root=images))
+    runs: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        lines = (lab / "candidates.jsonl").read_bytes().splitlines(keepends=True)[: options.questions]
+        (folder / "candidates.jsonl").write_bytes(b"".join(lines))
+        judged = labeled_solutions(read_candidates(str(folder / "candidates.jsonl")), policy="candidates")
+        (folder / "judged.jsonl").write_text("".join(json.dumps(record) + "\n" for record in judged))
+        alone = measured(PolicyAlone(policy), lab, folder)
+        print("policy alone", alone, flush=True)
+        for strategy in options.strategies:
+            for seed in range(options.seeds):
+                run = folder / f"{strategy}-{seed}"
+                mprm.train(
+                    str(lab / "corpus.jsonl"), model=str(small), image_root=str(images), out=str(run), seed=seed,
+                    strategy=strategy, rho=0.1, gradient_checkpointing=False, save_every=0, dataloader_workers=0,
+                    report_to=("none",), **TRAINING,
+                )  # fmt: skip
+                prm: Any = Remembered(mprm.PRM.from_pretrained(run, image_root=images))
+                how = {"run": run, "seed": seed}
+                scorers = {
+                    "model": prm,
+                    "read-out, 3,000 rollouts": mprm.readout(str(lab / "corpus.jsonl"), prm, policy, **how),
+                    "read-out, 600 labelled": mprm.readout(str(lab / "validation.jsonl"), prm, policy, **how),
+                }
+                cells = {name: measured(scorer, lab, folder) for name, scorer in scorers.items()}
+                fits = {name: dict(scorer.fitted.weights) for name, scorer in scorers.items() if name != "model"}
+                runs.append({"strategy": strategy, "seed": seed, "cells": cells, "weights": fits})
+                print(json.dumps(runs[-1]), flush=True)
+    table: dict[str, Any] = {}
+    for strategy in options.strategies:
+        own = [run["cells"] for run in runs if run["strategy"] == strategy]
+        table[strategy] = {
+            name: {key: with_interval([cells[name][key] for cells in own]) for key in own[0][name]} for name in own[0]
+        }
+        table[strategy] |= {
+            f"{name} - model": {
+                key: with_interval([cells[name][key] - cells["model"][key] for cells in own]) for key in own[0][name]
+            }
+            for name in own[0]
+            if name != "model"
+        }
+    result = {
+        "command": "python benchmarks/readout.py --lab LAB --out FILE",
+        "backbone": "small", "rho": 0.1, "training": TRAINING, "questions": options.questions,
+        "policy alone": alone, "runs": runs, "mean and 95% interval over seeds": table,
+    }  # fmt: skip
+    options.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

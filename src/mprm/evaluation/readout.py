@@ -1,0 +1,258 @@
+"""Step scores of a reward model together with a policy's log-probabilities: a logistic regression of four features.
+
+A reward model has learnt from labels what errors look like. A policy knows what it would have written itself, and is
+surprised by what it would not. The weights are fitted to steps with labels that the reward model was not trained on:
+of a selected tenth's other rollouts there are nine times as many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import xxhash
+
+from mprm import __version__
+from mprm.config import Config, Force, Seed, Tau, evaluation, takes
+from mprm.data.benchmarks import read_benchmark
+from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
+from mprm.data.types import Chain, Solution, StepScorer
+from mprm.errors import ConfigError, DataError, InputNotFoundError, counted
+from mprm.evaluation.metrics import FloatArray, IntArray, rank_steps, ranking_metrics
+from mprm.models.logprobs import FEATURES, StepLogProbs, features
+from mprm.models.prm import ChainScorer, checked_chains
+from mprm.progress import Progress, silent
+
+MAX_LOGIT, MIN_LOG_PROB = 16.0, -30.0
+"""What a score of 1 and a token of probability 0 count as: float32 knows no more."""
+INPUTS = ("score", *FEATURES)
+N_FOLDS = 5
+RIDGE = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOutConfig(Config):
+    """Fit a read-out: a reward model's scores of steps together with a policy's log-probabilities of their tokens.
+
+    The inputs are rollouts, or a benchmark with labelled steps. Rollouts that the model was trained on are left out.
+    """
+
+    n: Annotated[int, evaluation("Most solutions that are read, drawn at random.", at_least=10)] = 3000
+    tau: Tau = 0.0
+    seed: Seed = 0
+    force: Force = False
+
+
+class Fitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a read-out's file holds."""
+
+    model: str
+    model_fingerprint: str
+    policy: str
+    policy_fingerprint: str
+    intercept: float
+    weights: dict[str, float]
+    """Of the logit of the score, and of each of `FEATURES`."""
+    fitted_on: dict[str, Any]
+    """Files with their hashes, counts, and the AUC of held-out folds."""
+    mprm: str = __version__
+
+
+@dataclass(eq=False, repr=False)
+class ReadOut(ChainScorer):
+    """A reward model whose scores are read together with a policy's log-probabilities.
+
+    ``ReadOut.from_file("readout.json", PRM.from_pretrained("runs/bis10"))`` scores steps as the model does.
+    """
+
+    scorer: StepScorer
+    policy: StepLogProbs
+    fitted: Fitted
+
+    def __post_init__(self) -> None:
+        digest = xxhash.xxh3_64_hexdigest(msgspec.json.encode([self.fitted.weights, self.fitted.intercept]))
+        self.fingerprint = f"{self.fitted.model_fingerprint} {self.fitted.policy_fingerprint} {digest}"
+        self.name = f"{self.fitted.model} with {Path(self.fitted.policy).name}"
+        self.encoder = getattr(self.scorer, "encoder", None)
+
+    @classmethod
+    def from_file(
+        cls, path: str | Path, scorer: StepScorer, *, policy: str | Path | None = None, **options: Any
+    ) -> ReadOut:
+        """Load what ``mprm readout`` fitted to this very model; ``options`` are of `StepLogProbs.from_pretrained`.
+
+        ``policy`` says where the policy is now, if the file's path no longer holds.
+        """
+        if not Path(path).is_file():
+            raise InputNotFoundError(f"{path}: there is no such file; mprm readout writes it")
+        try:
+            fitted = msgspec.json.decode(Path(path).read_bytes(), type=Fitted)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise DataError(f"{path} is not what mprm readout writes: {error}") from error
+        if missing := [name for name in INPUTS if name not in fitted.weights]:
+            raise DataError(f"{path}: there is no weight of {', '.join(missing)}; fit it again")
+        if (found := _fingerprint(scorer)) != fitted.model_fingerprint:
+            own = getattr(scorer, "name", type(scorer).__name__)
+            raise ConfigError(
+                f"{path} was fitted to {fitted.model}, and {own} has other weights ({found}); fit it again"
+            )
+        reader = StepLogProbs.from_pretrained(policy or fitted.policy, **options)
+        if reader.fingerprint != fitted.policy_fingerprint:
+            raise ConfigError(f"{path}: the policy in {reader.name} has changed since the read-out was fitted")
+        return cls(scorer, reader, fitted)
+
+    def score_many(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[float]]:
+        weights = np.array([self.fitted.weights[name] for name in INPUTS])
+        tables = _inputs(self.scorer, self.policy, chains, progress)
+        return [(1 / (1 + np.exp(-(table @ weights + self.fitted.intercept)))).tolist() for table in tables]
+
+
+def _fingerprint(scorer: StepScorer) -> str:
+    return str(getattr(scorer, "fingerprint", type(scorer).__name__))
+
+
+def _inputs(
+    scorer: StepScorer, policy: StepLogProbs, chains: Sequence[Chain], progress: Progress
+) -> list[FloatArray]:
+    """The features of each chain's steps, shape (n_steps, 4); nan where the reward model gives no score."""
+    chains = checked_chains(chains)
+    tables = []
+    scores = scorer.score_many(chains, progress=progress)
+    for own, steps in zip(scores, policy.of_tokens(chains), strict=True):
+        p = np.asarray(own, float)
+        with np.errstate(divide="ignore"):
+            logits = np.clip(np.log(p) - np.log1p(-p), -MAX_LOGIT, MAX_LOGIT)
+        tables.append(np.column_stack([logits, features(steps).clip(min=MIN_LOG_PROB)]))
+    return tables
+
+
+def fit_logistic(X: FloatArray, y: FloatArray) -> tuple[FloatArray, float]:
+    """Weights and intercept of a logistic regression of y (S,) on X (S, F), by Newton's method.
+
+    The ridge of 1 is on the weights of standardized features, so that separable data have finite ones.
+
+    >>> weights, intercept = fit_logistic(np.array([[0.0]] * 4000 + [[1.0]] * 4000), np.array([0, 1, 1, 1] * 2000))
+    >>> abs(weights).round(2).tolist(), round(np.exp(intercept), 2)
+    ([0.0], 3.0)
+    """
+    center, scale = X.mean(axis=0), X.std(axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    Z = np.column_stack([(X - center) / scale, np.ones(len(X))])
+    ridge = np.diag([RIDGE] * X.shape[1] + [1e-9])
+    w = np.zeros(Z.shape[1])
+    for _ in range(100):
+        p = 1 / (1 + np.exp(-(Z @ w)))
+        step = np.linalg.solve(Z.T @ (Z * (p * (1 - p))[:, None]) + ridge, Z.T @ (p - y) + ridge @ w)
+        w -= step / max(1.0, float(np.abs(step).max()))
+        if np.abs(step).max() < 1e-10:
+            break
+    weights = w[:-1] / scale
+    return weights, float(w[-1] - weights @ center)
+
+
+@takes(ReadOutConfig)
+def readout(
+    paths: Any,
+    model: StepScorer,
+    policy: StepLogProbs,
+    out: str | None = None,
+    config: ReadOutConfig | None = None,
+    *,
+    run: str | Path | None = None,
+    format: str | None = None,
+    progress: Progress = silent,
+    **options: Any,
+) -> ReadOut:
+    """Fit the weights to labelled steps, and write them to ``out``.
+
+    ``paths`` are rollouts, whose steps count as positive above ``tau``, or a step benchmark. Those that the training
+    run in the folder ``run`` was trained on are left out.
+    """
+    config = ReadOutConfig.of(config, options)
+    benchmark = read_benchmark(paths, format=format, tau=config.tau, text_only=True)
+    if out is not None:
+        check_not_inputs([file["path"] for file in benchmark.files], [out])
+        check_overwrite(out, force=config.force)
+    trained = _trained_on(run) if run is not None and hasattr(model, "encoder") else None
+    solutions, n_left_out = _drawn(benchmark.solutions, model, config, trained or frozenset())
+    chains = [solution.chain for solution in solutions]
+    tables = _inputs(model, policy, chains, progress)
+    problems = {name: number for number, name in enumerate(dict.fromkeys(s.problem for s in solutions))}
+    X = np.concatenate(tables)
+    label = np.concatenate([np.asarray(solution.labels) for solution in solutions])
+    problem = np.concatenate([np.full(len(s.labels), problems[s.problem]) for s in solutions])
+    is_used = (label != 0) & ~np.isnan(X).any(axis=1)
+    X, y, problem = X[is_used], (label[is_used] == 1).astype(float), problem[is_used]
+    if not 0 < y.sum() < len(y):
+        kind = "negative" if y.sum() else "positive"
+        raise DataError(f"{counted(len(y), 'step')} of {counted(len(solutions), 'solution')}: none is {kind}")
+    weights, intercept = fit_logistic(X, y)
+    counts: dict[str, Any] = {"n_solutions": len(solutions), "n_steps": len(y), "n_positive": int(y.sum())}
+    counts["n_trained_on"] = None if trained is None else n_left_out
+    fitted = Fitted(
+        model=str(getattr(model, "name", type(model).__name__)),
+        model_fingerprint=_fingerprint(model),
+        policy=policy.name,
+        policy_fingerprint=policy.fingerprint,
+        intercept=intercept,
+        weights=dict(zip(INPUTS, weights.tolist(), strict=True)),
+        fitted_on={"inputs": list(benchmark.files), **config.as_dict("n", "tau", "seed"), **counts}
+        | {"auc": _held_out_auc(X, y, problem % N_FOLDS)},
+    )
+    if out is not None:
+        with atomic_write(out) as temporary:
+            temporary.write_bytes(msgspec.json.format(msgspec.json.encode(fitted), indent=2) + b"\n")
+    return ReadOut(model, policy, fitted)
+
+
+def _drawn(
+    solutions: Sequence[Solution], scorer: StepScorer, config: ReadOutConfig, trained: frozenset[bytes]
+) -> tuple[list[Solution], int]:
+    """Some of the solutions; and how many were met that the model was trained on, which are none of them."""
+    kept, n_trained_on = list[Solution](), 0
+    for index in np.random.default_rng(config.seed).permutation(len(solutions)):
+        solution = solutions[index]
+        if trained and _ids_of(scorer, solution.chain) in trained:
+            n_trained_on += 1
+        elif solution.steps:
+            kept.append(solution)
+        if len(kept) == config.n:
+            break
+    if not kept:
+        raise DataError("the model was trained on all of these rollouts; name others, or a step benchmark")
+    return kept, n_trained_on
+
+
+def _ids_of(scorer: Any, chain: Chain) -> bytes:
+    return np.asarray(scorer.encoder.tokenize(chain).input_ids, np.int64).tobytes()
+
+
+def _trained_on(run: str | Path) -> frozenset[bytes] | None:
+    """The token ids of all rollouts that a run, or a checkpoint of one, was trained on, where they are there."""
+    import pyarrow as pa
+
+    for folder in (Path(run), Path(run).parent.parent):
+        path = folder / "data" / "train.arrow"
+        if path.is_file():
+            with pa.memory_map(str(path)) as source:
+                column = pa.ipc.open_file(source).read_all()["input_ids"]
+                return frozenset(np.asarray(ids.values, np.int64).tobytes() for ids in column)
+    return None
+
+
+def _held_out_auc(X: FloatArray, y: FloatArray, fold: IntArray) -> dict[str, float]:
+    """AUC of the model's score alone and of the read-out, each problem's steps by weights of the other folds'."""
+    predicted = np.empty(len(y))
+    for number in np.unique(fold):
+        is_here = fold == number
+        if not 0 < y[~is_here].sum() < (~is_here).sum():
+            return {}
+        weights, intercept = fit_logistic(X[~is_here], y[~is_here])
+        predicted[is_here] = X[is_here] @ weights + intercept
+    values = {"model": X[:, 0], "policy": X[:, INPUTS.index("running_minimum")], "readout": predicted}
+    ones = np.ones((1, len(y)))
+    return {name: float(ranking_metrics(rank_steps(v, y == 1), ones)["auc"][0]) for name, v in values.items()}
