@@ -61,16 +61,20 @@ class PolicyAlone:
         return [np.exp(features(steps)[:, column]).tolist() for steps in self.policy.of_tokens(chains)]
 
 
-def of_steps(path: Path, scorer: Any) -> dict[str, float]:
-    result = mprm.evaluate(str(path), model=scorer, draws=20).models[0]
+def of_steps(path: Path, scorer: Any, lab: Path) -> dict[str, float]:
+    result = mprm.evaluate(str(path), model=scorer, image_root=str(lab / "images"), draws=20).models[0]
     same = auc_at_same_position(result.table)
     return {"overall F1": result.value("overall"), "AUC": result.value("auc"), "AUC, same position": same}
 
 
 def measured(scorer: Any, lab: Path, folder: Path) -> dict[str, float]:
-    numbers = {f"benchmark: {name}": value for name, value in of_steps(lab / "benchmark.jsonl", scorer).items()}
-    numbers |= {f"candidates: {name}": value for name, value in of_steps(folder / "judged.jsonl", scorer).items()}
-    accuracy = mprm.rerank(str(folder / "candidates.jsonl"), scorer, draws=20).best_of_n.total.accuracy
+    numbers = {f"benchmark: {name}": value for name, value in of_steps(lab / "benchmark.jsonl", scorer, lab).items()}
+    numbers |= {
+        f"candidates: {name}": value for name, value in of_steps(folder / "judged.jsonl", scorer, lab).items()
+    }
+    accuracy = mprm.rerank(
+        str(folder / "candidates.jsonl"), scorer, image_root=str(lab / "images"), draws=20
+    ).best_of_n.total.accuracy
     numbers |= {
         f"best of 16: {name}": accuracy[name][N_CANDIDATES].value for name in ("prm", "majority_vote", "random")
     }

@@ -7,7 +7,7 @@ With --top-p 1 the policy also writes what no rollout that the reward model was 
     mprm-lab open LAB
     mprm train LAB/corpus.jsonl --model LAB/policies/small --image-root LAB/images --out PRM \
         --learning-rate 1e-4 --batch-size 64 --per-device 64 --max-length 1024 --no-gradient-checkpointing
-    python benchmarks/search.py --lab LAB --prm PRM --out benchmarks/results/search.json
+    python benchmarks/search.py --lab LAB --prm PRM --questions 150 --out benchmarks/results/search.json
     python benchmarks/search.py --lab LAB --prm PRM --top-p 1 --out benchmarks/results/search_top_p_1.json
 """
 
@@ -109,7 +109,8 @@ def main() -> None:
 
     guided = ("beam", "dvts")
     result = {
-        "command": f"python benchmarks/search.py --lab LAB --prm PRM --top-p {options.top_p:g} --out FILE",
+        "command": "python benchmarks/search.py --lab LAB --prm PRM"
+        f" --top-p {options.top_p:g} --questions {options.questions} --out FILE",
         "policy": "internvl", "reward_model": "small, all rollouts, learning rate 1e-4", "sampling": sampling,
         "questions": len(values), "aggregate": HOW, "runs": runs,
         "accuracy": {name: with_interval(values[:, i], means[:, i]) for i, name in enumerate(names)},

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mprm.evaluation.search import SearchConfig as SearchConfig, search as search
     from mprm.hub.push import PushConfig as PushConfig, push as push
     from mprm.models.internvl_convert import convert_internvl as convert_internvl
+    from mprm.models.logprobs import StepLogProbs as StepLogProbs
     from mprm.models.prm import PRM as PRM
     from mprm.models.serving import ExportConfig as ExportConfig, export as export, serve as serve
     from mprm.progress import progress_bar as progress_bar

@@ -218,11 +218,23 @@ def rank_agreement(rollouts: Rollouts) -> FloatArray:
     if n_few := int((n_mc < 2).sum()):
         found = f"{n_few:,} of {len(n_mc):,} rollouts say of no step that it has two continuations (num_mc_total)"
         raise ConfigError(f"agreement: {found}; name a second annotator's scores with --columns FILE")
-    n_M = np.repeat(n_mc, rollouts["n_steps"])
-    pairs = np.stack([n_M, np.rint(rollouts.scores * n_M).astype(np.int64)])
-    distinct, index = np.unique(pairs, axis=1, return_inverse=True)
-    by_pair = np.array([_halves_agree(n, k, rollouts.tau) for n, k in distinct.T.tolist()])
-    return rollouts.mean_of(by_pair[index.ravel()])
+    distinct, index = np.unique(n_mc, return_inverse=True)
+    first = np.cumsum([0, *distinct + 1])
+    n_M, first_M = (np.repeat(values[index], rollouts["n_steps"]) for values in (distinct, first))
+    pair = first_M + np.rint(rollouts.scores * n_M).astype(np.int64)  # a number for each N and k ≤ N
+    if first[-1] <= MANY_PAIRS:
+        present = np.arange(first[-1])
+    else:  # sorting takes longer than a table of all
+        present, pair = np.unique(pair, return_inverse=True)
+    is_met = np.bincount(pair, minlength=len(present)) > 0
+    shares = np.zeros(len(present))
+    for number in np.flatnonzero(is_met).tolist():
+        at = int(np.searchsorted(first, present[number], side="right")) - 1
+        shares[number] = _halves_agree(int(distinct[at]), int(present[number] - first[at]), rollouts.tau)
+    return rollouts.mean_of(shares[pair])
+
+
+MANY_PAIRS = 2**20
 
 
 def _halves_agree(n: int, k: int, tau: float) -> float:
