@@ -6,9 +6,13 @@ world, and by the model's choice among 16.
 
     mprm-lab open LAB
     python benchmarks/readout.py --lab LAB --out benchmarks/results/readout.json
+    python benchmarks/readout.py --lab LAB --run ALL --out benchmarks/results/readout_all.json
+
+ALL is trained on all rollouts, with the command in benchmarks/search.py.
 """
 
 import argparse
+import contextlib
 import json
 import tempfile
 from collections.abc import Sequence
@@ -21,11 +25,13 @@ from scipy.stats import t
 import mprm
 from mprm.data import Chain
 from mprm.data.candidates import read_candidates
+from mprm.errors import DataError
 from mprm.models.logprobs import FEATURES, StepLogProbs, features
 from mprm_lab.make import labeled_solutions
 from mprm_lab.reproduce.measure import auc_at_same_position
 
 N_CANDIDATES = 16
+DATA = {"read-out, 3,000 rollouts": "corpus.jsonl", "read-out, 600 labelled": "validation.jsonl"}
 TRAINING = {"learning_rate": 3e-4, "batch_size": 64, "per_device": 64, "max_length": 1024}
 
 
@@ -93,8 +99,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lab", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--strategies", nargs="+", default=["bis"])
+    parser.add_argument("--strategies", nargs="+", default=["bis", "random"])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--run", type=Path, help="a trained model, instead of tenths that are trained here")
     parser.add_argument("--questions", type=int, default=300, help="whose candidates are judged and chosen from")
     options = parser.parse_args()
     lab, images, small = options.lab, options.lab / "images", options.lab / "policies" / "small"
@@ -108,27 +115,30 @@ def main() -> None:
         (folder / "judged.jsonl").write_text("".join(json.dumps(record) + "\n" for record in judged))
         alone = measured(PolicyAlone(policy), lab, folder)
         print("policy alone", alone, flush=True)
-        for strategy in options.strategies:
-            for seed in range(options.seeds):
-                run = folder / f"{strategy}-{seed}"
+        given = (
+            [("given", 0)]
+            if options.run
+            else [(name, n) for name in options.strategies for n in range(options.seeds)]
+        )
+        for strategy, seed in given:
+            run = options.run or folder / f"{strategy}-{seed}"
+            if options.run is None:
                 mprm.train(
                     str(lab / "corpus.jsonl"), model=str(small), image_root=str(images), out=str(run), seed=seed,
                     strategy=strategy, rho=0.1, gradient_checkpointing=False, save_every=0, dataloader_workers=0,
                     report_to=("none",), **TRAINING,
                 )  # fmt: skip
-                prm: Any = Remembered(mprm.PRM.from_pretrained(run, image_root=images))
-                how = {"run": run, "seed": seed}
-                scorers = {
-                    "model": prm,
-                    "read-out, 3,000 rollouts": mprm.readout(str(lab / "corpus.jsonl"), prm, policy, **how),
-                    "read-out, 600 labelled": mprm.readout(str(lab / "validation.jsonl"), prm, policy, **how),
-                }
-                cells = {name: measured(scorer, lab, folder) for name, scorer in scorers.items()}
-                fits = {name: dict(scorer.fitted.weights) for name, scorer in scorers.items() if name != "model"}
-                runs.append({"strategy": strategy, "seed": seed, "cells": cells, "weights": fits})
-                print(json.dumps(runs[-1]), flush=True)
+            prm: Any = Remembered(mprm.PRM.from_pretrained(run, image_root=images))
+            scorers: dict[str, Any] = {"model": prm}
+            for name, file in DATA.items():
+                with contextlib.suppress(DataError):  # a model that was trained on all rollouts
+                    scorers[name] = mprm.readout(str(lab / file), prm, policy, run=run, seed=seed)
+            cells = {name: measured(scorer, lab, folder) for name, scorer in scorers.items()}
+            fits = {name: dict(scorer.fitted.weights) for name, scorer in scorers.items() if name != "model"}
+            runs.append({"strategy": strategy, "seed": seed, "cells": cells, "weights": fits})
+            print(json.dumps(runs[-1]), flush=True)
     table: dict[str, Any] = {}
-    for strategy in options.strategies:
+    for strategy in dict.fromkeys(run["strategy"] for run in runs):
         own = [run["cells"] for run in runs if run["strategy"] == strategy]
         table[strategy] = {
             name: {key: with_interval([cells[name][key] for cells in own]) for key in own[0][name]} for name in own[0]
@@ -141,8 +151,9 @@ def main() -> None:
             if name != "model"
         }
     result = {
-        "command": "python benchmarks/readout.py --lab LAB --out FILE",
-        "backbone": "small", "rho": 0.1, "training": TRAINING, "questions": options.questions,
+        "command": "python benchmarks/readout.py --lab LAB" + " --run RUN" * bool(options.run) + " --out FILE",
+        "backbone": "small", "rho": None if options.run else 0.1, "training": TRAINING,
+        "questions": options.questions,
         "policy alone": alone, "runs": runs, "mean and 95% interval over seeds": table,
     }  # fmt: skip
     options.out.write_text(json.dumps(result, indent=2) + "\n")
