@@ -109,12 +109,12 @@ static int steps(Cursor *c, double tau, Row *row, Details *details) {
     return next == 0;
 }
 
-/* A string; where it is asked for, the hash of its letters too. */
-static int text_of(Cursor *c, int count, Text *text, int with_space, uint64_t *hash) {
+/* A path; where it is asked for, the hash of its letters too. */
+static int path(Cursor *c, Text *text, uint64_t *hash) {
     skip_space(c);
     const unsigned char *start = c->p + 1;
-    NEED(string(c, count, text));
-    if (hash) *hash = hashed(start, text->n_bytes, with_space, *hash);
+    NEED(string(c, 0, text));
+    if (hash) *hash = hashed(start, text->n_bytes, 1, *hash);
     return 1;
 }
 
@@ -125,7 +125,7 @@ static int image(Cursor *c, int *has_image, uint64_t *hash) {
     NEED(c->p < c->end);
     if (*c->p == 'n') return word(c, "null", 4);
     if (*c->p == '"') {
-        NEED(text_of(c, 0, &text, 1, hash));
+        NEED(path(c, &text, hash));
         *has_image = text.n_bytes > 0;
         if (hash && *has_image) *hash = (*hash ^ 0xFF) * FNV_PRIME;
         return 1;
@@ -133,7 +133,7 @@ static int image(Cursor *c, int *has_image, uint64_t *hash) {
     NEED(*c->p++ == '[');
     int next = 1;
     while (next == 1) {
-        NEED(text_of(c, 0, &text, 1, hash) && text.n_bytes);
+        NEED(path(c, &text, hash) && text.n_bytes);
         if (hash) *hash = (*hash ^ 0xFF) * FNV_PRIME;
         next = more(c, ']');
     }
@@ -156,9 +156,10 @@ static int source_number(const unsigned char *start, Py_ssize_t length, PyObject
 static int record(Cursor *c, int needs_image, double tau, PyObject *sources, Row *row, Details *details) {
     enum { STEPS = 1, QUESTION = 2, IMAGE = 4, SOURCE = 8, ORIGINAL = 16 };
     int seen = 0, has_image = 0, next = 1;
-    uint64_t asked = FNV_BASIS, original = FNV_BASIS, images = FNV_BASIS;
-    const unsigned char *source = NULL;
-    Text text, source_text = {0, 0};
+    uint64_t asked = FNV_BASIS, images = FNV_BASIS;
+    const unsigned char *source = NULL, *question = NULL, *original = NULL;
+    Text text, question_text = {0, 0}, source_text = {0, 0};
+    Py_ssize_t original_bytes = 0;
     NEED(take(c, '{'));
     while (next == 1) {
         const unsigned char *name;
@@ -170,12 +171,19 @@ static int record(Cursor *c, int needs_image, double tau, PyObject *sources, Row
         NEED(!(seen & field));
         seen |= field;
         if (field == STEPS) NEED(steps(c, tau, row, details));
-        else if (field == QUESTION) NEED(text_of(c, 1, &text, 0, details ? &asked : NULL) && text.n_words);
+        else if (field == QUESTION) {
+            skip_space(c);
+            question = c->p + 1;
+            NEED(string(c, 1, &question_text) && question_text.n_words);
+        }
         else if (field == IMAGE) NEED(image(c, &has_image, details ? &images : NULL));
         else if (field == ORIGINAL) {
             skip_space(c);
             NEED(c->p < c->end);
-            NEED(*c->p == 'n' ? word(c, "null", 4) : text_of(c, 0, &text, 0, &original));
+            original = c->p + 1;
+            text.n_bytes = 0;
+            NEED(*c->p == 'n' ? word(c, "null", 4) : string(c, 0, &text));
+            original_bytes = text.n_bytes;
         }
         else if (field == SOURCE) {
             NEED(sources != Py_None);
@@ -188,10 +196,13 @@ static int record(Cursor *c, int needs_image, double tau, PyObject *sources, Row
         next = more(c, '}');
     }
     NEED(next == 0);
-    /* the question without its prompt, where there is one */
-    if (details) row->problem = (original == FNV_BASIS ? asked : original) ^ (images * GOLDEN);
     skip_space(c);
     NEED((c->p == c->end || *c->p == '\n') && (seen & STEPS) && (seen & QUESTION) && (has_image || !needs_image));
+    if (details) { /* the question without its prompt, where there is one */
+        if (original_bytes) asked = hashed(original, original_bytes, 0, asked);
+        if (asked == FNV_BASIS) asked = hashed(question, question_text.n_bytes, 0, asked);
+        row->problem = asked ^ (images * GOLDEN);
+    }
     return sources == Py_None || (source && source_number(source, source_text.n_bytes, sources, row));
 }
 

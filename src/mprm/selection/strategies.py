@@ -107,6 +107,8 @@ class Rollouts:
     def mean_of(self, values_M: NDArray[Any]) -> FloatArray:
         """The mean of a number of each step, over the steps of each rollout that have one: (M,) to (N,)."""
         known = ~np.isnan(values_M)
+        if known.all():
+            return np.asarray(np.add.reduceat(values_M, self.starts, dtype=np.float64) / self.rows["n_steps"])
         sums = np.add.reduceat(np.where(known, values_M, 0.0), self.starts)
         with np.errstate(invalid="ignore"):
             return np.asarray(sums / np.add.reduceat(known.astype(np.float64), self.starts))
@@ -220,8 +222,10 @@ def rank_agreement(rollouts: Rollouts) -> FloatArray:
         raise ConfigError(f"agreement: {found}; name a second annotator's scores with --columns FILE")
     distinct, index = np.unique(n_mc, return_inverse=True)
     first = np.cumsum([0, *distinct + 1])
-    n_M, first_M = (np.repeat(values[index], rollouts["n_steps"]) for values in (distinct, first))
-    pair = first_M + np.rint(rollouts.scores * n_M).astype(np.int64)  # a number for each N and k ≤ N
+    n_M, first_M = distinct[:1], first[:1]
+    if len(distinct) > 1:
+        n_M, first_M = (np.repeat(values[index], rollouts["n_steps"]) for values in (distinct, first))
+    pair = first_M + (rollouts.scores * n_M + 0.5).astype(np.int64)  # a number for each N and k ≤ N
     if first[-1] <= MANY_PAIRS:
         present = np.arange(first[-1])
     else:  # sorting takes longer than a table of all
