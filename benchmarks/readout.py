@@ -26,7 +26,7 @@ import mprm
 from mprm.data import Chain
 from mprm.data.candidates import read_candidates
 from mprm.errors import DataError
-from mprm.models.logprobs import FEATURES, StepLogProbs, features
+from mprm.models.logprobs import STEP_FEATURES, StepLogProbs, step_features
 from mprm_lab.make import labeled_solutions
 from mprm_lab.reproduce.measure import auc_at_same_position
 
@@ -63,8 +63,8 @@ class PolicyAlone:
         self.policy = policy
 
     def score_many(self, chains: Sequence[Chain], **_: Any) -> list[list[float]]:
-        column = FEATURES.index("running_minimum")
-        return [np.exp(features(steps)[:, column]).tolist() for steps in self.policy.of_tokens(chains)]
+        column = STEP_FEATURES.index("running_minimum")
+        return [np.exp(step_features(steps)[:, column]).tolist() for steps in self.policy.of_tokens(chains)]
 
 
 def of_steps(path: Path, scorer: Any, lab: Path) -> dict[str, float]:

@@ -505,6 +505,7 @@ def started(out: Path, log: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", PROGRAM, str(out), str(log)], env=environment)
 
 
+@pytest.mark.slow
 def test_twenty_kills_at_random_moments_lose_only_what_is_in_flight(tmp_path: Path) -> None:
     out, log = tmp_path / "raw.jsonl", tmp_path / "log"
     draw = random.Random(0)

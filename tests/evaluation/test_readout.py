@@ -19,7 +19,7 @@ from mprm.data.types import Question
 from mprm.errors import ConfigError, DataError, InputNotFoundError
 from mprm.evaluation.readout import INPUTS, MAX_LOGIT, ReadOut, fit_logistic
 from mprm.models import PRMConfig, load_backbone
-from mprm.models.logprobs import StepLogProbs, features
+from mprm.models.logprobs import StepLogProbs, step_features
 from tests.conftest import raw_record, write_jsonl
 from tests.tiny_models import save_tiny
 
@@ -95,7 +95,7 @@ def test_log_probabilities_are_those_of_what_the_policy_would_have_written(kind:
 
 @given(st.lists(st.lists(st.floats(-30, 0), min_size=1, max_size=4), min_size=1, max_size=5))
 def test_features_are_mean_minimum_and_the_minimum_so_far(steps: list[list[float]]) -> None:
-    table = features([np.array(step) for step in steps])
+    table = step_features([np.array(step) for step in steps])
     for index, step in enumerate(steps):
         assert table[index, 0] == pytest.approx(sum(step) / len(step))
         assert table[index, 1] == min(step)
@@ -103,8 +103,8 @@ def test_features_are_mean_minimum_and_the_minimum_so_far(steps: list[list[float
 
 
 def test_features_of_no_steps_and_of_an_empty_one() -> None:
-    assert features([]).shape == (0, 3)
-    assert features([np.empty(0), np.array([-1.0])]).tolist() == [[0, 0, 0], [-1, -1, -1]]
+    assert step_features([]).shape == (0, 3)
+    assert step_features([np.empty(0), np.array([-1.0])]).tolist() == [[0, 0, 0], [-1, -1, -1]]
 
 
 @settings(max_examples=20)
@@ -143,7 +143,7 @@ def test_a_read_out_is_fitted_saved_and_gives_the_same_scores_again(policy: Path
     assert ReadOut.from_file(out, Judge(), device="cpu").score_many(chains) == scores
     for chain, row in zip(chains, scores, strict=True):
         logit = math.log(0.6 / 0.4)
-        own = features(reader.of_tokens([chain])[0])
+        own = step_features(reader.of_tokens([chain])[0])
         for step, score, rest in zip(chain.steps, row, own, strict=True):
             values = dict(zip(INPUTS, [logit if "yes" in step else 0.0, *rest], strict=True))
             z = sum(fitted.fitted.weights[name] * value for name, value in values.items()) + fitted.fitted.intercept

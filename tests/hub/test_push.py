@@ -98,6 +98,7 @@ def test_a_run_comes_back_from_the_hub_with_its_scores_and_figures(made: Path, h
     assert "The card has no evaluation any more" in without.notes[-1]
 
 
+@pytest.mark.slow
 def test_an_adapter_finds_its_base_by_name_and_takes_the_place_of_whole_weights(
     made: Path, hub: FakeHub, tmp_path: Path
 ) -> None:
@@ -123,6 +124,7 @@ def test_an_adapter_finds_its_base_by_name_and_takes_the_place_of_whole_weights(
     assert scores == pytest.approx(mprm.PRM.from_pretrained(made / "lora").score(**question), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_an_adapter_on_a_run_is_loaded_once_both_are_on_the_hub(made: Path, hub: FakeHub, tmp_path: Path) -> None:
     base = copy(made, "run", tmp_path)
     config = config_for("text", made, tmp_path / "lora", lora_rank=2, model=str(base))

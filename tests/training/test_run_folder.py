@@ -54,7 +54,7 @@ def assert_whole(folder: Path, out: Path) -> None:
     assert all(torch.equal(ours[name], weight) for name, weight in expected.items())
 
 
-@pytest.mark.parametrize("every", [40, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [80, pytest.param(3, marks=pytest.mark.slow)])
 def test_killed_at_any_change_of_its_folder_a_run_is_resumed_to_the_same_weights(every: int, tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     command = [sys.executable, "-m", "tests.training.kills", str(tmp_path), str(every)]
@@ -224,6 +224,7 @@ def test_a_checkpoint_is_written_when_the_last_is_too_old(folder: Path, tmp_path
     assert_whole(folder, tmp_path / "often")
 
 
+@pytest.mark.slow
 def test_on_a_terminal_nothing_tears_the_bar_and_ctrl_c_names_the_checkpoint(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = f"""train {folder / "text.jsonl"} --model {folder / "text"} --out {out} --text-only --batch-size 2

@@ -23,13 +23,13 @@ from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
 from mprm.data.types import Chain, Solution, StepScorer
 from mprm.errors import ConfigError, DataError, InputNotFoundError, counted
 from mprm.evaluation.metrics import FloatArray, IntArray, rank_steps, ranking_metrics
-from mprm.models.logprobs import FEATURES, StepLogProbs, features
+from mprm.models.logprobs import STEP_FEATURES, StepLogProbs, step_features
 from mprm.models.prm import ChainScorer, checked_chains
 from mprm.progress import Progress, silent
 
 MAX_LOGIT, MIN_LOG_PROB = 16.0, -30.0
 """What a score of 1 and a token of probability 0 count as: float32 knows no more."""
-INPUTS = ("score", *FEATURES)
+INPUTS = ("score", *STEP_FEATURES)
 N_FOLDS = 5
 RIDGE = 1.0
 
@@ -56,7 +56,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     policy_fingerprint: str
     intercept: float
     weights: dict[str, float]
-    """Of the logit of the score, and of each of `FEATURES`."""
+    """Of the logit of the score, and of each of `STEP_FEATURES`."""
     fitted_on: dict[str, Any]
     """Files with their hashes, counts, and the AUC of held-out folds."""
     mprm: str = __version__
@@ -126,7 +126,7 @@ def _inputs(
         p = np.asarray(own, float)
         with np.errstate(divide="ignore"):
             logits = np.clip(np.log(p) - np.log1p(-p), -MAX_LOGIT, MAX_LOGIT)
-        tables.append(np.column_stack([logits, features(steps).clip(min=MIN_LOG_PROB)]))
+        tables.append(np.column_stack([logits, step_features(steps).clip(min=MIN_LOG_PROB)]))
     return tables
 
 
@@ -136,7 +136,7 @@ def fit_logistic(X: FloatArray, y: FloatArray) -> tuple[FloatArray, float]:
     The ridge of 1 is on the weights of standardized features, so that separable data have finite ones.
 
     >>> weights, intercept = fit_logistic(np.array([[0.0]] * 4000 + [[1.0]] * 4000), np.array([0, 1, 1, 1] * 2000))
-    >>> abs(weights).round(2).tolist(), round(np.exp(intercept), 2)
+    >>> abs(weights).round(2).tolist(), round(float(np.exp(intercept)), 2)
     ([0.0], 3.0)
     """
     center, scale = X.mean(axis=0), X.std(axis=0)

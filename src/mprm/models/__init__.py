@@ -31,6 +31,11 @@ if TYPE_CHECKING:
         ConvertInternVLConfig as ConvertInternVLConfig,
         convert_internvl as convert_internvl,
     )
+    from mprm.models.logprobs import (
+        STEP_FEATURES as STEP_FEATURES,
+        StepLogProbs as StepLogProbs,
+        step_features as step_features,
+    )
     from mprm.models.prefix_tree import collate_tree as collate_tree
     from mprm.models.prm import PRM as PRM, score_chains as score_chains
     from mprm.models.prompt import (

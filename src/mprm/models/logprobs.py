@@ -106,15 +106,15 @@ class StepLogProbs:
                 yield from (logits.gather(-1, own[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
 
 
-FEATURES = ("mean", "minimum", "running_minimum")
+STEP_FEATURES = ("mean", "minimum", "running_minimum")
 
 
-def features(steps: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+def step_features(steps: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Mean and minimum of the log-probabilities of each step's tokens, and the minimum so far; shape (n_steps, 3).
 
-    >>> features([np.log([0.5, 0.5]), np.log([0.25]), np.log([1.0])]).round(2).tolist()
+    >>> step_features([np.log([0.5, 0.5]), np.log([0.25]), np.log([1.0])]).round(2).tolist()
     [[-0.69, -0.69, -0.69], [-1.39, -1.39, -1.39], [0.0, 0.0, -1.39]]
     """
     means = [float(step.mean()) if len(step) else 0.0 for step in steps]
     minima = [float(step.min(initial=0.0)) for step in steps]
-    return np.array([means, minima, list(accumulate(minima, min))]).T.reshape(len(steps), len(FEATURES))
+    return np.array([means, minima, list(accumulate(minima, min))]).T.reshape(len(steps), len(STEP_FEATURES))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mprm.data import Chain
-from mprm.models.logprobs import FEATURES, StepLogProbs, features
+from mprm.models import STEP_FEATURES, StepLogProbs, step_features
 from mprm_lab.world import problem_named
 
 
@@ -54,5 +54,5 @@ class LogProbScorer:
         self._policy, self._column = policy, "running_minimum" if is_running_minimum else "mean"
 
     def score_many(self, chains: Sequence[Chain], **_: Any) -> list[list[float]]:
-        column = FEATURES.index(self._column)
-        return [np.exp(features(steps)[:, column]).tolist() for steps in self._policy.of_tokens(chains)]
+        column = STEP_FEATURES.index(self._column)
+        return [np.exp(step_features(steps)[:, column]).tolist() for steps in self._policy.of_tokens(chains)]

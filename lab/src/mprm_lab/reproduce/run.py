@@ -20,7 +20,6 @@ from mprm import models
 from mprm.data import Benchmark, StepScorer, atomic_write, check_images_exist, read_benchmark
 from mprm.errors import ConfigError, DataError
 from mprm.evaluation import FloatArray
-from mprm.models.logprobs import StepLogProbs
 from mprm.training import TrainConfig, Trained
 from mprm_lab.folder import WORK, LabFolder
 from mprm_lab.reproduce.measure import best_of_n_accuracies, scored_table, step_metrics
@@ -214,7 +213,7 @@ class Runner:
         if run.subset == "position":
             rollouts = mprm.open_corpus(self.lab.file("corpus"))
             return PositionScorer((rollout.source or "", rollout.scores) for rollout in rollouts)
-        policy = StepLogProbs.from_pretrained(
+        policy = models.StepLogProbs.from_pretrained(
             path, device=self.plan.device, dtype="float32", image_root=self.lab.images
         )
         return LogProbScorer(policy, is_running_minimum=run.subset == "logp-min")
