@@ -38,9 +38,10 @@ if TYPE_CHECKING:
         positive_fraction as positive_fraction,
         reliability as reliability,
     )
+    from mprm.selection.score_table import score as score
     from mprm.selection.select import select as select
     from mprm.selection.selection import Selection as Selection
-    from mprm.selection.stats import Statistics as Statistics, score as score, stats as stats
+    from mprm.selection.stats import Statistics as Statistics, stats as stats
     from mprm.training.config import TrainConfig as TrainConfig
     from mprm.training.train import train as train
 

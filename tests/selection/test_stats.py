@@ -111,7 +111,7 @@ def test_scores_go_to_every_kind_of_table(small: Path, suffix: str) -> None:
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 def test_the_scores_of_the_steps_go_to_lists(small: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     out, model = small / f"scores{suffix}", LengthScorer(longest=2)
-    monkeypatch.setattr(sys.modules["mprm.selection.stats"], "CHAINS_AT_ONCE", 2)
+    monkeypatch.setattr(sys.modules["mprm.selection.score_table"], "CHAINS_AT_ONCE", 2)
     with (small / "a.jsonl").open("a") as lines:
         lines.write("\n{broken\n" + json.dumps(raw_record([0.25], number=7)) + "\n")
     files = [small / "a.jsonl", small / "b.jsonl"]

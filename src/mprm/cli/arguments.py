@@ -48,8 +48,17 @@ class ScorerOptions(ModelOptions, ConnectionOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("lower_bound", "readout"):
-            if getattr(self, name) is not None and self.model is None and self.prm_server is None:
+            if getattr(self, name) is not None and not self.has_scorer:
                 raise ConfigError(f"{name} is for a model's scores, and no --model is named")
+
+    @property
+    def has_scorer(self) -> bool:
+        return self.model is not None or self.prm_server is not None
+
+    def need_scorer(self) -> None:
+        """Stop where no reward model is named."""
+        if not self.has_scorer:
+            raise ConfigError("name the reward model with --model DIR or --prm-server URL")
 
     def scorer(self) -> StepScorer:
         from mprm.evaluation.scores import ScoringConfig

@@ -11,7 +11,8 @@ from mprm.config import Json, Paths, output
 from mprm.data.output import markdown_table
 from mprm.errors import counted
 from mprm.progress import progress_bar
-from mprm.selection.stats import STATISTICS, ScoreConfig, StatsConfig, score, stats
+from mprm.selection.score_table import ScoreConfig, score
+from mprm.selection.stats import STATISTICS, StatsConfig, stats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class ScoreCommand(ScoreConfig, ScorerOptions):
 
 @command(ScoreCommand, "score", "annotations/*.jsonl --out scores.parquet")
 def run_score(options: ScoreCommand) -> None:
-    model = None if options.model is None and options.prm_server is None else options.scorer()
+    model = options.scorer() if options.has_scorer else None
     summary = score(options.paths, options.out, options, model=model, progress=progress_bar)
     print(f"{counted(summary.n_rollouts, 'rollout')} scored in {options.out}.")
     if summary.n_unscored:

@@ -22,8 +22,7 @@ class ReadOutCommand(ReadOutConfig, ScorerOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.model is None and self.prm_server is None:
-            raise ConfigError("name the reward model with --model DIR or --prm-server URL")
+        self.need_scorer()
         if self.readout is not None:
             raise ConfigError("readout: a read-out of a read-out is none; leave it out")
 

@@ -9,7 +9,7 @@ from mprm.annotation.samplers.sampler import SamplerOptions
 from mprm.cli.annotate import Questions, run_remarks
 from mprm.cli.arguments import ScorerOptions, as_json, command
 from mprm.config import Json, output
-from mprm.errors import ConfigError, counted
+from mprm.errors import counted
 from mprm.evaluation.search import SearchConfig, search
 from mprm.progress import progress_bar
 
@@ -27,8 +27,7 @@ class SearchCommand(SearchConfig, SamplerOptions, ScorerOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.model is None and self.prm_server is None:
-            raise ConfigError("name the reward model with --model DIR or --prm-server URL")
+        self.need_scorer()
         self.check_sampler(self.out)
 
 

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
         positive_fraction as positive_fraction,
         reliability as reliability,
     )
+    from mprm.selection.score_table import score as score
     from mprm.selection.select import SelectConfig as SelectConfig, select as select
     from mprm.selection.selection import Selection as Selection
     from mprm.selection.stats import (
         ROW_TYPE as ROW_TYPE,
         LabelCounts as LabelCounts,
         Statistics as Statistics,
-        score as score,
         stats as stats,
     )
     from mprm.selection.strategies import (

@@ -36,6 +36,7 @@ from mprm.data.types import Rollout
 from mprm.errors import ConfigError, DataError
 from mprm.progress import Advance, Progress, silent
 from mprm.selection.scan import BLANK, ROLLOUT
+from mprm.selection.score_table import read_columns
 from mprm.selection.select import SelectConfig
 from mprm.selection.stats import (
     BoolArray,
@@ -43,7 +44,6 @@ from mprm.selection.stats import (
     Part,
     Statistics,
     label_warnings,
-    read_columns,
     statistics_by_source,
     total,
 )

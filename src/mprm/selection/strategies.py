@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from mprm.config import STRATEGY_GROUP, StrategyName, name_of_strategy, nearest, strategy_names
 from mprm.errors import ConfigError, MprmError, shown
 from mprm.selection.scan import ROLLOUT
+from mprm.selection.score_table import Columns
 from mprm.selection.stats import (
     BoolArray,
-    Columns,
     FloatArray,
     IntArray,
     LabelCounts,
