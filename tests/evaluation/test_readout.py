@@ -126,9 +126,13 @@ def test_the_fit_is_the_minimum_of_the_penalized_likelihood(seed: int) -> None:
 
 
 def test_separable_and_constant_features_have_finite_weights() -> None:
-    weights, intercept = fit_logistic(np.array([[0.0, 1], [0, 1], [1, 1], [1, 1]]), np.array([0.0, 0, 1, 1]))
-    assert np.isfinite([*weights, intercept]).all()
-    assert weights[0] > 0 == weights[1]
+    rng = np.random.default_rng(0)
+    for constant in (1.0, 0.1, 0.7, -3.3):
+        X = np.column_stack([np.arange(100) >= 50, np.full(100, constant), constant + 1e-9 * rng.random(100)])
+        weights, intercept = fit_logistic(X.astype(float), (X[:, 0] > 0).astype(float))
+        assert 0 < weights[0] < 20
+        assert weights[1:].tolist() == [0, 0]
+        assert abs(intercept) < 20
 
 
 def test_a_read_out_is_fitted_saved_and_gives_the_same_scores_again(policy: Path, tmp_path: Path) -> None:
@@ -137,7 +141,7 @@ def test_a_read_out_is_fitted_saved_and_gives_the_same_scores_again(policy: Path
     fitted = mprm.readout(path, Judge(), reader, str(out), n=30)
     assert fitted.fitted.fitted_on["n_solutions"] == 30
     assert fitted.fitted.weights["score"] > 0
-    assert fitted.fitted.fitted_on["auc"]["model"] == fitted.fitted.fitted_on["auc"]["readout"] == 1.0
+    assert fitted.fitted.fitted_on["auc"]["model"] == fitted.fitted.fitted_on["auc"]["read-out"] == 1.0
     chains = [rollout.chain for rollout in mprm.open_corpus(path)][:5]
     scores = fitted.score_many(chains)
     assert ReadOut.from_file(out, Judge(), device="cpu").score_many(chains) == scores
@@ -166,7 +170,7 @@ def test_steps_without_a_score_have_none_and_certain_ones_a_finite_logit(policy:
     known = {"model": "judge", "model_fingerprint": "1", "policy": str(policy), "policy_fingerprint": "2"}
     own = ReadOut(Certain(), reader, Fitted(**known, intercept=0.0, weights=weights, fitted_on={}))
     first, second, third = own.score_many([Chain("?", ("a", "b", "c"))])[0]
-    assert (first, second) == (1 / (1 + math.exp(-MAX_LOGIT)), 1 / (1 + math.exp(MAX_LOGIT)))
+    assert (first, second) == pytest.approx((1 / (1 + math.exp(-MAX_LOGIT)), 1 / (1 + math.exp(MAX_LOGIT))))
     assert math.isnan(third)
 
 
@@ -209,7 +213,7 @@ def test_another_model_another_policy_and_what_is_no_read_out_are_refused(
     other = save_tiny("text", tmp_path / "other", seed=7)
     with pytest.raises(ConfigError, match=r"the policy in .* has changed since"):
         ReadOut.from_file(out, model, policy=other, device="cpu")
-    with pytest.raises(InputNotFoundError, match="there is no such file; mprm readout writes it"):
+    with pytest.raises(InputNotFoundError, match="there is no such file; mprm readout writes one"):
         ReadOut.from_file(tmp_path / "none.json", model)
     for text in ("{}", "no", '{"weights": 1}'):
         (tmp_path / "bad.json").write_text(text)
@@ -218,11 +222,75 @@ def test_another_model_another_policy_and_what_is_no_read_out_are_refused(
     fitted = json.loads(out.read_text())
     del fitted["weights"]["mean"]
     (tmp_path / "bad.json").write_text(json.dumps(fitted))
-    with pytest.raises(DataError, match="there is no weight of mean"):
+    with pytest.raises(DataError, match="has weights of score, minimum, running_minimum; expected"):
         ReadOut.from_file(tmp_path / "bad.json", model)
     words = ["evaluate", str(path), "--readout", str(out)]
     assert run([*words, "--scores", str(out)]) == 2
     assert "readout is for a model's scores, and no model is named" in capsys.readouterr().err
     only_right = rollouts(tmp_path / "right.jsonl", 12, lowest=1)
-    with pytest.raises(DataError, match="36 steps of 12 solutions: none is negative"):
+    with pytest.raises(DataError, match=r"right\.jsonl: 36 of 36 steps are positive, 0 are beyond"):
         mprm.readout(only_right, model, reader)
+
+
+def test_force_replaces_read_outs_alone(policy: Path, tmp_path: Path, capsys) -> None:
+    path, out = rollouts(tmp_path / "r.jsonl"), tmp_path / "readout.json"
+    reader = StepLogProbs.from_pretrained(policy, device="cpu")
+    for _ in range(2):
+        mprm.readout(path, Judge(), reader, out, n=20, force=True)
+    before = (policy / "config.json").read_bytes()
+    with pytest.raises(ConfigError, match=r"config\.json exists and is no read-out"):
+        mprm.readout(path, Judge(), reader, policy / "config.json", n=20, force=True)
+    assert (policy / "config.json").read_bytes() == before
+    mprm.PRM.from_pretrained(policy, PRMConfig(), device="cpu").save_pretrained(tmp_path / "prm")
+    model = mprm.PRM.from_pretrained(tmp_path / "prm", device="cpu")
+    used = tmp_path / "used.jsonl"
+    mprm.readout(path, model, reader, used, n=20)
+    before = used.read_bytes()
+    words = [str(path), "--model", str(tmp_path / "prm"), "--readout", str(used), "--device", "cpu", "--force"]
+    assert run(["score", *words, "--out", str(used)]) == 2
+    assert "used.jsonl would be replaced, and is one of the inputs" in capsys.readouterr().err
+    folder = tmp_path / "e"
+    folder.mkdir()
+    inside = folder / "metrics.json"
+    inside.write_bytes(before)
+    assert run(["evaluate", *words[:3], "--readout", str(inside), *words[5:], "--out", str(folder)]) == 2
+    assert used.read_bytes() == inside.read_bytes() == before
+
+
+def test_what_else_cannot_be_a_read_out(policy: Path, reward_model: Path, tmp_path: Path) -> None:
+    path, out = rollouts(tmp_path / "r.jsonl"), tmp_path / "readout.json"
+    with pytest.raises(ConfigError, match="is a reward model, and no policy"):
+        StepLogProbs.from_pretrained(reward_model, device="cpu")
+    reader = StepLogProbs.from_pretrained(policy, device="cpu")
+    with pytest.raises(ConfigError, match=r"expected a model, such as mprm\.PRM, and then a policy"):
+        mprm.readout(path, Judge(), str(policy))
+    mprm.readout(path, Judge(), reader, out, n=20)
+    for name, value in (("mean", 1e300), ("extra", 1.0)):
+        fitted = json.loads(out.read_text())
+        fitted["weights"][name] = value
+        (tmp_path / "bad.json").write_text(json.dumps(fitted))
+        with pytest.raises(DataError, match="fit it again"):
+            ReadOut.from_file(tmp_path / "bad.json", Judge(), device="cpu")
+    fitted = json.loads(out.read_text()) | {"policy": str(tmp_path / "moved")}
+    (tmp_path / "moved.json").write_text(json.dumps(fitted))
+    with pytest.raises(ConfigError, match=r'moved is no checkpoint.*"policy" in .*moved\.json says where it is'):
+        ReadOut.from_file(tmp_path / "moved.json", Judge(), device="cpu")
+    assert ReadOut.from_file(tmp_path / "moved.json", Judge(), policy=policy, device="cpu").score_many(CHAINS)
+
+    class Odd(Judge):
+        def __init__(self, score: float, n: int = 0) -> None:
+            self.score, self.n = score, n
+
+        def score_many(self, chains, *, progress=None):
+            return [[self.score] * (len(chain.steps) + self.n) for chain in chains]
+
+    for model, message in ((Odd(1.5), "gives a step the score 1.5"), (Odd(0.5, 1), "one score for each step")):
+        with pytest.raises(DataError, match=message):
+            mprm.readout(path, model, reader, n=20)
+    with pytest.raises(DataError, match="0 of 0 steps are positive, 60 are beyond the model's length"):
+        mprm.readout(path, Odd(math.nan), reader, n=20)
+    run_folder = tmp_path / "run"
+    (run_folder / "data").mkdir(parents=True)
+    (run_folder / "data" / "train.arrow").write_text("no")
+    with pytest.raises(DataError, match=r"train\.arrow is damaged"):
+        mprm.readout(path, mprm.PRM.from_pretrained(reward_model, device="cpu"), reader, run=run_folder)

@@ -511,3 +511,12 @@ def test_a_table_is_an_input_and_its_hash_is_kept(corpus, tmp_path: Path) -> Non
         mprm.select(folder, strategy="agreement", columns=str(doubled))
     large = write_jsonl(tmp_path / "large.jsonl", [{"id": 2**60 + 1, "ok": True}, {"id": 1, "ok": False}])
     assert len(mprm.select(folder, strategy=lambda r: r["ok"] - r["id"] * 0, columns=str(large), keep=1)) == 1
+
+
+def test_agreement_refuses_more_continuations_than_it_can_count(tmp_path: Path) -> None:
+    record = _bare([0.5], 0)
+    record["steps_with_score"][0] |= {"num_mc_total": 2**31 - 1, "num_mc_correct": 2**30}
+    record["steps_with_score"][0]["score"] = 2**30 / (2**31 - 1)
+    path = write_jsonl(tmp_path / "x.jsonl", [record])
+    with pytest.raises(DataError, match=r"num_mc_total 2,147,483,647; expected at most 100,000"):
+        mprm.select(path, strategy="agreement", rho=1.0)

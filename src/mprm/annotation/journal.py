@@ -24,7 +24,7 @@ from mprm.answers.extract import last_box
 from mprm.data.images import image_files
 from mprm.data.output import PARTIAL, Outputs, atomic_write, check_overwrite, output_entry, printable
 from mprm.data.questions import prompt_of
-from mprm.data.types import Chain, Question, StepScorer
+from mprm.data.types import Chain, Question, StepScorer, scorer_name
 from mprm.errors import ConfigError, DataError, MprmError, shown
 from mprm.progress import Advance, Progress
 
@@ -288,11 +288,6 @@ def run_resumable(
         seconds=monotonic() - started,
         n_extracted=n_extracted,
     )
-
-
-def scorer_name(scorer: StepScorer) -> str:
-    """What manifests call a scorer."""
-    return str(getattr(scorer, "name", type(scorer).__name__))
 
 
 @dataclass(slots=True)

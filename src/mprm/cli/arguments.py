@@ -61,8 +61,11 @@ class ScorerOptions(ModelOptions, ConnectionOptions):
             raise ConfigError("name the reward model with --model DIR or --prm-server URL")
 
     def scorer(self) -> StepScorer:
+        from mprm.data.output import check_not_inputs
         from mprm.evaluation.scores import ScoringConfig
 
+        if self.readout is not None:
+            check_not_inputs([self.readout], [str(getattr(self, "out", None))])
         names = [field.name for field in fields(ScorerOptions) if field.name not in ("prm_name", "prm_key_env")]
         server: dict[str, Any] = {"served_model": self.prm_name, "api_key_env": self.prm_key_env}
         return ScoringConfig(**self.as_dict(*names), **server).load_model()

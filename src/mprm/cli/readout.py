@@ -24,7 +24,7 @@ class ReadOutCommand(ReadOutConfig, ScorerOptions):
         super().__post_init__()
         self.need_scorer()
         if self.readout is not None:
-            raise ConfigError("readout: a read-out of a read-out is none; leave it out")
+            raise ConfigError("leave out --readout: this command makes one, of the model alone")
 
 
 @command(ReadOutCommand, "readout", "annotations/*.jsonl --model runs/bis10 --policy DIR --out readout.json")
@@ -48,11 +48,13 @@ def run_readout(options: ReadOutCommand) -> None:
         return
     on = fitted.fitted_on
     print(f"Fitted to {on['n_steps']:,} steps of {on['n_solutions']:,} solutions, {on['n_positive']:,} positive.")
+    if on["n_unscored"] or on["n_ignored"]:
+        print(f"Not used: {on['n_unscored']:,} steps beyond the model's length, {on['n_ignored']:,} without a label.")
     if on["n_trained_on"]:
         print(f"{on['n_trained_on']:,} more were left out: the model was trained on them.")
-    if on["n_trained_on"] is None:
-        print("The model's training set is not here: make sure that it was not trained on these.")
     print("Weights: " + ", ".join(f"{name.replace('_', ' ')} {fitted.weights[name]:.3g}" for name in INPUTS) + ".")
     if auc := on["auc"]:
         print("AUC in held-out fifths: " + ", ".join(f"{name} {value:.3f}" for name, value in auc.items()) + ".")
+        if auc["read-out"] < max(auc.values()):
+            print("The read-out is not the best of these here: fit it to more steps, or leave it.")
     print(f"{options.out}: use it with --readout, where --model is the same.")

@@ -78,6 +78,11 @@ class StepScorer(Protocol):
         """Probability that each step is correct, in [0, 1]; nan for a step that truncation cut off."""
 
 
+def scorer_name(scorer: StepScorer) -> str:
+    """What manifests call a scorer."""
+    return str(getattr(scorer, "name", type(scorer).__name__))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """A problem to be solved, with its gold answer."""

@@ -7,6 +7,8 @@ of a selected tenth's other rollouts there are nine times as many.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +22,8 @@ from mprm import __version__
 from mprm.config import Config, Force, Seed, Tau, evaluation, takes
 from mprm.data.benchmarks import read_benchmark
 from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
-from mprm.data.types import Chain, Solution, StepScorer
-from mprm.errors import ConfigError, DataError, InputNotFoundError, counted
+from mprm.data.types import Chain, Solution, StepScorer, scorer_name
+from mprm.errors import ConfigError, DataError, InputNotFoundError
 from mprm.evaluation.metrics import FloatArray, IntArray, rank_steps, ranking_metrics
 from mprm.models.logprobs import STEP_FEATURES, StepLogProbs, step_features
 from mprm.models.prm import ChainScorer, checked_chains
@@ -29,6 +31,7 @@ from mprm.progress import Progress, silent
 
 MAX_LOGIT, MIN_LOG_PROB = 16.0, -30.0
 """What a score of 1 and a token of probability 0 count as: float32 knows no more."""
+MAX_WEIGHT = 1e6
 INPUTS = ("score", *STEP_FEATURES)
 N_FOLDS = 5
 RIDGE = 1.0
@@ -85,22 +88,29 @@ class ReadOut(ChainScorer):
     ) -> ReadOut:
         """Load what ``mprm readout`` fitted to this very model; ``options`` are of `StepLogProbs.from_pretrained`.
 
-        ``policy`` says where the policy is now, if the file's path no longer holds.
+        ``policy`` says where the policy is now, if the file's path no longer holds. Images are looked up where the
+        model looks them up.
         """
         if not Path(path).is_file():
-            raise InputNotFoundError(f"{path}: there is no such file; mprm readout writes it")
+            raise InputNotFoundError(f"{path}: there is no such file; mprm readout writes one")
         try:
             fitted = msgspec.json.decode(Path(path).read_bytes(), type=Fitted)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise DataError(f"{path} is not what mprm readout writes: {error}") from error
-        if missing := [name for name in INPUTS if name not in fitted.weights]:
-            raise DataError(f"{path}: there is no weight of {', '.join(missing)}; fit it again")
+        if sorted(fitted.weights) != sorted(INPUTS):
+            found = ", ".join(fitted.weights) or "nothing"
+            raise DataError(f"{path} has weights of {found}; expected {', '.join(INPUTS)}: fit it again")
+        if max(map(abs, [*fitted.weights.values(), fitted.intercept])) > MAX_WEIGHT:
+            raise DataError(f"{path} has a weight beyond {MAX_WEIGHT:g}; fit it again")
         if (found := _fingerprint(scorer)) != fitted.model_fingerprint:
-            own = getattr(scorer, "name", type(scorer).__name__)
-            raise ConfigError(
-                f"{path} was fitted to {fitted.model}, and {own} has other weights ({found}); fit it again"
-            )
-        reader = StepLogProbs.from_pretrained(policy or fitted.policy, **options)
+            other = f"{scorer_name(scorer)} has other weights ({found})"
+            raise ConfigError(f"{path} was fitted to {fitted.model}, and {other}; fit it again")
+        root = getattr(getattr(scorer, "encoder", None), "image_root", None)
+        try:
+            reader = StepLogProbs.from_pretrained(policy or fitted.policy, **{"image_root": root, **options})
+        except (ConfigError, InputNotFoundError) as error:
+            where = "" if policy else f'; "policy" in {path} says where it is, and can be changed'
+            raise ConfigError(f"the policy of the read-out: {error}{where}") from error
         if reader.fingerprint != fitted.policy_fingerprint:
             raise ConfigError(f"{path}: the policy in {reader.name} has changed since the read-out was fitted")
         return cls(scorer, reader, fitted)
@@ -108,7 +118,12 @@ class ReadOut(ChainScorer):
     def score_many(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[float]]:
         weights = np.array([self.fitted.weights[name] for name in INPUTS])
         tables = _inputs(self.scorer, self.policy, chains, progress)
-        return [(1 / (1 + np.exp(-(table @ weights + self.fitted.intercept)))).tolist() for table in tables]
+        return [_sigmoid(table @ weights + self.fitted.intercept).tolist() for table in tables]
+
+
+def _sigmoid(z: FloatArray) -> FloatArray:
+    with np.errstate(invalid="ignore"):  # nan, of a step without a score, stays nan
+        return np.asarray(np.exp(-np.logaddexp(0.0, -z)))
 
 
 def _fingerprint(scorer: StepScorer) -> str:
@@ -122,8 +137,12 @@ def _inputs(
     chains = checked_chains(chains)
     tables = []
     scores = scorer.score_many(chains, progress=progress)
+    if [len(row) for row in scores] != [len(chain.steps) for chain in chains]:
+        raise DataError(f"{scorer_name(scorer)} does not give one score for each step")
     for own, steps in zip(scores, policy.of_tokens(chains), strict=True):
-        p = np.asarray(own, float)
+        p = np.array([math.nan if score is None else score for score in own], float)
+        if (odd := p[(p < 0) | (p > 1)]).size:
+            raise DataError(f"{scorer_name(scorer)} gives a step the score {odd[0]:g}; expected 0 to 1")
         with np.errstate(divide="ignore"):
             logits = np.clip(np.log(p) - np.log1p(-p), -MAX_LOGIT, MAX_LOGIT)
         tables.append(np.column_stack([logits, step_features(steps).clip(min=MIN_LOG_PROB)]))
@@ -139,13 +158,14 @@ def fit_logistic(X: FloatArray, y: FloatArray) -> tuple[FloatArray, float]:
     >>> abs(weights).round(2).tolist(), round(float(np.exp(intercept)), 2)
     ([0.0], 3.0)
     """
-    center, scale = X.mean(axis=0), X.std(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
+    center, deviation = X.mean(axis=0), X.std(axis=0)
+    # a constant feature, up to float32, becomes 0 and so does its weight
+    scale = np.where(deviation > 1e-6 * np.maximum(1, np.abs(center)), deviation, np.inf)
     Z = np.column_stack([(X - center) / scale, np.ones(len(X))])
     ridge = np.diag([RIDGE] * X.shape[1] + [1e-9])
     w = np.zeros(Z.shape[1])
     for _ in range(100):
-        p = 1 / (1 + np.exp(-(Z @ w)))
+        p = _sigmoid(Z @ w)
         step = np.linalg.solve(Z.T @ (Z * (p * (1 - p))[:, None]) + ridge, Z.T @ (p - y) + ridge @ w)
         w -= step / max(1.0, float(np.abs(step).max()))
         if np.abs(step).max() < 1e-10:
@@ -159,7 +179,7 @@ def readout(
     paths: Any,
     model: StepScorer,
     policy: StepLogProbs,
-    out: str | None = None,
+    out: str | Path | None = None,
     config: ReadOutConfig | None = None,
     *,
     run: str | Path | None = None,
@@ -169,34 +189,41 @@ def readout(
 ) -> ReadOut:
     """Fit the weights to labelled steps, and write them to ``out``.
 
-    ``paths`` are rollouts, whose steps count as positive above ``tau``, or a step benchmark. Those that the training
-    run in the folder ``run`` was trained on are left out.
+    ``paths`` are rollouts, whose steps count as positive above ``tau``, or a step benchmark. Those that the model was
+    trained on are left out: ``run`` is the folder of its run, by default the one that it was loaded from.
     """
     config = ReadOutConfig.of(config, options)
+    if not callable(getattr(model, "score_many", None)) or not callable(getattr(policy, "of_tokens", None)):
+        raise ConfigError("expected a model, such as mprm.PRM, and then a policy, mprm.StepLogProbs")
     benchmark = read_benchmark(paths, format=format, tau=config.tau, text_only=True)
     if out is not None:
         check_not_inputs([file["path"] for file in benchmark.files], [out])
-        check_overwrite(out, force=config.force)
-    trained = _trained_on(run) if run is not None and hasattr(model, "encoder") else None
+        _check_replaceable(str(out), force=config.force)
+    trained = _trained_on(model, run)
+    if trained is None:
+        print("The model's training set is not here: make sure that it was not trained on these.", file=sys.stderr)
     solutions, n_left_out = _drawn(benchmark.solutions, model, config, trained or frozenset())
-    chains = [solution.chain for solution in solutions]
-    tables = _inputs(model, policy, chains, progress)
+    tables = _inputs(model, policy, [solution.chain for solution in solutions], progress)
     problems = {name: number for number, name in enumerate(dict.fromkeys(s.problem for s in solutions))}
     X = np.concatenate(tables)
     label = np.concatenate([np.asarray(solution.labels) for solution in solutions])
     problem = np.concatenate([np.full(len(s.labels), problems[s.problem]) for s in solutions])
-    is_used = (label != 0) & ~np.isnan(X).any(axis=1)
+    is_ignored, is_unscored = label == 0, np.isnan(X).any(axis=1)
+    is_used = ~is_ignored & ~is_unscored
     X, y, problem = X[is_used], (label[is_used] == 1).astype(float), problem[is_used]
-    if not 0 < y.sum() < len(y):
-        kind = "negative" if y.sum() else "positive"
-        raise DataError(f"{counted(len(y), 'step')} of {counted(len(solutions), 'solution')}: none is {kind}")
-    weights, intercept = fit_logistic(X, y)
     counts: dict[str, Any] = {"n_solutions": len(solutions), "n_steps": len(y), "n_positive": int(y.sum())}
+    counts |= {"n_unscored": int(is_unscored.sum()), "n_ignored": int(is_ignored.sum())}
     counts["n_trained_on"] = None if trained is None else n_left_out
+    if not 0 < y.sum() < len(y):
+        files = ", ".join(file["path"] for file in benchmark.files)
+        of_steps = f"{int(y.sum())} of {len(y)} steps are positive"
+        others = f"{counts['n_unscored']} are beyond the model's length, {counts['n_ignored']} have no label"
+        raise DataError(f"{files}: {of_steps}, {others}; expected steps of both labels: name other inputs")
+    weights, intercept = fit_logistic(X, y)
     fitted = Fitted(
-        model=str(getattr(model, "name", type(model).__name__)),
+        model=scorer_name(model),
         model_fingerprint=_fingerprint(model),
-        policy=policy.name,
+        policy=str(Path(policy.name).resolve()) if Path(policy.name).is_dir() else policy.name,
         policy_fingerprint=policy.fingerprint,
         intercept=intercept,
         weights=dict(zip(INPUTS, weights.tolist(), strict=True)),
@@ -204,7 +231,7 @@ def readout(
         | {"auc": _held_out_auc(X, y, problem % N_FOLDS)},
     )
     if out is not None:
-        with atomic_write(out) as temporary:
+        with atomic_write(str(out)) as temporary:
             temporary.write_bytes(msgspec.json.format(msgspec.json.encode(fitted), indent=2) + b"\n")
     return ReadOut(model, policy, fitted)
 
@@ -231,17 +258,33 @@ def _ids_of(scorer: Any, chain: Chain) -> bytes:
     return np.asarray(scorer.encoder.tokenize(chain).input_ids, np.int64).tobytes()
 
 
-def _trained_on(run: str | Path) -> frozenset[bytes] | None:
+def _trained_on(model: Any, run: str | Path | None) -> frozenset[bytes] | None:
     """The token ids of all rollouts that a run, or a checkpoint of one, was trained on, where they are there."""
     import pyarrow as pa
 
-    for folder in (Path(run), Path(run).parent.parent):
-        path = folder / "data" / "train.arrow"
-        if path.is_file():
-            with pa.memory_map(str(path)) as source:
-                column = pa.ipc.open_file(source).read_all()["input_ids"]
-                return frozenset(np.asarray(ids.values, np.int64).tobytes() for ids in column)
-    return None
+    encoder = getattr(model, "encoder", None)
+    if encoder is None:
+        return None
+    folder = Path(run or encoder.tokenizer.name_or_path).resolve()
+    path = (folder.parents[1] if folder.parent.name == "checkpoints" else folder) / "data" / "train.arrow"
+    if not path.is_file():
+        return None
+    try:
+        with pa.memory_map(str(path)) as source:
+            column = pa.ipc.open_file(source).read_all()["input_ids"]
+            return frozenset(np.asarray(ids.values, np.int64).tobytes() for ids in column)
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise DataError(f"{path} is damaged: {str(error).splitlines()[0]}; move it away, or train again") from error
+
+
+def _check_replaceable(out: str, *, force: bool) -> None:
+    """``force`` replaces an earlier read-out, and no other file: not one of the model or the policy."""
+    check_overwrite(out, force=force)
+    if Path(out).is_file():
+        try:
+            msgspec.json.decode(Path(out).read_bytes(), type=Fitted)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise ConfigError(f"{out} exists and is no read-out; choose another output") from None
 
 
 def _held_out_auc(X: FloatArray, y: FloatArray, fold: IntArray) -> dict[str, float]:
@@ -253,6 +296,6 @@ def _held_out_auc(X: FloatArray, y: FloatArray, fold: IntArray) -> dict[str, flo
             return {}
         weights, intercept = fit_logistic(X[~is_here], y[~is_here])
         predicted[is_here] = X[is_here] @ weights + intercept
-    values = {"model": X[:, 0], "policy": X[:, INPUTS.index("running_minimum")], "readout": predicted}
+    values = {"model": X[:, 0], "running minimum": X[:, INPUTS.index("running_minimum")], "read-out": predicted}
     ones = np.ones((1, len(y)))
     return {name: float(ranking_metrics(rank_steps(v, y == 1), ones)["auc"][0]) for name, v in values.items()}

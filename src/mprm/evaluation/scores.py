@@ -20,7 +20,7 @@ import xxhash
 from mprm.config import DEFAULT_KEY, ConnectionOptions, Force, ModelOptions, Seed, output, read_api_key, serving
 from mprm.data.output import MANIFEST_SUFFIX, PARTIAL, check_not_inputs, check_overwrite, write_with_manifest
 from mprm.data.records import is_url
-from mprm.data.types import Chain, Solution, StepScorer, first_error_of, without_secrets
+from mprm.data.types import Chain, Solution, StepScorer, first_error_of, scorer_name, without_secrets
 from mprm.errors import ConfigError, DataError, InputNotFoundError, counted
 from mprm.progress import Advance, Progress, silent
 
@@ -110,7 +110,7 @@ class ScoringConfig(ConnectionOptions, ModelOptions):
         written = [*names, *RESULTS, *([SCORES, SCORES + MANIFEST_SUFFIX] if self.has_model else [])]
         paths = [self.path(name) for name in written]
         partial = Path(self.path(SCORES + PARTIAL)).expanduser()
-        check_not_inputs(inputs, [partial, *paths])
+        check_not_inputs([*inputs, *([self.readout] if self.readout else [])], [partial, *paths])
         # what stands beside the work of a stopped run is of that run
         force = self.force or (self.has_model and partial.exists())
         for path in paths:
@@ -215,7 +215,7 @@ def scored_solutions(
     """
     from mprm.annotation.journal import Journal
 
-    model = model or str(getattr(scorer, "name", type(scorer).__name__))
+    model = model or scorer_name(scorer)
     hashes = [hash_chain(solution.chain) for solution in solutions]
     digest = xxhash.xxh3_128_hexdigest("".join(hashes).encode())
     run = {"model": model, "model_fingerprint": getattr(scorer, "fingerprint", model), "chains": digest}

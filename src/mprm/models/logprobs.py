@@ -16,8 +16,9 @@ from mprm.data.hub import local_checkpoint, pinned_name
 from mprm.data.images import image_folder
 from mprm.data.questions import prompt_of
 from mprm.data.types import STEP_SEPARATOR, Chain, Question
+from mprm.errors import ConfigError, DataError
 from mprm.models.chat import Backbone, plain_text
-from mprm.models.checkpoint import fingerprint_of, load_backbone
+from mprm.models.checkpoint import fingerprint_of, load_backbone, prm_config_path
 from mprm.models.prm import TOKENS_PER_BATCH, step_logits
 from mprm.models.prompt import PromptEncoder, StepTokens, TokenizedChain
 from mprm.progress import Progress, silent
@@ -48,6 +49,8 @@ class StepLogProbs:
     ) -> StepLogProbs:
         """Load a policy from a folder or the hub; see `PRM.from_pretrained`."""
         name, path = pinned_name(path), local_checkpoint(path)
+        if prm_config_path(path) is not None:
+            raise ConfigError(f"{name} is a reward model, and no policy: name what it was trained from, or another")
         reader = cls.of(load_backbone(path, dtype=dtype, device=device), image_root)
         budget = tokens_per_batch or TOKENS_PER_BATCH
         return replace(reader, name=name, fingerprint=fingerprint_of(path), tokens_per_batch=budget)
@@ -76,7 +79,9 @@ class StepLogProbs:
                 targets = [tokenized[i].input_ids[at + 1] for i in batch for at in tokenized[i].prm_positions]
                 values = iter(self._log_probs(hidden, targets))
                 for index in batch:
-                    flat[index] = np.fromiter(islice(values, len(tokenized[index].prm_positions)), float)
+                    own = flat[index] = np.fromiter(islice(values, len(tokenized[index].prm_positions)), float)
+                    if np.isnan(own).any():
+                        raise DataError(f"{self.name} gives nan for a token's probability; try --dtype float32")
                 advance(len(batch))
         return [[own[start:end] for start, end in pairwise(ends)] for own, (_, ends) in zip(flat, spans, strict=True)]
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mprm.config import STRATEGY_GROUP, StrategyName, name_of_strategy, nearest, strategy_names
-from mprm.errors import ConfigError, MprmError, shown
+from mprm.errors import ConfigError, DataError, MprmError, shown
 from mprm.selection.scan import ROLLOUT
 from mprm.selection.score_table import Columns
 from mprm.selection.stats import (
@@ -177,7 +177,8 @@ MIDDLE = 0.5
 
 def rank_difficulty(rollouts: Rollouts) -> FloatArray:
     """Problems of middling difficulty first, ``−|accuracy − 1/2|``: see `Rollouts.accuracy`."""
-    return -np.abs(rollouts.accuracy - MIDDLE)
+    # rounded: 1/3 and 2/3 are as far from 1/2, and the last bit must not choose between them
+    return np.asarray(-np.round(np.abs(rollouts.accuracy - MIDDLE), 12), np.float64)
 
 
 SCAN_ACCURACY = 0.75
@@ -197,6 +198,9 @@ def rank_scan(rollouts: Rollouts) -> FloatArray:
         members = np.flatnonzero(group)
         rank[members[np.argsort(rollouts.order[members])]] = -np.arange(len(members), dtype=np.float64)
     return rank
+
+
+MOST_CONTINUATIONS = 100_000
 
 
 def rank_agreement(rollouts: Rollouts) -> FloatArray:
@@ -221,24 +225,19 @@ def rank_agreement(rollouts: Rollouts) -> FloatArray:
         found = f"{n_few:,} of {len(n_mc):,} rollouts say of no step that it has two continuations (num_mc_total)"
         raise ConfigError(f"agreement: {found}; name a second annotator's scores with --columns FILE")
     distinct, index = np.unique(n_mc, return_inverse=True)
+    if distinct[-1] > MOST_CONTINUATIONS:
+        found = f"a step has num_mc_total {distinct[-1]:,}; expected at most {MOST_CONTINUATIONS:,}"
+        raise DataError(f"agreement: {found}; name a second annotator's scores with --columns FILE")
     first = np.cumsum([0, *distinct + 1])
     n_M, first_M = distinct[:1], first[:1]
     if len(distinct) > 1:
         n_M, first_M = (np.repeat(values[index], rollouts["n_steps"]) for values in (distinct, first))
     pair = first_M + (rollouts.scores * n_M + 0.5).astype(np.int64)  # a number for each N and k ≤ N
-    if first[-1] <= MANY_PAIRS:
-        present = np.arange(first[-1])
-    else:  # sorting takes longer than a table of all
-        present, pair = np.unique(pair, return_inverse=True)
-    is_met = np.bincount(pair, minlength=len(present)) > 0
-    shares = np.zeros(len(present))
-    for number in np.flatnonzero(is_met).tolist():
-        at = int(np.searchsorted(first, present[number], side="right")) - 1
-        shares[number] = _halves_agree(int(distinct[at]), int(present[number] - first[at]), rollouts.tau)
+    shares = np.zeros(first[-1])
+    for number in np.flatnonzero(np.bincount(pair)).tolist():
+        at = int(np.searchsorted(first, number, side="right")) - 1
+        shares[number] = _halves_agree(int(distinct[at]), int(number - first[at]), rollouts.tau)
     return rollouts.mean_of(shares[pair])
-
-
-MANY_PAIRS = 2**20
 
 
 def _halves_agree(n: int, k: int, tau: float) -> float:

@@ -39,7 +39,7 @@ UNKNOWN = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCounts:
-    """A rollout's scores r_j, each of ``n_mc`` continuations, and what labels may need besides."""
+    """A rollout's scores s_j, each of ``n_mc`` continuations, and what labels may need besides."""
 
     scores: Sequence[float]
     n_mc: Sequence[int]
@@ -77,7 +77,7 @@ def monotone_labels(step: StepCounts) -> list[float]:
 def monotone_soft_labels(step: StepCounts) -> list[float]:
     """The falling sequence that is nearest to the scores: isotonic regression, weighted by continuations.
 
-    Neighbours that rise are pooled: ``argmin Σ_j N_j (t_j − r_j)²`` with ``t_1 ≥ t_2 ≥ …``.
+    Neighbours that rise are pooled: ``argmin Σ_j N_j (t_j − s_j)²`` with ``t_1 ≥ t_2 ≥ …``.
 
     >>> monotone_soft_labels(StepCounts(scores=[0.5, 0.0, 0.25, 0.0], n_mc=[8] * 4))
     [0.5, 0.125, 0.125, 0.0]
@@ -109,7 +109,7 @@ N_SOFT = 2
 
 
 def scan_labels(step: StepCounts) -> list[float]:
-    """SCAN's: 1 up to the first step with score 0, which is 0; the two before it min(1, r / accuracy); then nothing.
+    """SCAN's: 1 up to the first step with score 0, which is 0; the two before it min(1, s / accuracy); then nothing.
 
     Monte Carlo finds an error late rather than early, because the policy repairs some; how often it does depends on
     its accuracy on the problem.
@@ -243,7 +243,7 @@ def step_loss_sum(logits: Tensor, labels: Tensor, *, negative_weight: float = 1.
 def beta_binomial_loss_sum(logits: Tensor, batch: StepBatch) -> Tensor:
     r"""Minus the Beta-Binomial log-likelihood of the counts, summed over the steps that are not ignored.
 
-    ``-Σ_j log [C(N, k) B(a + k, b + N - k) / B(a, b)]``, k = r N, with the mean a / (a + b) = σ(z_yes - z_no) and the
+    ``-Σ_j log [C(N, k) B(a + k, b + N - k) / B(a, b)]``, k = s N, with the mean a / (a + b) = σ(z_yes - z_no) and the
     concentration a + b of `mprm.models.head.concentrations`. ``logits``, shape (S, 3).
     """
     is_used, n = batch.labels >= 0, batch.n_mc.double()
