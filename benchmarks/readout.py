@@ -88,11 +88,29 @@ def measured(scorer: Any, lab: Path, folder: Path) -> dict[str, float]:
 
 
 def with_interval(values: Sequence[float]) -> list[float]:
-    """Mean and 95% interval over seeds, by Student's t."""
-    mean, half = float(np.mean(values)), 0.0
-    if len(values) > 1:
-        half = float(t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    """Mean and 95% interval over seeds, by Student's t; of one seed the value alone."""
+    mean = float(np.mean(values))
+    if len(values) == 1:
+        return [round(mean, 2)]
+    half = float(t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / len(values) ** 0.5
     return [round(number, 2) for number in (mean, mean - half, mean + half)]
+
+
+def summary(runs: Sequence[dict[str, Any]], alone: dict[str, float]) -> dict[str, Any]:
+    """What the runs of each strategy give, and each read-out less the model, and less the policy alone."""
+    table: dict[str, Any] = {}
+    for strategy in dict.fromkeys(run["strategy"] for run in runs):
+        own = [run["cells"] for run in runs if run["strategy"] == strategy]
+        rows = {name: [cells[name] for cells in own] for name in own[0]}
+        others = {"model": rows["model"], "policy alone": [alone] * len(own)}
+        for name in [name for name in rows if name != "model"]:
+            for other, theirs in others.items():
+                pairs = zip(rows[name], theirs, strict=True)
+                rows[f"{name} - {other}"] = [{key: cells[key] - less[key] for key in alone} for cells, less in pairs]
+        table[strategy] = {
+            name: {key: with_interval([cells[key] for cells in row]) for key in alone} for name, row in rows.items()
+        }
+    return table
 
 
 def main() -> None:
@@ -137,24 +155,11 @@ def main() -> None:
             fits = {name: dict(scorer.fitted.weights) for name, scorer in scorers.items() if name != "model"}
             runs.append({"strategy": strategy, "seed": seed, "cells": cells, "weights": fits})
             print(json.dumps(runs[-1]), flush=True)
-    table: dict[str, Any] = {}
-    for strategy in dict.fromkeys(run["strategy"] for run in runs):
-        own = [run["cells"] for run in runs if run["strategy"] == strategy]
-        table[strategy] = {
-            name: {key: with_interval([cells[name][key] for cells in own]) for key in own[0][name]} for name in own[0]
-        }
-        table[strategy] |= {
-            f"{name} - model": {
-                key: with_interval([cells[name][key] - cells["model"][key] for cells in own]) for key in own[0][name]
-            }
-            for name in own[0]
-            if name != "model"
-        }
     result = {
         "command": "python benchmarks/readout.py --lab LAB" + " --run RUN" * bool(options.run) + " --out FILE",
-        "backbone": "small", "rho": None if options.run else 0.1, "training": TRAINING,
+        "backbone": "small", "rho": None if options.run else 0.1, "training": None if options.run else TRAINING,
         "questions": options.questions,
-        "policy alone": alone, "runs": runs, "mean and 95% interval over seeds": table,
+        "policy alone": alone, "runs": runs, "mean and 95% interval over seeds": summary(runs, alone),
     }  # fmt: skip
     options.out.write_text(json.dumps(result, indent=2) + "\n")
 

@@ -112,7 +112,7 @@ def main() -> None:
         "command": "python benchmarks/search.py --lab LAB --prm PRM"
         f" --top-p {options.top_p:g} --questions {options.questions} --out FILE",
         "policy": "internvl", "reward_model": "small, all rollouts, learning rate 1e-4", "sampling": sampling,
-        "questions": len(values), "aggregate": HOW, "runs": runs,
+        "questions": len(values), "aggregate": HOW, "beam_width": mprm.SearchConfig().beam_width, "runs": runs,
         "accuracy": {name: with_interval(values[:, i], means[:, i]) for i, name in enumerate(names)},
         "difference": {
             **{f"best-of-n - {other}": less("best-of-n", other) for other in ("one answer", "majority vote")},
