@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mprm.data.images import as_rgb, find_image, find_images, image_files, image_size, open_image
+from mprm.data.images import as_rgb, broken_image, find_image, find_images, image_files, image_size, open_image
 from mprm.data.questions import read_questions
 from mprm.data.types import Issues, Question, Rollout, Step, ValidationOptions, validate
 from mprm.errors import ConfigError, DataError
@@ -97,6 +97,16 @@ def test_a_pipe_is_no_image_and_nobody_waits_for_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout.count("a.png cannot be read: it is not a regular file") == 2
+
+
+def test_an_image_that_was_replaced_is_decoded_again(tmp_path: Path) -> None:
+    Image.new("RGB", (40, 40), "red").save(tmp_path / "a.png")
+    assert broken_image("a.png", tmp_path) is None
+    whole = (tmp_path / "a.png").read_bytes()
+    (tmp_path / "a.png").write_bytes(whole[:60])
+    assert "a.png cannot be read" in str(broken_image("a.png", tmp_path))
+    (tmp_path / "a.png").write_bytes(whole)
+    assert broken_image("a.png", tmp_path) is None
 
 
 def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path) -> None:

@@ -124,6 +124,21 @@ def test_text_from_data_cannot_bring_in_special_tokens(prm: PRM, texts: list[str
     assert len(encoded.prm_positions) == len(texts) - 1
 
 
+def test_chains_that_share_their_prompt_are_tokenized_as_alone(prm: PRM, tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        picture(60 if name == "a.png" else 200).save(tmp_path / name)
+    encoder = replace(prm.encoder, image_root=tmp_path)
+    has_images = encoder.family.name != "text"
+    problems = [
+        (question, (name,) if has_images else ())
+        for question in ("1 + 1?", "<image> 2?")
+        for name in ("a.png", "b.png")
+    ]
+    chains = [Chain(question, steps, images) for question, images in problems for steps in (("a", "b"), ("c",))]
+    chains += [Chain("1 + 1?", ("a",), images_for(prm, 1)), chains[0]]
+    assert encoder.tokenize_all(chains) == [encoder.tokenize(chain) for chain in chains]
+
+
 def test_truncation_cuts_steps_from_the_end_and_counts_them(prm: PRM) -> None:
     chain = Chain("q", ("first step", "second step", "third step"))
     whole = prm.encoder.encode(chain)

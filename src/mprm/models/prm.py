@@ -70,7 +70,7 @@ def score_chains(
     from mprm.models.head import step_probabilities
 
     read = read or step_probabilities
-    tokenized = [encoder.tokenize(chain) for chain in chains]
+    tokenized = encoder.tokenize_all(chains)
     scores = {i: [math.nan] * chain.n_steps for i, chain in enumerate(tokenized) if not chain.prm_positions}
     options: dict[str, Any] = {"tokens_per_batch": tokens_per_batch, "share_prefixes": share_prefixes}
     with progress("scoring", len(chains)) as advance:

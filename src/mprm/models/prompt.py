@@ -169,6 +169,16 @@ class PromptEncoder:
         images = tuple(chain.images[index] for index in sizes)
         return TokenizedChain(ids[: self.max_length], kept, len(chain.steps), images, tuple(sizes.values()))
 
+    def tokenize_all(self, chains: Sequence[Chain]) -> list[TokenizedChain]:
+        """Each of them; those that follow each other with the same question and image paths share the prompt."""
+        tokenized, before, prompt = [], None, None
+        for chain in chains:
+            key = (chain.question, chain.images) if all(isinstance(image, str) for image in chain.images) else None
+            if prompt is None or key is None or key != before:
+                before, prompt = key, self.prompt(chain)
+            tokenized.append(self.tokenize(chain, prompt))
+        return tokenized
+
     def n_prompt_tokens(self, prompt: Prompt) -> int:
         """Tokens before the first step; in most vocabularies one fewer, where its first word joins on."""
         return min(self.max_length, len(prompt.ids) + len(self._plain.encode(prompt.text)))
