@@ -68,14 +68,28 @@ def test_the_labs_document_and_its_log_say_what_its_results_say() -> None:
                 assert f"| {backbone}, {label} | {' | '.join(aucs)} | {f1} | {accuracy} | +" in log
 
 
-def test_the_packed_records_are_the_runs_of_the_lab_page() -> None:
-    results = json.loads((RESULTS / "lab.json").read_text())
-    packed = zstandard.ZstdDecompressor().stream_reader((RESULTS / "lab_runs.tar.zst").read_bytes())
+def overall_of_records(name: str) -> dict[str, float]:
+    """Of each run whose record the archive holds."""
+    packed = zstandard.ZstdDecompressor().stream_reader((RESULTS / name).read_bytes())
     with tarfile.open(fileobj=packed, mode="r|") as bundle:
         records = [json.load(bundle.extractfile(file)) for file in bundle if file.name.endswith(".json")]  # type: ignore[arg-type]
-    overall = {record["name"]: record["metrics"]["held_out"]["overall"] for record in records}
-    for run in results["runs"]:
+    return {record["name"]: record["metrics"]["held_out"]["overall"] for record in records}
+
+
+def test_the_packed_records_are_the_runs_of_the_lab_page() -> None:
+    overall = overall_of_records("lab_runs.tar.zst")
+    for run in json.loads((RESULTS / "lab.json").read_text())["runs"]:
         assert overall[run["name"]] == run["metrics"]["held_out"]["overall"]
+
+
+def test_the_page_of_rivals_is_made_of_its_cells_and_these_of_the_packed_records() -> None:
+    from mprm_lab.reproduce.compare import compare_page
+
+    assert (RESULTS / "compare.md").read_text() == compare_page(RESULTS / "compare.json")
+    overall = overall_of_records("compare_runs.tar.zst")
+    for cell in json.loads((RESULTS / "compare.json").read_text())["cells"]:
+        name = f"{cell['backbone']}.{cell['method']}-{100 * cell['rho']:g}.seed{cell['seed']}"
+        assert overall[name] == cell["overall"]
 
 
 def test_the_figures_on_shared_prefixes_are_those_of_the_results() -> None:

@@ -91,7 +91,17 @@ class MakeCommand(Config):
     folder: Folder
     only: Annotated[
         tuple[
-            Literal["policies", "checking", "backbones", "corpus", "benchmark", "validation", "candidates", "scores"],
+            Literal[
+                "policies",
+                "checking",
+                "backbones",
+                "corpus",
+                "benchmark",
+                "validation",
+                "candidates",
+                "scores",
+                "fresh",
+            ],
             ...,
         ],
         Option("Parts to make; all by default."),
@@ -218,17 +228,32 @@ class CompareCommand(RunsCommand):
     A stopped command continues where it was. Meant for a GPU.
     """
 
+    methods: Annotated[tuple[str, ...], Option("Names of methods; all by default.", "NAME")] = ()
+    backbones: Annotated[tuple[str, ...], Option("Folders in policies/ to train from.", "NAME")] = (
+        "internvl",
+        "qwen",
+    )
+    first_seed: Annotated[int, Option("The lowest of the seeds.", at_least=0)] = 0
     out: Annotated[str | None, output("Folder for compare.json and compare.md, once runs are done.", "DIR")] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from mprm_lab.reproduce.compare import METHODS
+
+        if unknown := [name for name in self.methods if name not in METHODS]:
+            raise ConfigError(f"no method is called {unknown[0]!r}; they are {', '.join(METHODS)}")
 
 
 def run_compare(arguments: list[str]) -> int:
     """Parse, compare, print."""
     example = "mprm-lab compare LAB --out results"
     options = parsed(CompareCommand, arguments, command="mprm-lab compare", example=example)
-    from mprm_lab.reproduce.compare import ComparePlan, write_compare
+    from mprm_lab.reproduce.compare import METHODS, ComparePlan, write_compare
     from mprm_lab.reproduce.reproduce import dry_run
 
-    folder, plan = Path(options.folder), ComparePlan(seeds=options.seeds)
+    methods = {name: METHODS[name] for name in options.methods or METHODS}
+    given = {name: getattr(options, name) for name in ("backbones", "seeds", "first_seed")}
+    folder, plan = Path(options.folder), ComparePlan(methods=methods, **given)
     if options.dry_run:
         print(*dry_run(folder, plan, only=options.only, trials=options.trials), sep="\n")
         return 0

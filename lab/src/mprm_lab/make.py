@@ -37,6 +37,8 @@ TRAINING: dict[str, Any] = {"batch_size": 64, "per_device": 64, "max_length": 10
 """Fields of `mprm.TrainConfig` that all reward models of the lab share."""
 
 
+FRESH_QUESTION = 1_000_000
+"""Number of the first question of `make_fresh` in its split."""
 SOLVER = "-solver"
 """Ending of a policy's name before it has learned to check."""
 
@@ -106,6 +108,8 @@ class LabPlan:
     """Likewise, of the benchmark that hyperparameters are chosen on."""
     best_of_n_questions: int = 600
     candidates: int = 16
+    first_question: int = 0
+    """Number of the benchmark's and the candidates' first question in their splits."""
     sampling: SamplingParams = field(
         default_factory=lambda: SamplingParams(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=320)
     )
@@ -281,7 +285,8 @@ def make_benchmark(folder: Path, plan: LabPlan, log: Log, *, split: str) -> None
     _check_policies(folder, *names)
     log(f"{split}: {n:,} questions each for {', '.join(names)}")
     sampled = {name: folder / "shards" / f"{split}-{name}.jsonl" for name in names}
-    questions = [write_questions(folder, plan.sources, split, n, first=number * n) for number in range(len(names))]
+    firsts = [plan.first_question + number * n for number in range(len(names))]
+    questions = [write_questions(folder, plan.sources, split, n, first=first) for first in firsts]
     commands = [
         _command(folder, plan, "sample", name, asked, sampled[name], n=n_solutions)
         for name, asked in zip(names, questions, strict=True)
@@ -320,8 +325,33 @@ def make_candidates(folder: Path, plan: LabPlan, log: Log) -> None:
         return
     _check_policies(folder, policy)
     log(f"best-of-N: {plan.candidates} candidates for {plan.best_of_n_questions:,} questions")
-    questions = write_questions(folder, plan.sources, "best-of-n", plan.best_of_n_questions)
+    n, first = plan.best_of_n_questions, plan.first_question
+    questions = write_questions(folder, plan.sources, "best-of-n", n, first=first)
     _run_all([_command(folder, plan, "sample", policy, questions, out, n=plan.candidates)], plan)
+
+
+def make_fresh(folder: Path, plan: LabPlan, log: Log) -> None:
+    """A lab in ``fresh``: other problems, solved by the backbones themselves, for what was chosen on the lab's own.
+
+    It shares corpus and backbones with the lab. An opened lab has no snapshots, so that the backbones, which solve
+    most problems, sample hotter.
+    """
+    inner = folder / "fresh"
+    inner.mkdir(exist_ok=True)
+    for name in ("policies", "images", "corpus.jsonl", "validation.jsonl"):
+        if not (inner / name).is_symlink():
+            (inner / name).symlink_to(Path("..") / name)
+    policies = ("internvl", "qwen")
+    fresh = replace(
+        plan,
+        benchmark_policies=policies,
+        candidates_policy=policies[0],
+        best_of_n_questions=plan.best_of_n_questions // 2,
+        first_question=FRESH_QUESTION,
+        sampling=replace(plan.sampling, temperature=1.8, top_p=0.9),
+    )
+    make_benchmark(inner, fresh, log, split="benchmark")
+    make_candidates(inner, fresh, log)
 
 
 def make_scores(folder: Path, plan: LabPlan, log: Log) -> None:
@@ -364,6 +394,7 @@ PARTS: dict[str, Callable[[Path, LabPlan, Log], None]] = {
     "validation": partial(make_benchmark, split="validation"),
     "candidates": make_candidates,
     "scores": make_scores,
+    "fresh": make_fresh,
 }
 """In the order in which they need each other."""
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from mprm.evaluation.scores import (
         ScoredSolution as ScoredSolution,
+        hash_chain as hash_chain,
         read_scores as read_scores,
         score_benchmark as score_benchmark,
         with_scores as with_scores,

@@ -36,6 +36,7 @@ class StepLogProbs:
     name: str
     fingerprint: str
     tokens_per_batch: int = TOKENS_PER_BATCH
+    share_prefixes: bool = True
 
     @classmethod
     def from_pretrained(
@@ -46,6 +47,7 @@ class StepLogProbs:
         dtype: str = "auto",
         image_root: str | Path | None = None,
         tokens_per_batch: int | None = None,
+        share_prefixes: bool = True,
     ) -> StepLogProbs:
         """Load a policy from a folder or the hub; see `PRM.from_pretrained`."""
         name, path = pinned_name(path), local_checkpoint(path)
@@ -53,7 +55,8 @@ class StepLogProbs:
             raise ConfigError(f"{name} is a reward model, and no policy: name what it was trained from, or another")
         reader = cls.of(load_backbone(path, dtype=dtype, device=device), image_root)
         budget = tokens_per_batch or TOKENS_PER_BATCH
-        return replace(reader, name=name, fingerprint=fingerprint_of(path), tokens_per_batch=budget)
+        options: dict[str, Any] = {"tokens_per_batch": budget, "share_prefixes": share_prefixes}
+        return replace(reader, name=name, fingerprint=fingerprint_of(path), **options)
 
     @classmethod
     def of(cls, backbone: Backbone, image_root: str | Path | None = None) -> StepLogProbs:
@@ -71,7 +74,7 @@ class StepLogProbs:
         spans = [self._tokenized(chain) for chain in chains]
         tokenized = [chain for chain, _ in spans]
         flat: list[NDArray[np.float64]] = [np.empty(0)] * len(chains)
-        shares = self.model.why_no_trees is None
+        shares = self.share_prefixes and self.model.why_no_trees is None
         options: dict[str, Any] = {"tokens_per_batch": self.tokens_per_batch, "share_prefixes": shares}
         with progress("reading", len(chains)) as advance:
             advance(sum(not chain.prm_positions for chain in tokenized))

@@ -27,7 +27,9 @@ from mprm_lab.reproduce.compare import (
     holm,
     write_compare,
 )
+from mprm_lab.reproduce.plan import Run
 from mprm_lab.reproduce.reproduce import reproduce
+from mprm_lab.reproduce.run import RunStore
 from tests.lab.reproduce.made_runs import make_folder, make_with_both_labels
 from tests.lab.reproduce.test_end_to_end import EXPERIMENTS, LAB
 
@@ -82,29 +84,39 @@ def made_cells(values: dict[str, list[float]]) -> list[dict[str, Any]]:
         for seed, value in enumerate(of_seeds):
             cell = {"backbone": "qwen", "rho": 0.1, "method": method, "seed": seed, "overall": value, "auc": value}
             cell |= {"own_overall": None, "auc_same": value, "best_of_16": 0.8, "one_answer": 0.6}
-            cell |= {"n_rollouts": 10, "n_steps": 50, "train_seconds": 20.0, "device": "cpu", "columns_seconds": 5.0}
+            cell |= {"n_rollouts": 10, "n_steps": 50, "train_seconds": 20.0, "device": "cpu", "extra_seconds": 5.0}
             cells.append(cell)
     return cells
 
 
 def test_the_page_is_made_of_the_cells_alone(tmp_path: Path) -> None:
     path = tmp_path / "compare.json"
+    trial = {"method": "random-ranking-2", "backbone": "qwen", "learning_rate": 3e-4, "overall": 0.7}
     values = {"bis": [0.80, 0.81, 0.82], "random": [0.84, 0.85, 0.87], "drop": [0.80, 0.80, 0.83]}
-    path.write_text(json.dumps({"methods": METHODS, "n_planned": 9, "cells": made_cells(values)}))
+    path.write_text(json.dumps({"methods": METHODS, "n_planned": 9, "trials": [trial], "cells": made_cells(values)}))
     page = compare_page(path)
-    rows = [
-        line.split("|")[1:-1] for line in page.splitlines() if line.startswith(("| random |", "| bis |", "| drop |"))
-    ]
+
+    def rows_of(title: str) -> list[list[str]]:
+        text = page.split(f"## {title}\n")[1].split("\n## ")[0]
+        return [line.split("|")[1:-1] for line in text.splitlines() if line.startswith(("| r", "| b", "| d"))]
+
+    rows = rows_of("qwen, 10% of the rollouts")
     table = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows[:3]}
     assert [row[0].strip() for row in rows[:3]] == ["random", *sorted(("bis", "drop"), key=lambda n: -sum(values[n]))]
     gain = difference([(0.84, 0.80), (0.85, 0.81), (0.87, 0.82)], 2)
     p = holm([gain.p, difference(list(zip(values["drop"], values["bis"], strict=True)), 2).p])[0]
+    assert p < 0.05  # so that it is bold
     assert table["random"][:5] == ["3", "85.3", "", "85.3", "80.0"]
-    assert table["random"][5] == f"+4.3 [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}], p {p:.3f}"
+    assert table["random"][5] == f"**+4.3** [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
     assert table["random"][7] == "25"
+    summary = [[cell.strip() for cell in row] for row in rows_of("step F1, minus BIS: qwen")]
+    assert [row[0] for row in summary] == ["random", "drop"]
+    assert summary[0][1] == table["random"][5]
+    assert rows_of("step F1, minus random selection: qwen")[0][1].strip().startswith("**-4.3**")
     assert table["bis"][5:7] == ["", ""]
     assert "9 of 9 runs" in page
-    assert "`--strategy bis` `--alpha 0.2`" in page
+    assert "| random-ranking-2 | 0.0003 | 70.00 |" in page
+    assert "`--strategy bis` `--alpha 0.5`" in page
 
 
 def test_without_a_finished_run_there_is_no_page(tmp_path: Path) -> None:
@@ -117,12 +129,18 @@ def test_without_a_finished_run_there_is_no_page(tmp_path: Path) -> None:
         write_compare(tmp_path, tmp_path / "out", ComparePlan())
 
 
+class KeepingPlan(ComparePlan):
+    def keeps_scores(self, run: Run) -> bool:
+        return run.learning_rate is None
+
+
 @pytest.mark.slow
 def test_the_comparison_runs_in_miniature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lab, out = tmp_path / "lab", tmp_path / "out"
     make_with_both_labels(lab, LAB)
     names = ("bis", "random", "uncertainty", "scan", "random-posterior", "random-beta-binomial", "random-ranking")
-    plan = ComparePlan(
+    names = (*names, "random-readout")
+    plan = KeepingPlan(
         backbones=("internvl",),
         seeds=2,
         rhos=(0.5,),
@@ -148,7 +166,10 @@ def test_the_comparison_runs_in_miniature(tmp_path: Path, capsys: pytest.Capture
     raw, text = write_compare(lab, out, plan)
     cells = json.loads(raw.read_text())["cells"]
     assert {cell["method"] for cell in cells} == {*names}
-    assert all((cell["columns_seconds"] > 0) == (cell["method"] == "uncertainty") for cell in cells)
+    assert all((cell["extra_seconds"] > 0) == (cell["method"] in ("uncertainty", "random-readout")) for cell in cells)
+    of = {run.subset: RunStore(lab, plan.results).scores(run) for run in plan.runs() if run.seed == 0}
+    assert (of["random-readout"] != of["random"]).all()  # the same model, read otherwise
+    assert len(list((lab / "compare" / "log-probs").glob("*.msgpack"))) == 2  # of benchmark and candidates
     assert text.read_text() == compare_page(raw)
     assert replace(plan, seeds=1).runs()[0] == plan.runs()[0]
     assert run(["compare", str(lab), "--dry-run", "--seeds", "1", "--only", "internvl.bis-10.*"], MPRM_LAB) == 0

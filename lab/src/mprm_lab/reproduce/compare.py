@@ -14,16 +14,18 @@ from typing import Any
 
 import msgspec
 
-from mprm.data import atomic_write, read_benchmark
+from mprm.data import atomic_write
 from mprm.errors import DataError
-from mprm_lab.reproduce import measure
 from mprm_lab.reproduce.page import markdown, section
 from mprm_lab.reproduce.plan import ReproducePlan, Run
 from mprm_lab.reproduce.run import RunStore
 
 NAME = "compare"
 BASELINE = "bis"
+NAMES = {"bis": "BIS", "random": "random selection"}
+"""Of what the others are compared with."""
 MODEL_BASED = ("disagreement", "uncertainty", "bis-filtered")
+READ_OUT = ("bis-readout", "random-readout", "bis-alpha-0.5-readout")
 
 
 def _on(strategy: str, **options: Any) -> dict[str, Any]:
@@ -36,7 +38,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "low-mc": _on("low-mc"),
     "mixed": _on("mixed"),
     "reliable": _on("reliable"),
-    "bis-alpha-0.2": _on("bis", alpha=0.2),
+    "bis-alpha-0.5": _on("bis", alpha=0.5),
     "bis-length": _on("bis", stratify="length"),
     "bis-sampled": _on("bis-sampled"),
     "drop": _on("drop"),
@@ -46,14 +48,15 @@ METHODS: dict[str, dict[str, Any]] = {
     "random-soft": _on("random", labels="soft"),
     "random-monotone": _on("random", labels="monotone"),
     "random-monotone-soft": _on("random", labels="monotone-soft"),
-    "random-posterior": _on("random", labels="posterior"),
-    "bis-posterior": _on("bis", labels="posterior"),
-    "random-negatives": _on("random", negative_weight=3.0),
+    "random-posterior": _on("random", labels="posterior", reliable=0.25),
+    "bis-posterior": _on("bis", labels="posterior", reliable=0.25),
+    "random-negatives": _on("random", negative_weight=2.0),
     "random-beta-binomial": _on("random", loss="beta-binomial"),
     "random-ranking": _on("random", loss="ranking"),
     **{name: _on(name) for name in MODEL_BASED},
 }
 """Fields of `mprm.TrainConfig` of each method."""
+METHODS |= {name: METHODS[name.removesuffix("-readout")] for name in READ_OUT}
 VARIANTS: dict[str, dict[str, Any]] = {
     **{f"bis-alpha-{alpha:g}": _on("bis", alpha=alpha) for alpha in (0.1, 0.2, 0.5)},
     **{f"random-posterior-{rate:g}": _on("random", labels="posterior", reliable=rate) for rate in (0.25, 0.5, 0.75)},
@@ -75,13 +78,15 @@ class ComparePlan(ReproducePlan):
     curves: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     model_based: tuple[str, ...] = MODEL_BASED
+    read_out: tuple[str, ...] = READ_OUT
+    first_seed: int = 0
     results: str = NAME
 
     def runs(self) -> list[Run]:
         """Every method at every budget."""
         return [
             Run(backbone=backbone, subset=method, rho=rho, seed=seed)
-            for seed in range(self.seeds)
+            for seed in range(self.first_seed, self.first_seed + self.seeds)
             for backbone in self.backbones
             for rho in self.rhos
             for method in self.methods
@@ -99,8 +104,8 @@ class ComparePlan(ReproducePlan):
     def chooses(self, run: Run) -> bool:
         return run.learning_rate is None
 
-    def keeps_scores(self, run: Run) -> bool:
-        return run.learning_rate is None
+    def keeps_scores(self, run: Run) -> bool:  # noqa: ARG002 - a record has what the page needs
+        return False
 
     def train_options(self, run: Run) -> dict[str, Any]:
         options = ReproducePlan.train_options(self, replace(run, subset="random"))
@@ -122,20 +127,19 @@ COMPARED = ("overall", "best_of_16")
 def cells_of(lab: Path, plan: ComparePlan) -> list[dict[str, Any]]:
     """The numbers of every finished run."""
     store = RunStore(lab, plan.results)
-    table = measure.unscored_table(read_benchmark(str(lab / "benchmark.jsonl")))
     cells = []
     for run in plan.runs():
-        if (record := store.read(run)) is None or (scores := store.scores(run)) is None:
+        if (record := store.read(run)) is None:
             continue
-        scored = replace(table, scores=scores)
-        own, accuracy = measure.own_thresholds(scored), record["best_of_n"]["accuracy"]
+        own, accuracy = record["own_thresholds"], record["best_of_n"]["accuracy"]
         largest = max(accuracy["prm"], key=int)
         cell = {name: getattr(run, name) for name in ("backbone", "rho", "seed")} | {"method": run.subset}
         cell |= {name: record[name] for name in ("n_rollouts", "n_steps", "train_seconds", "device")}
         cell |= {"overall": record["metrics"]["held_out"]["overall"], "auc": record["metrics"]["held_out"]["auc"]}
-        cell |= {"own_overall": own and own["overall"], "auc_same": measure.auc_at_same_position(scored)}
+        cell |= {"own_overall": own and own["overall"], "auc_same": record["auc_same"]}
         cell |= {"best_of_16": accuracy["prm"][largest], "one_answer": accuracy["random"][largest]}
-        cell["columns_seconds"] = _columns_seconds(store, run) if run.subset in plan.model_based else 0.0
+        columns_s = _columns_seconds(store, run) if run.subset in plan.model_based else 0.0
+        cell["extra_seconds"] = columns_s + record.get("read_out_seconds", 0.0)
         cells.append(cell)
     if not cells:
         raise DataError(f"{store.folder}: no run is finished; mprm-lab compare {lab} does them")
@@ -191,17 +195,37 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+Cells = Iterable[dict[str, Any]]
+
+
 def write_compare(lab: Path, out: Path, plan: ComparePlan) -> list[Path]:
     """Paths of ``compare.json`` and ``compare.md``, written from the finished runs over earlier ones."""
     cells = cells_of(lab, plan)
     raw, text = out / f"{NAME}.json", out / f"{NAME}.md"
     lines = ",\n".join(msgspec.json.encode(cell).decode() for cell in cells)
     methods = msgspec.json.encode(plan.methods).decode()
+    tried = ",\n".join(msgspec.json.encode(trial).decode() for trial in _trials(lab, plan))
+    head = f'{{"methods": {methods},\n"n_planned": {len(plan.runs())},\n"trials": [\n{tried}\n],'
     with atomic_write(str(raw)) as temporary:
-        temporary.write_text(f'{{"methods": {methods},\n"n_planned": {len(plan.runs())},\n"cells": [\n{lines}\n]}}\n')
+        temporary.write_text(f'{head}\n"cells": [\n{lines}\n]}}\n')
     with atomic_write(str(text)) as temporary:
         temporary.write_text(compare_page(raw), encoding="utf-8")
     return [raw, text]
+
+
+def _trials(lab: Path, plan: ComparePlan) -> list[dict[str, Any]]:
+    """The finished trials of settings."""
+    store = RunStore(lab, plan.results)
+    records = [(run, record) for run in plan.rate_trials() if (record := store.read(run)) is not None]
+    return [
+        {
+            "method": run.subset,
+            "backbone": run.backbone,
+            "learning_rate": run.learning_rate,
+            "overall": record["metrics"]["held_out"]["overall"],
+        }
+        for run, record in records
+    ]
 
 
 def compare_page(path: Path) -> str:
@@ -210,60 +234,90 @@ def compare_page(path: Path) -> str:
     cells = results["cells"]
     counts = {"n_runs": len(cells), "n_planned": results["n_planned"], "n": len(results["methods"])}
     parts = [f"# BIS and its rivals\n\n{section('compare', **counts)}"]
-    for backbone in dict.fromkeys(cell["backbone"] for cell in cells):
-        for rho in sorted({cell["rho"] for cell in cells}):
+    backbones = list(dict.fromkeys(cell["backbone"] for cell in cells))
+    rhos = sorted({cell["rho"] for cell in cells})
+    for baseline in (BASELINE, "random"):
+        for metric in COMPARED:
+            title = f"## {METRICS[metric]}, minus {NAMES[baseline]}: {' and '.join(backbones)}"
+            parts.append(f"{title}\n\n{_summary(cells, rhos, metric, baseline)}")
+    for backbone in backbones:
+        for rho in rhos:
             own = [cell for cell in cells if (cell["backbone"], cell["rho"]) == (backbone, rho)]
             if own:
                 parts.append(f"## {backbone}, {100 * rho:g}% of the rollouts\n\n{_table(own)}")
-    methods = [[name, _options(options)] for name, options in results["methods"].items()]
+    methods = [[name, _options(name, options)] for name, options in results["methods"].items()]
     parts.append("## Methods\n\n" + markdown(["method", "options of `mprm train`"], methods))
+    if results["trials"]:
+        parts.append(f"## Settings\n\n{section('compare trials')}\n\n{_trial_table(results['trials'], backbones)}")
     return "\n\n".join(parts) + "\n"
 
 
-def _options(options: dict[str, Any]) -> str:
-    return " ".join(f"`--{name.replace('_', '-')} {value}`" for name, value in options.items())
+def _trial_table(trials: Cells, backbones: Sequence[str]) -> str:
+    values: dict[tuple[str, float], dict[str, float]] = {}
+    for trial in trials:
+        values.setdefault((trial["method"], trial["learning_rate"]), {})[trial["backbone"]] = trial["overall"]
+    rows = [
+        [name, f"{rate:g}", *(f"{100 * own[backbone]:.2f}" if backbone in own else "" for backbone in backbones)]
+        for (name, rate), own in values.items()
+    ]
+    return markdown(["method", "learning rate", *backbones], rows)
 
 
-def _table(cells: Iterable[dict[str, Any]]) -> str:
-    by_method: dict[str, dict[int, dict[str, Any]]] = {}
+def _options(name: str, options: dict[str, Any]) -> str:
+    words = [f"`--{option.replace('_', '-')} {value}`" for option, value in options.items()]
+    return " ".join(words + ["and then `mprm readout`"] * name.endswith("-readout"))
+
+
+Tested = dict[str, tuple[Difference, float]]
+"""Of each method: its difference to a baseline, and Holm's adjusted p-value."""
+
+
+def _tested(cells: Cells, metric: str, baseline: str) -> Tested:
+    """Every other method against the baseline, paired by backbone and seed."""
+    values: dict[str, dict[tuple[str, int], float]] = {}
     for cell in cells:
-        by_method.setdefault(cell["method"], {})[cell["seed"]] = cell
-    baseline = by_method.get(BASELINE, {})
-    rivals = [name for name in by_method if name != BASELINE]
-    tested: dict[str, dict[str, Difference]] = {}
-    for metric in COMPARED:
-        for name in rivals:
-            pairs = [
-                (cell[metric], baseline[seed][metric]) for seed, cell in by_method[name].items() if seed in baseline
-            ]
-            if pairs:
-                tested.setdefault(name, {})[metric] = difference(pairs, len(rivals))
-    adjusted = {
-        metric: dict(zip(tested, holm([tested[name][metric].p for name in tested]), strict=True))
-        for metric in COMPARED
-    }
+        values.setdefault(cell["method"], {})[cell["backbone"], cell["seed"]] = cell[metric]
+    base = values.pop(baseline, {})
+    pairs = {name: [(own[run], base[run]) for run in own if run in base] for name, own in values.items()}
+    differences = {name: difference(both, len(values)) for name, both in pairs.items() if both}
+    adjusted = holm([found.p for found in differences.values()])
+    return {name: (found, p) for (name, found), p in zip(differences.items(), adjusted, strict=True)}
+
+
+def _summary(cells: Sequence[dict[str, Any]], rhos: Sequence[float], metric: str, baseline: str) -> str:
+    """Every budget, the runs of all backbones together."""
+    tested = {rho: _tested([cell for cell in cells if cell["rho"] == rho], metric, baseline) for rho in rhos}
+    names = dict.fromkeys(name for found in tested.values() for name in found)
+    order = sorted(names, key=lambda name: -fmean(found[name][0].mean for found in tested.values() if name in found))
+    rows = [[name, *(_points(*tested[rho].get(name, (None, 1.0))) for rho in rhos)] for name in order]
+    return markdown(["method", *(f"{100 * rho:g}%" for rho in rhos)], rows)
+
+
+def _table(cells: Sequence[dict[str, Any]]) -> str:
+    """The methods at one budget on one backbone."""
+    by_method: dict[str, list[dict[str, Any]]] = {}
+    for cell in cells:
+        by_method.setdefault(cell["method"], []).append(cell)
+    tested = {metric: _tested(cells, metric, BASELINE) for metric in COMPARED}
     rows = []
-    for name, of_seeds in sorted(by_method.items(), key=lambda item: -_mean(item[1].values(), "overall")):
-        row = [name, str(len(of_seeds)), *(_percent(of_seeds.values(), metric) for metric in METRICS)]
-        for metric in COMPARED:
-            gain = tested.get(name, {}).get(metric)
-            row.append("" if gain is None else _points(gain, adjusted[metric][name]))
-        seconds = fmean(cell["train_seconds"] + cell["columns_seconds"] for cell in of_seeds.values())
-        rows.append([*row, f"{seconds:.0f}"])
+    for name, own in sorted(by_method.items(), key=lambda item: -fmean(cell["overall"] or 0.0 for cell in item[1])):
+        row = [name, str(len(own)), *(_percent(own, metric) for metric in METRICS)]
+        row += [_points(*tested[metric].get(name, (None, 1.0))) for metric in COMPARED]
+        rows.append([*row, f"{fmean(cell['train_seconds'] + cell['extra_seconds'] for cell in own):.0f}"])
     differences = [f"{METRICS[metric]}, minus BIS" for metric in COMPARED]
     return markdown(["method", "seeds", *METRICS.values(), *differences, "cost, s"], rows)
 
 
-def _mean(cells: Iterable[dict[str, Any]], metric: str) -> float:
-    return fmean(cell[metric] or 0.0 for cell in cells)
-
-
-def _percent(cells: Iterable[dict[str, Any]], metric: str) -> str:
+def _percent(cells: Cells, metric: str) -> str:
     values = [cell[metric] for cell in cells if cell[metric] is not None]
     return f"{100 * fmean(values):.1f}" if values else ""
 
 
-def _points(gain: Difference, p: float) -> str:
-    if gain.low is None or gain.high is None:
-        return f"{100 * gain.mean:+.1f}"
-    return f"{100 * gain.mean:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}], p {p:.3f}"
+def _points(gain: Difference | None, p: float) -> str:
+    """The difference in points with its interval; bold where the adjusted p-value is below 0.05."""
+    if gain is None:
+        return ""
+    mean = f"**{100 * gain.mean:+.1f}**" if p < 0.05 else f"{100 * gain.mean:+.1f}"
+    return (
+        mean if gain.low is None or gain.high is None else f"{mean} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
+    )

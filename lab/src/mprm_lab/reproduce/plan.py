@@ -106,6 +106,8 @@ class ReproducePlan:
     device: Literal["auto", "cpu"] = "auto"
     model_based: tuple[str, ...] = ()
     """Strategies that rank rollouts by the scores of a model that was trained on a random tenth."""
+    read_out: tuple[str, ...] = ()
+    """Strategies whose models are read together with the backbone's own log-probabilities; see `mprm.readout`."""
     results: str = "results"
     """Folder of the lab for the records of runs."""
 

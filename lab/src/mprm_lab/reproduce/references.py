@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+import xxhash
 
-from mprm.data import Chain
+from mprm.data import Chain, atomic_write
+from mprm.evaluation import FloatArray, hash_chain
 from mprm.models import STEP_FEATURES, StepLogProbs, step_features
 from mprm_lab.world import problem_named
 
@@ -56,3 +61,32 @@ class LogProbScorer:
     def score_many(self, chains: Sequence[Chain], **_: Any) -> list[list[float]]:
         column = STEP_FEATURES.index(self._column)
         return [np.exp(step_features(steps)[:, column]).tolist() for steps in self._policy.of_tokens(chains)]
+
+
+def made_once(path: Path, make: Callable[[Path], None]) -> Path:
+    """The file, written by the first of several processes that wants it; the others wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.is_file():
+            make(path)
+    return path
+
+
+class KeptLogProbs:
+    """What a policy gives for benchmark and candidates, kept in files: no run changes the policy."""
+
+    def __init__(self, policy: StepLogProbs, folder: Path) -> None:
+        self._policy, self._folder = policy, folder
+        self.name, self.fingerprint = policy.name, policy.fingerprint
+
+    def of_tokens(self, chains: Sequence[Chain], **_: Any) -> list[list[FloatArray]]:
+        def read(path: Path) -> None:
+            flat = [[step.tolist() for step in steps] for steps in self._policy.of_tokens(chains)]
+            with atomic_write(str(path)) as temporary:
+                temporary.write_bytes(msgspec.msgpack.encode(flat))
+
+        key = xxhash.xxh3_64_hexdigest(" ".join([self.fingerprint, *map(hash_chain, chains)]).encode())
+        path = made_once(self._folder / f"{key}.msgpack", read)
+        kept = msgspec.msgpack.decode(path.read_bytes(), type=list[list[list[float]]])
+        return [[np.array(step) for step in steps] for steps in kept]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from time import monotonic
@@ -22,12 +21,20 @@ from mprm.errors import ConfigError, DataError
 from mprm.evaluation import FloatArray
 from mprm.training import TrainConfig, Trained
 from mprm_lab.folder import WORK, LabFolder
-from mprm_lab.reproduce.measure import best_of_n_accuracies, scored_table, step_metrics
+from mprm_lab.reproduce.measure import (
+    auc_at_same_position,
+    best_of_n_accuracies,
+    own_thresholds,
+    scored_table,
+    step_metrics,
+)
 from mprm_lab.reproduce.plan import ReproducePlan, Run
-from mprm_lab.reproduce.references import LogProbScorer, PositionScorer
+from mprm_lab.reproduce.references import KeptLogProbs, LogProbScorer, PositionScorer, made_once
 
 TOKENS_PER_BATCH = 65_536
 """When models of a few million parameters score."""
+READ_OUT_LINES = 4500
+"""Rollouts that a read-out may be fitted to: 3,000 are left when a quarter of them was trained on."""
 SPEED_OPTIONS: dict[str, Any] = {
     "gradient_checkpointing": False,
     "save_every": 0,
@@ -89,6 +96,15 @@ class RunStore:
             raise ConfigError(
                 f"{self.path(run)} was made otherwise: {listed}. Remove {self.folder} to repeat all runs"
             )
+
+
+@lru_cache
+def _policy(path: Path, device: str, images: Path) -> models.StepLogProbs:
+    """Loaded once in a worker process."""
+    # in float32 there is no flash attention, without which many small shared prefixes take longer than padding
+    return models.StepLogProbs.from_pretrained(
+        path, device=device, dtype="float32", image_root=images, share_prefixes=False
+    )
 
 
 @lru_cache
@@ -160,20 +176,32 @@ class Runner:
 
         Beside it lies a file that says how long that took.
         """
-        path = self._store.folder / "columns" / f"{run.backbone}.seed{run.seed}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_suffix(".lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.is_file():
-                start, tenth = monotonic(), Run(backbone=run.backbone, subset="random", rho=0.1, seed=run.seed)
-                folder = self.lab.path / WORK / f"columns.{run.backbone}.seed{run.seed}"
-                self._train(tenth, folder, {"training": self.plan.train_options(tenth)})  # not itself by a model
-                seconds = {"train_seconds": monotonic() - start}
-                mprm.score(str(self.lab.file("corpus")), str(path), model=self._load(folder), force=True)
-                seconds["score_seconds"] = monotonic() - start - seconds["train_seconds"]
-                path.with_suffix(".json").write_bytes(msgspec.json.encode(seconds))
-                shutil.rmtree(folder, ignore_errors=True)
-        return path
+
+        def make(path: Path) -> None:
+            start, tenth = monotonic(), Run(backbone=run.backbone, subset="random", rho=0.1, seed=run.seed)
+            folder = self.lab.path / WORK / f"columns.{run.backbone}.seed{run.seed}"
+            self._train(tenth, folder, {"training": self.plan.train_options(tenth)})  # not itself by a model
+            seconds = {"train_seconds": monotonic() - start}
+            mprm.score(str(self.lab.file("corpus")), str(path), model=self._load(folder), force=True)
+            seconds["score_seconds"] = monotonic() - start - seconds["train_seconds"]
+            path.with_suffix(".json").write_bytes(msgspec.json.encode(seconds))
+            shutil.rmtree(folder, ignore_errors=True)
+
+        return made_once(self._store.folder / "columns" / f"{run.backbone}.seed{run.seed}.parquet", make)
+
+    def _read_out(self, run: Run, prm: models.PRM, folder: Path) -> mprm.ReadOut:
+        """The model with a read-out that is fitted to rollouts of the corpus, whoever selected the model's."""
+
+        def draw(path: Path) -> None:
+            lines = self.lab.file("corpus").read_bytes().splitlines(keepends=True)
+            drawn = np.random.default_rng(0).permutation(len(lines))[:READ_OUT_LINES]
+            with atomic_write(str(path)) as temporary:
+                temporary.write_bytes(b"".join(lines[index] for index in drawn))
+
+        rollouts = made_once(self._store.folder / "log-probs" / "rollouts.jsonl", draw)
+        policy = _policy(self.lab.policy(run.backbone), self.plan.device, self.lab.images)
+        fitted = mprm.readout(str(rollouts), prm, policy, run=folder, seed=run.seed)
+        return replace(fitted, policy=KeptLogProbs(policy, rollouts.parent))  # type: ignore[arg-type]
 
     def _curve_options(self, run: Run) -> dict[str, Any]:
         if not self.plan.has_curve(run):
@@ -186,10 +214,16 @@ class Runner:
 
     def _evaluate(self, run: Run, folder: Path) -> tuple[dict[str, Any], FloatArray | None]:
         """Metrics of the run's model, and its step scores where they are kept."""
-        prm = self._load(folder) if run.is_trained else self._reference(run)
+        prm: Any = self._load(folder) if run.is_trained else self._reference(run)
+        evaluated: dict[str, Any] = {}
+        if run.subset in self.plan.read_out:
+            start = monotonic()
+            prm = self._read_out(run, prm, folder)
+            evaluated["read_out_seconds"] = round(monotonic() - start, 2)
         split = "benchmark" if run.learning_rate is None else "validation"
         table = scored_table(_benchmark(str(self.lab.file(split)), self.lab.images), prm)
-        evaluated: dict[str, Any] = {"split": split, "metrics": step_metrics(table)}
+        evaluated |= {"split": split, "metrics": step_metrics(table), "auc_same": auc_at_same_position(table)}
+        evaluated["own_thresholds"] = own_thresholds(table)
         if self.plan.has_curve(run):
             points = map(msgspec.json.decode, (folder / "curve.jsonl").read_bytes().splitlines())
             evaluated["curve"] = [
@@ -213,9 +247,7 @@ class Runner:
         if run.subset == "position":
             rollouts = mprm.open_corpus(self.lab.file("corpus"))
             return PositionScorer((rollout.source or "", rollout.scores) for rollout in rollouts)
-        policy = models.StepLogProbs.from_pretrained(
-            path, device=self.plan.device, dtype="float32", image_root=self.lab.images
-        )
+        policy = _policy(path, self.plan.device, self.lab.images)
         return LogProbScorer(policy, is_running_minimum=run.subset == "logp-min")
 
 
