@@ -37,7 +37,7 @@ test: lint
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --doctest-modules src lab tests
 
 slow: .venv/installed-dev
-	$(BIN)/pytest -n $(JOBS) -m slow tests
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 12 -m slow tests
 
 fuzz: .venv/installed-dev
 	$(BIN)/python -m tests.fuzz --records 100000 --seconds 600

@@ -85,11 +85,47 @@ def test_the_packed_records_are_the_runs_of_the_lab_page() -> None:
 def test_the_page_of_rivals_is_made_of_its_cells_and_these_of_the_packed_records() -> None:
     from mprm_lab.reproduce.compare import compare_page
 
-    assert (RESULTS / "compare.md").read_text() == compare_page(RESULTS / "compare.json")
-    overall = overall_of_records("compare_runs.tar.zst")
-    for cell in json.loads((RESULTS / "compare.json").read_text())["cells"]:
-        name = f"{cell['backbone']}.{cell['method']}-{100 * cell['rho']:g}.seed{cell['seed']}"
-        assert overall[name] == cell["overall"]
+    for folder in ("", "fresh/"):
+        assert (RESULTS / f"{folder}compare.md").read_text() == compare_page(RESULTS / f"{folder}compare.json")
+        overall = overall_of_records(f"{folder}compare_runs.tar.zst")
+        for cell in json.loads((RESULTS / f"{folder}compare.json").read_text())["cells"]:
+            name = f"{cell['backbone']}.{cell['method']}-{100 * cell['rho']:g}.seed{cell['seed']}"
+            assert overall[name] == cell["overall"]
+
+
+def test_the_documents_on_rivals_say_what_their_page_says() -> None:
+    rivals = (RESULTS / "compare.md").read_text().replace("-", "−")
+
+    def differences(title: str) -> dict[str, str]:
+        table = rivals.split(f"## {title}: internvl and qwen\n")[1].split("\n## ")[0]
+        rows = [line.strip("| ").partition(" | ") for line in table.splitlines() if "[" in line]
+        return {name: cells for name, _, cells in rows}
+
+    documents = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("strategies", "readout", "index")}
+    recommended = {"random": (0,), "bis−alpha−0.5": (1, 2), "random−readout": (0, 1, 2)}
+    for metric in ("step F1", "best−of−16"):
+        cells = {name: row.split(" | ") for name, row in differences(f"{metric}, minus BIS").items()}
+        assert all(f"| {cells[name][n]} |" in documents["index"] for name, ns in recommended.items() for n in ns)
+    over_bis, over_random = (differences(f"step F1, minus {name}") for name in ("BIS", "random selection"))
+    assert len(over_bis) == 10
+    rows = [line.strip("| ").partition(" | ") for line in documents["strategies"].splitlines() if "[" in line]
+    shown = {name: cells for name, _, cells in rows}
+    for name, cells in over_bis.items():
+        start = (
+            name.removesuffix("−readout").replace("bis−alpha−0.5", "bis --alpha 0.5").replace("random−soft", "random")
+        )
+        start = f"`--strategy {start.replace('−', '-')}`"
+        ends = {"−readout": "read-out", "−soft": "`--labels soft`", "scan": "`--labels scan`"}
+        end = next((words for ending, words in ends.items() if name.endswith(ending)), "")
+        label = next(row for row in shown if row.startswith(start) and (end in row if end else row == start))
+        assert shown[label] == cells
+    first, second, third = over_random["bis−alpha−0.5"].split(" | ")
+    assert f"{first}, {second} and {third} in F1" in " ".join(documents["strategies"].split())
+    for metric in ("step F1", "best−of−16"):
+        for baseline, name in (("BIS", "bis"), ("random selection", "random")):
+            cells = differences(f"{metric}, minus {baseline}")[f"{name}−readout"]
+            words = f"{metric.replace('−', '-')}, {baseline.removesuffix(' selection')}"
+            assert f"| {words} | {cells} |" in documents["readout"]
 
 
 def test_the_figures_on_shared_prefixes_are_those_of_the_results() -> None:

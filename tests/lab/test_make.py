@@ -49,6 +49,7 @@ PLAN = LabPlan(
     checking_policies=("b",),
     checking_questions=4,
     benchmark_policies=("a-solver", "b"),
+    fresh_policies=("qwen", "a"),
     demo_policy="a",
     policies_at_once=2,
     corpus_policy="qwen-solver",
@@ -92,6 +93,18 @@ def test_the_lab_is_made_from_nothing_and_what_is_there_is_kept(tmp_path: Path) 
     n_said = len(said)
     make_lab(tmp_path, PLAN, log=said.append)
     assert len(said) == n_said  # nothing was left to do
+    assert not (tmp_path / "fresh").exists()
+    for _ in range(2):
+        make_lab(tmp_path, PLAN, only=("fresh",), log=said.append)
+    assert len(said) == n_said + 2
+    others = [json.loads(line) for line in (tmp_path / "fresh" / "benchmark.jsonl").read_text().splitlines()]
+    assert {record["policy_model"] for record in others} == {"qwen", "a"}
+    assert not {record["image"][0] for record in others} & {record["image"][0] for record in [*records, *held_apart]}
+    fresh = LabFolder.read(tmp_path / "fresh", ("a",))
+    assert fresh.hashes["corpus"] == LabFolder.read(tmp_path, ("a",)).hashes["corpus"]
+    asked = {entry.question.images for entry in read_candidates(str(fresh.file("candidates")))}
+    assert len(asked) == 2
+    assert not asked & {entry.question.images for entry in read_candidates(str(tmp_path / "candidates.jsonl"))}
 
 
 def test_who_makes_the_benchmark_is_made_and_has_no_part_in_the_corpus() -> None:
@@ -132,6 +145,19 @@ def test_parts_that_need_a_policy_say_so_before_anything_is_drawn(part: str, tmp
     with pytest.raises(InputNotFoundError, match="--only policies makes it"):
         make_lab(tmp_path, only=(part,))
     assert [path.name for path in tmp_path.iterdir()] == ["plans"]
+
+
+def test_fresh_problems_need_the_backbones_and_the_places_of_their_links(tmp_path: Path) -> None:
+    with pytest.raises(InputNotFoundError, match="--only policies makes it"):
+        make_lab(tmp_path, only=("fresh",))
+    assert not list(tmp_path.iterdir())
+    for name in ("internvl", "qwen"):
+        (tmp_path / "policies" / name).mkdir(parents=True)
+        (tmp_path / "policies" / name / "config.json").touch()
+    (tmp_path / "fresh").mkdir()
+    (tmp_path / "fresh" / "corpus.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"fresh/corpus\.jsonl is in the way: a link"):
+        make_lab(tmp_path, only=("fresh",))
 
 
 def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:

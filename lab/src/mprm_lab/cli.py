@@ -104,7 +104,7 @@ class MakeCommand(Config):
             ],
             ...,
         ],
-        Option("Parts to make; all by default."),
+        Option("Parts to make; all but fresh by default."),
     ] = ()
 
 
@@ -238,10 +238,12 @@ class CompareCommand(RunsCommand):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from mprm_lab.reproduce.compare import METHODS
+        from mprm_lab.reproduce.compare import METHODS, ComparePlan
 
         if unknown := [name for name in self.methods if name not in METHODS]:
             raise ConfigError(f"no method is called {unknown[0]!r}; they are {', '.join(METHODS)}")
+        if self.first_seed <= (trial := ComparePlan().trial_seed) < self.first_seed + self.seeds:
+            raise ConfigError(f"seed {trial} is that of the trials; choose other seeds")
 
 
 def run_compare(arguments: list[str]) -> int:
@@ -252,8 +254,9 @@ def run_compare(arguments: list[str]) -> int:
     from mprm_lab.reproduce.reproduce import dry_run
 
     methods = {name: METHODS[name] for name in options.methods or METHODS}
-    given = {name: getattr(options, name) for name in ("backbones", "seeds", "first_seed")}
-    folder, plan = Path(options.folder), ComparePlan(methods=methods, **given)
+    backbones = tuple(dict.fromkeys(options.backbones))
+    plan = ComparePlan(methods=methods, backbones=backbones, seeds=options.seeds, first_seed=options.first_seed)
+    folder = Path(options.folder)
     if options.dry_run:
         print(*dry_run(folder, plan, only=options.only, trials=options.trials), sep="\n")
         return 0

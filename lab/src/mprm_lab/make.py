@@ -92,6 +92,8 @@ class LabPlan:
     """Sample the benchmark; none of them has a part in the corpus."""
     candidates_policy: str = "internvl-40"
     """Samples the candidates of best-of-N."""
+    fresh_policies: tuple[str, ...] = ("internvl", "qwen")
+    """Sample what `make_fresh` makes; the first its candidates."""
     demo_policy: str = "small"
     """What reward models are trained from where there is no GPU."""
     demo_learning_rate: float = 3e-4
@@ -131,8 +133,8 @@ def make_lab(out: str | Path, plan: LabPlan | None = None, *, only: tuple[str, .
     folder, plan = Path(out), plan or LabPlan()
     need_torch()
     folder.mkdir(parents=True, exist_ok=True)
-    for name, make in PARTS.items():
-        if not only or name in only:
+    for name, make in (PARTS | ON_REQUEST).items():
+        if name in (only or PARTS):
             make(folder, plan, log)
 
 
@@ -336,16 +338,19 @@ def make_fresh(folder: Path, plan: LabPlan, log: Log) -> None:
     It shares corpus and backbones with the lab. An opened lab has no snapshots, so that the backbones, which solve
     most problems, sample hotter.
     """
+    _check_policies(folder, *plan.fresh_policies)
     inner = folder / "fresh"
     inner.mkdir(exist_ok=True)
     for name in ("policies", "images", "corpus.jsonl", "validation.jsonl"):
-        if not (inner / name).is_symlink():
-            (inner / name).symlink_to(Path("..") / name)
-    policies = ("internvl", "qwen")
+        link = inner / name
+        if not link.is_symlink():
+            if link.exists():
+                raise ConfigError(f"{link} is in the way: a link to {folder / name} belongs there; move it elsewhere")
+            link.symlink_to(Path("..") / name)
     fresh = replace(
         plan,
-        benchmark_policies=policies,
-        candidates_policy=policies[0],
+        benchmark_policies=plan.fresh_policies,
+        candidates_policy=plan.fresh_policies[0],
         best_of_n_questions=plan.best_of_n_questions // 2,
         first_question=FRESH_QUESTION,
         sampling=replace(plan.sampling, temperature=1.8, top_p=0.9),
@@ -394,9 +399,10 @@ PARTS: dict[str, Callable[[Path, LabPlan, Log], None]] = {
     "validation": partial(make_benchmark, split="validation"),
     "candidates": make_candidates,
     "scores": make_scores,
-    "fresh": make_fresh,
 }
 """In the order in which they need each other."""
+ON_REQUEST: dict[str, Callable[[Path, LabPlan, Log], None]] = {"fresh": make_fresh}
+"""Parts that are made only where they are named."""
 
 
 def _is_made(folder: Path, part: str, out: Path, *details: object) -> bool:

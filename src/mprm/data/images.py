@@ -51,10 +51,6 @@ def leaves_root(path: str, root: str | Path | None = None) -> bool:
     return os.path.commonpath([real_root, os.path.realpath(Path(root) / path)]) != real_root
 
 
-_leaves_root = lru_cache(maxsize=1 << 16)(leaves_root)
-"""An image is looked up several times in an epoch, and symbolic links take a system call for each folder."""
-
-
 def image_folder(root: str | Path | None) -> Path | None:
     """The image root: a folder, or that into which zip archives are unpacked; None where there is none."""
     folder = None if root is None else Path(root).expanduser()
@@ -72,7 +68,7 @@ def image_path(image: str | Path, root: str | Path | None) -> Path:
     """Where the image lies; a path from data that leaves its root is an error."""
     if root is None:
         return Path(image)
-    if _leaves_root(str(image), str(root)):
+    if leaves_root(str(image), root):
         raise DataError(f"image path {str(image)!r} leaves the image root {root}; expected a path below it")
     return Path(root) / image
 
@@ -268,7 +264,7 @@ def _decode(path: Path, _mtime_ns: int, _n_bytes: int) -> None:
     open_image(path)
 
 
-def broken_image(image: str, root: str | Path | None = None) -> str | None:
+def broken_image(image: str, root: str | Path | None) -> str | None:
     """Why the image cannot be used, or None: decodes all of it, so that a truncated file is found."""
     _pillow()
     try:

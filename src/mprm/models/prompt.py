@@ -171,10 +171,11 @@ class PromptEncoder:
 
     def tokenize_all(self, chains: Sequence[Chain]) -> list[TokenizedChain]:
         """Each of them; those that follow each other with the same question and image paths share the prompt."""
-        tokenized, before, prompt = [], None, None
+        tokenized: list[TokenizedChain] = []
+        before: tuple[Any, ...] | None = None
         for chain in chains:
             key = (chain.question, chain.images) if all(isinstance(image, str) for image in chain.images) else None
-            if prompt is None or key is None or key != before:
+            if key is None or key != before:
                 before, prompt = key, self.prompt(chain)
             tokenized.append(self.tokenize(chain, prompt))
         return tokenized

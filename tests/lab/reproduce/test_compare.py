@@ -23,7 +23,6 @@ from mprm_lab.reproduce.compare import (
     VARIANTS,
     ComparePlan,
     compare_page,
-    difference,
     holm,
     write_compare,
 )
@@ -49,33 +48,27 @@ def test_every_method_and_variant_can_be_trained() -> None:
     assert [plan.chooses(each) for each in runs].count(True) == len(plan.runs())  # trials see the validation split
 
 
-pairs = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=8)
-
-
-@given(pairs=pairs, n_rivals=st.integers(1, 20))
-def test_a_difference_is_that_of_the_paired_t_test(pairs: list[tuple[float, float]], n_rivals: int) -> None:
-    gain = difference(pairs, n_rivals)
-    values = np.array([a - b for a, b in pairs])
-    assert gain.mean == pytest.approx(values.mean(), abs=1e-9)
-    if gain.low is None or gain.high is None or values.std() < 1e-6:
-        return
-    test = stats.ttest_rel([a for a, _ in pairs], [b for _, b in pairs])
-    interval = test.confidence_interval(1 - 0.05 / n_rivals)
-    assert (gain.low, gain.high, gain.p) == pytest.approx((interval.low, interval.high, test.pvalue), abs=1e-6)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
-def test_holm_rejects_what_its_steps_reject(p_values: list[float]) -> None:
-    adjusted = holm(p_values)
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    for level in (0.01, 0.05, 0.2):
-        rejected: set[int] = set()
-        for rank, index in enumerate(order):
-            if p_values[index] * (len(p_values) - rank) > level:
-                break
-            rejected.add(index)
-        assert {index for index, p in enumerate(adjusted) if p <= level - 1e-9} <= rejected
-        assert rejected <= {index for index, p in enumerate(adjusted) if p <= level + 1e-9}
+@given(
+    st.lists(st.lists(st.integers(-50, 50).map(lambda n: n / 100), min_size=3, max_size=5), min_size=1, max_size=8)
+)
+def test_differences_are_those_of_paired_t_tests_that_share_5_percent_by_holm(rivals: list[list[float]]) -> None:
+    differences = {str(number): values for number, values in enumerate(rivals)}
+    gains = holm(differences)
+    varied = {name: np.array(values) for name, values in differences.items() if np.std(values) > 1e-9}
+    tests = {name: stats.ttest_1samp(values, 0) for name, values in varied.items()}
+    n_left, rejected = len(rivals), set[str]()
+    for name in sorted(tests, key=lambda name: float(tests[name].pvalue)):
+        if tests[name].pvalue > 0.05 / n_left:
+            break
+        rejected.add(name)
+        interval = tests[name].confidence_interval(1 - 0.05 / n_left)
+        assert (gains[name].low, gains[name].high) == pytest.approx((interval.low, interval.high), abs=1e-9)
+        n_left -= 1
+    for name in tests.keys() - rejected:
+        interval = tests[name].confidence_interval(1 - 0.05 / n_left)
+        assert (gains[name].low, gains[name].high) == pytest.approx((interval.low, interval.high), abs=1e-9)
+    assert {name for name, gain in gains.items() if gain.is_sure} == rejected
+    assert all(gains[name].mean == pytest.approx(np.mean(values)) for name, values in differences.items())
 
 
 def made_cells(values: dict[str, list[float]]) -> list[dict[str, Any]]:
@@ -93,7 +86,9 @@ def test_the_page_is_made_of_the_cells_alone(tmp_path: Path) -> None:
     path = tmp_path / "compare.json"
     trial = {"method": "random-ranking-2", "backbone": "qwen", "learning_rate": 3e-4, "overall": 0.7}
     values = {"bis": [0.80, 0.81, 0.82], "random": [0.84, 0.85, 0.87], "drop": [0.80, 0.80, 0.83]}
-    path.write_text(json.dumps({"methods": METHODS, "n_planned": 9, "trials": [trial], "cells": made_cells(values)}))
+    path.write_text(
+        json.dumps({"lab": "LAB", "methods": METHODS, "n_planned": 9, "trials": [trial], "cells": made_cells(values)})
+    )
     page = compare_page(path)
 
     def rows_of(title: str) -> list[list[str]]:
@@ -103,9 +98,11 @@ def test_the_page_is_made_of_the_cells_alone(tmp_path: Path) -> None:
     rows = rows_of("qwen, 10% of the rollouts")
     table = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows[:3]}
     assert [row[0].strip() for row in rows[:3]] == ["random", *sorted(("bis", "drop"), key=lambda n: -sum(values[n]))]
-    gain = difference([(0.84, 0.80), (0.85, 0.81), (0.87, 0.82)], 2)
-    p = holm([gain.p, difference(list(zip(values["drop"], values["bis"], strict=True)), 2).p])[0]
-    assert p < 0.05  # so that it is bold
+    differences = {n: [a - b for a, b in zip(values[n], values["bis"], strict=True)] for n in ("random", "drop")}
+    gain = holm(differences)["random"]
+    assert gain.is_sure
+    assert gain.low is not None
+    assert gain.high is not None
     assert table["random"][:5] == ["3", "85.3", "", "85.3", "80.0"]
     assert table["random"][5] == f"**+4.3** [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
     assert table["random"][7] == "25"
@@ -134,6 +131,34 @@ class KeepingPlan(ComparePlan):
         return run.learning_rate is None
 
 
+def test_a_seed_counts_once_and_a_missing_value_not_at_all(tmp_path: Path) -> None:
+    values = {"bis": [0.80, 0.81, 0.82], "drop": [0.84, 0.84, 0.86]}
+    cells = [cell | {"backbone": backbone} for backbone in ("qwen", "internvl") for cell in made_cells(values)]
+    cells[-1]["overall"] = None
+    raw = {"lab": "LAB/fresh", "methods": {name: METHODS[name] for name in values}, "n_planned": 12}
+    raw |= {"trials": [], "cells": [cell | {"seed": cell["seed"] + 7} for cell in cells]}
+    (tmp_path / "compare.json").write_text(json.dumps(raw))
+    page = compare_page(tmp_path / "compare.json")
+    gain = holm({"drop": [0.04, 0.03, 0.04]})["drop"]  # not of six differences
+    assert f"| drop | **+3.7** [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}] |" in page  # type: ignore[operator]
+    assert "minus random" not in page
+    options = "--only '*-10.*' --backbones qwen internvl --first-seed 7 --methods bis drop --out docs/results"
+    assert f"$ mprm-lab make LAB --only fresh\n$ mprm-lab compare LAB/fresh {options}\n" in page
+
+
+def test_wrong_methods_and_seeds_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_folder(tmp_path)
+    assert run(["compare", str(tmp_path), "--methods", "bi"], MPRM_LAB) == 2
+    assert "no method is called 'bi'; they are bis, random" in capsys.readouterr().err
+    assert run(["compare", str(tmp_path), "--first-seed", "998"], MPRM_LAB) == 2
+    assert "seed 1000 is that of the trials" in capsys.readouterr().err
+
+
+def test_a_method_by_a_model_needs_no_other_method() -> None:
+    plan = ComparePlan(methods={"uncertainty": METHODS["uncertainty"]})
+    assert plan.train_options(Run(backbone="qwen", subset="random", rho=0.1))["strategy"] == "random"
+
+
 @pytest.mark.slow
 def test_the_comparison_runs_in_miniature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lab, out = tmp_path / "lab", tmp_path / "out"
@@ -157,10 +182,7 @@ def test_the_comparison_runs_in_miniature(tmp_path: Path, capsys: pytest.Capture
     )
     done = reproduce(lab, plan, jobs=2, log=lambda _: None)
     assert (done.n_runs, done.failed) == (2 * len(names), {})
-    assert sorted(path.name for path in (lab / "compare" / "columns").glob("*.parquet")) == [
-        "internvl.seed0.parquet",
-        "internvl.seed1.parquet",
-    ]
+    assert len(list((lab / "compare" / "shared").glob("scores.seed?.internvl.*.parquet"))) == 2
     assert reproduce(lab, plan, trials=True, jobs=2, log=lambda _: None).failed == {}
     assert reproduce(lab, plan, jobs=2, log=lambda _: None).n_kept == 2 * len(names)
     raw, text = write_compare(lab, out, plan)
@@ -169,7 +191,7 @@ def test_the_comparison_runs_in_miniature(tmp_path: Path, capsys: pytest.Capture
     assert all((cell["extra_seconds"] > 0) == (cell["method"] in ("uncertainty", "random-readout")) for cell in cells)
     of = {run.subset: RunStore(lab, plan.results).scores(run) for run in plan.runs() if run.seed == 0}
     assert (of["random-readout"] != of["random"]).all()  # the same model, read otherwise
-    assert len(list((lab / "compare" / "log-probs").glob("*.msgpack"))) == 2  # of benchmark and candidates
+    assert len(list((lab / "compare" / "shared").glob("*.msgpack"))) == 2  # of benchmark and candidates
     assert text.read_text() == compare_page(raw)
     assert replace(plan, seeds=1).runs()[0] == plan.runs()[0]
     assert run(["compare", str(lab), "--dry-run", "--seeds", "1", "--only", "internvl.bis-10.*"], MPRM_LAB) == 0

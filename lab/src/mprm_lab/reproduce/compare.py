@@ -109,7 +109,7 @@ class ComparePlan(ReproducePlan):
 
     def train_options(self, run: Run) -> dict[str, Any]:
         options = ReproducePlan.train_options(self, replace(run, subset="random"))
-        return options | (self.methods | self.variants)[run.subset]
+        return options | (METHODS | self.methods | self.variants)[run.subset]
 
 
 # Results: a cell for each run, and the page that is made of the cells alone.
@@ -121,7 +121,7 @@ METRICS = {
     "best_of_16": "best-of-16",
 }
 COMPARED = ("overall", "best_of_16")
-"""Metrics whose difference to BIS is tested."""
+"""Metrics whose differences are tested."""
 
 
 def cells_of(lab: Path, plan: ComparePlan) -> list[dict[str, Any]]:
@@ -131,6 +131,10 @@ def cells_of(lab: Path, plan: ComparePlan) -> list[dict[str, Any]]:
     for run in plan.runs():
         if (record := store.read(run)) is None:
             continue
+        if "own_thresholds" not in record:
+            raise DataError(
+                f"{store.path(run)} was written by an earlier version; remove it, and the run is repeated"
+            )
         own, accuracy = record["own_thresholds"], record["best_of_n"]["accuracy"]
         largest = max(accuracy["prm"], key=int)
         cell = {name: getattr(run, name) for name in ("backbone", "rho", "seed")} | {"method": run.subset}
@@ -138,61 +142,55 @@ def cells_of(lab: Path, plan: ComparePlan) -> list[dict[str, Any]]:
         cell |= {"overall": record["metrics"]["held_out"]["overall"], "auc": record["metrics"]["held_out"]["auc"]}
         cell |= {"own_overall": own and own["overall"], "auc_same": record["auc_same"]}
         cell |= {"best_of_16": accuracy["prm"][largest], "one_answer": accuracy["random"][largest]}
-        columns_s = _columns_seconds(store, run) if run.subset in plan.model_based else 0.0
-        cell["extra_seconds"] = columns_s + record.get("read_out_seconds", 0.0)
+        extra = (record.get("columns_seconds"), record.get("read_out_seconds"))
+        cell["extra_seconds"] = sum(seconds or 0.0 for seconds in extra)
         cells.append(cell)
     if not cells:
         raise DataError(f"{store.folder}: no run is finished; mprm-lab compare {lab} does them")
     return cells
 
 
-def _columns_seconds(store: RunStore, run: Run) -> float:
-    path = store.folder / "columns" / f"{run.backbone}.seed{run.seed}.json"
-    return float(sum(msgspec.json.decode(path.read_bytes(), type=dict[str, float]).values()))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A method less BIS: the mean over the seeds that both have, Student's interval, and the p-value."""
+    """A rival less the baseline: the mean over seeds, and Student's interval at the level that `holm` gives it."""
 
     mean: float
-    low: float | None
-    """At the level 1 - 0.05 / m for m rivals, so that all m intervals hold together."""
-    high: float | None
-    p: float
-    """Of the paired t test, by itself."""
+    low: float | None = None
+    """None for a single seed, and where all differences are equal."""
+    high: float | None = None
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the interval excludes zero; that is so where Holm's method rejects equality at 5%."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
-def difference(pairs: Sequence[tuple[float, float]], n_rivals: int) -> Difference:
-    """From (method, BIS) of each seed.
+def holm(differences: dict[str, list[float]]) -> dict[str, Difference]:
+    """Of several rivals, from the differences of the seeds.
 
-    >>> gain = difference([(0.62, 0.60), (0.65, 0.61), (0.66, 0.60)], n_rivals=1)
-    >>> round(gain.mean, 3), round(gain.p, 3)  # t = 0.04 / (0.02 / √3) = 3.46 with 2 degrees of freedom
-    (0.04, 0.074)
+    The smallest p-value of m paired t tests is compared with 0.05/m, the next with 0.05/(m − 1), and so on until one
+    is larger; the intervals have the levels 1 − 0.05/m, 1 − 0.05/(m − 1) …, from there on the same.
+
+    >>> gains = holm({"a": [0.04, 0.05, 0.06], "b": [0.02, 0.04, 0.06]})
+    >>> [(name, round(gain.mean, 3), gain.is_sure) for name, gain in gains.items()]  # p = 0.013, 0.074
+    [('a', 0.05, True), ('b', 0.04, False)]
     """
-    values = [method - baseline for method, baseline in pairs]
-    mean, n = fmean(values), len(values)
-    error = stdev(values) / n**0.5 if n > 1 else 0.0
-    if error == 0:
-        return Difference(mean=mean, low=None, high=None, p=1.0)
     from scipy.stats import t
 
-    half = float(t.ppf(1 - 0.025 / n_rivals, n - 1)) * error
-    p = 2 * float(t.sf(abs(mean) / error, n - 1))
-    return Difference(mean=mean, low=mean - half, high=mean + half, p=p)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values: each rank's times the number of those not yet rejected, and never falling.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = round(largest, 12)
-    return adjusted
+    means = {name: fmean(values) for name, values in differences.items()}
+    errors = {name: stdev(v) / len(v) ** 0.5 if len(v) > 1 else 0.0 for name, v in differences.items()}
+    p_values = {
+        name: 2 * float(t.sf(abs(means[name]) / errors[name], len(differences[name]) - 1)) if errors[name] else 1.0
+        for name in differences
+    }
+    gains, n_left, has_stopped = {name: Difference(mean=mean) for name, mean in means.items()}, len(means), False
+    for name in sorted(p_values, key=lambda name: p_values[name]):
+        has_stopped = has_stopped or p_values[name] > 0.05 / n_left
+        if errors[name]:
+            half = float(t.ppf(1 - 0.025 / n_left, len(differences[name]) - 1)) * errors[name]
+            gains[name] = Difference(mean=means[name], low=means[name] - half, high=means[name] + half)
+        n_left -= not has_stopped
+    return gains
 
 
 Cells = Iterable[dict[str, Any]]
@@ -205,7 +203,8 @@ def write_compare(lab: Path, out: Path, plan: ComparePlan) -> list[Path]:
     lines = ",\n".join(msgspec.json.encode(cell).decode() for cell in cells)
     methods = msgspec.json.encode(plan.methods).decode()
     tried = ",\n".join(msgspec.json.encode(trial).decode() for trial in _trials(lab, plan))
-    head = f'{{"methods": {methods},\n"n_planned": {len(plan.runs())},\n"trials": [\n{tried}\n],'
+    name = "LAB/fresh" if lab.name == "fresh" else "LAB"
+    head = f'{{"lab": "{name}",\n"methods": {methods},\n"n_planned": {len(plan.runs())},\n"trials": [\n{tried}\n],'
     with atomic_write(str(raw)) as temporary:
         temporary.write_text(f'{head}\n"cells": [\n{lines}\n]}}\n')
     with atomic_write(str(text)) as temporary:
@@ -230,13 +229,14 @@ def _trials(lab: Path, plan: ComparePlan) -> list[dict[str, Any]]:
 
 def compare_page(path: Path) -> str:
     """``compare.md``, made of ``compare.json`` and nothing else."""
-    results = msgspec.json.decode(path.read_bytes(), type=dict)
+    results: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict)
     cells = results["cells"]
     counts = {"n_runs": len(cells), "n_planned": results["n_planned"], "n": len(results["methods"])}
-    parts = [f"# BIS and its rivals\n\n{section('compare', **counts)}"]
     backbones = list(dict.fromkeys(cell["backbone"] for cell in cells))
     rhos = sorted({cell["rho"] for cell in cells})
-    for baseline in (BASELINE, "random"):
+    commands = _commands(results, backbones, rhos)
+    parts = [f"# BIS and its rivals\n\n{section('compare', **counts, commands=commands)}"]
+    for baseline in (name for name in NAMES if name in results["methods"]):
         for metric in COMPARED:
             title = f"## {METRICS[metric]}, minus {NAMES[baseline]}: {' and '.join(backbones)}"
             parts.append(f"{title}\n\n{_summary(cells, rhos, metric, baseline)}")
@@ -250,6 +250,17 @@ def compare_page(path: Path) -> str:
     if results["trials"]:
         parts.append(f"## Settings\n\n{section('compare trials')}\n\n{_trial_table(results['trials'], backbones)}")
     return "\n\n".join(parts) + "\n"
+
+
+def _commands(results: dict[str, Any], backbones: Sequence[str], rhos: Sequence[float]) -> str:
+    """What makes the runs of the page, and the page."""
+    plan, lab, first_seed = ComparePlan(), results["lab"], min(cell["seed"] for cell in results["cells"])
+    words = [f"$ mprm-lab compare {lab}", *[f"--only '*-{100 * rhos[0]:g}.*'"] * (len(rhos) == 1)]
+    words += [f"--backbones {' '.join(backbones)}"] * (tuple(backbones) != plan.backbones)
+    words += [f"--first-seed {first_seed}"] * (first_seed > 0)
+    words += [f"--methods {' '.join(results['methods'])}"] * (len(results["methods"]) < len(METHODS))
+    opening = ["$ mprm-lab open LAB", *["$ mprm-lab make LAB --only fresh"] * (lab != "LAB")]
+    return "\n".join([*opening, " ".join([*words, "--out docs/results"])])
 
 
 def _trial_table(trials: Cells, backbones: Sequence[str]) -> str:
@@ -268,28 +279,31 @@ def _options(name: str, options: dict[str, Any]) -> str:
     return " ".join(words + ["and then `mprm readout`"] * name.endswith("-readout"))
 
 
-Tested = dict[str, tuple[Difference, float]]
-"""Of each method: its difference to a baseline, and Holm's adjusted p-value."""
+def _gains(cells: Cells, metric: str, baseline: str) -> dict[str, Difference]:
+    """Every other method less the baseline, by seed: the mean over the backbones that both have.
 
-
-def _tested(cells: Cells, metric: str, baseline: str) -> Tested:
-    """Every other method against the baseline, paired by backbone and seed."""
-    values: dict[str, dict[tuple[str, int], float]] = {}
+    A seed draws the same rollouts for all backbones, so that these are no repetitions of each other.
+    """
+    values: dict[str, dict[tuple[int, str], float]] = {}
     for cell in cells:
-        values.setdefault(cell["method"], {})[cell["backbone"], cell["seed"]] = cell[metric]
-    base = values.pop(baseline, {})
-    pairs = {name: [(own[run], base[run]) for run in own if run in base] for name, own in values.items()}
-    differences = {name: difference(both, len(values)) for name, both in pairs.items() if both}
-    adjusted = holm([found.p for found in differences.values()])
-    return {name: (found, p) for (name, found), p in zip(differences.items(), adjusted, strict=True)}
+        if cell[metric] is not None:
+            values.setdefault(cell["method"], {})[cell["seed"], cell["backbone"]] = cell[metric]
+    base, differences = values.pop(baseline, {}), dict[str, list[float]]()
+    for name, own in values.items():
+        of_seed: dict[int, list[float]] = {}
+        for run in own.keys() & base.keys():
+            of_seed.setdefault(run[0], []).append(own[run] - base[run])
+        if of_seed:
+            differences[name] = [fmean(gains) for _, gains in sorted(of_seed.items())]
+    return holm(differences)
 
 
 def _summary(cells: Sequence[dict[str, Any]], rhos: Sequence[float], metric: str, baseline: str) -> str:
-    """Every budget, the runs of all backbones together."""
-    tested = {rho: _tested([cell for cell in cells if cell["rho"] == rho], metric, baseline) for rho in rhos}
-    names = dict.fromkeys(name for found in tested.values() for name in found)
-    order = sorted(names, key=lambda name: -fmean(found[name][0].mean for found in tested.values() if name in found))
-    rows = [[name, *(_points(*tested[rho].get(name, (None, 1.0))) for rho in rhos)] for name in order]
+    """Every budget, the mean over backbones."""
+    gains = {rho: _gains([cell for cell in cells if cell["rho"] == rho], metric, baseline) for rho in rhos}
+    names = dict.fromkeys(name for of_rho in gains.values() for name in of_rho)
+    order = sorted(names, key=lambda name: -fmean(of_rho[name].mean for of_rho in gains.values() if name in of_rho))
+    rows = [[name, *(_points(gains[rho].get(name)) for rho in rhos)] for name in order]
     return markdown(["method", *(f"{100 * rho:g}%" for rho in rhos)], rows)
 
 
@@ -298,11 +312,11 @@ def _table(cells: Sequence[dict[str, Any]]) -> str:
     by_method: dict[str, list[dict[str, Any]]] = {}
     for cell in cells:
         by_method.setdefault(cell["method"], []).append(cell)
-    tested = {metric: _tested(cells, metric, BASELINE) for metric in COMPARED}
+    gains = {metric: _gains(cells, metric, BASELINE) for metric in COMPARED}
     rows = []
     for name, own in sorted(by_method.items(), key=lambda item: -fmean(cell["overall"] or 0.0 for cell in item[1])):
         row = [name, str(len(own)), *(_percent(own, metric) for metric in METRICS)]
-        row += [_points(*tested[metric].get(name, (None, 1.0))) for metric in COMPARED]
+        row += [_points(gains[metric].get(name)) for metric in COMPARED]
         rows.append([*row, f"{fmean(cell['train_seconds'] + cell['extra_seconds'] for cell in own):.0f}"])
     differences = [f"{METRICS[metric]}, minus BIS" for metric in COMPARED]
     return markdown(["method", "seeds", *METRICS.values(), *differences, "cost, s"], rows)
@@ -313,11 +327,11 @@ def _percent(cells: Cells, metric: str) -> str:
     return f"{100 * fmean(values):.1f}" if values else ""
 
 
-def _points(gain: Difference | None, p: float) -> str:
-    """The difference in points with its interval; bold where the adjusted p-value is below 0.05."""
+def _points(gain: Difference | None) -> str:
+    """The difference in points with its interval; bold where that excludes zero."""
     if gain is None:
         return ""
-    mean = f"**{100 * gain.mean:+.1f}**" if p < 0.05 else f"{100 * gain.mean:+.1f}"
+    mean = f"**{100 * gain.mean:+.1f}**" if gain.is_sure else f"{100 * gain.mean:+.1f}"
     return (
         mean if gain.low is None or gain.high is None else f"{mean} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
     )

@@ -73,14 +73,14 @@ def made_once(path: Path, make: Callable[[Path], None]) -> Path:
     return path
 
 
-class KeptLogProbs:
+class CachedLogProbs:
     """What a policy gives for benchmark and candidates, kept in files: no run changes the policy."""
 
     def __init__(self, policy: StepLogProbs, folder: Path) -> None:
         self._policy, self._folder = policy, folder
         self.name, self.fingerprint = policy.name, policy.fingerprint
 
-    def of_tokens(self, chains: Sequence[Chain], **_: Any) -> list[list[FloatArray]]:
+    def of_tokens(self, chains: Sequence[Chain]) -> list[list[FloatArray]]:
         def read(path: Path) -> None:
             flat = [[step.tolist() for step in steps] for steps in self._policy.of_tokens(chains)]
             with atomic_write(str(path)) as temporary:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import xxhash
 
 import mprm
 from mprm import models
@@ -29,7 +30,7 @@ from mprm_lab.reproduce.measure import (
     step_metrics,
 )
 from mprm_lab.reproduce.plan import ReproducePlan, Run
-from mprm_lab.reproduce.references import KeptLogProbs, LogProbScorer, PositionScorer, made_once
+from mprm_lab.reproduce.references import CachedLogProbs, LogProbScorer, PositionScorer, made_once
 
 TOKENS_PER_BATCH = 65_536
 """When models of a few million parameters score."""
@@ -128,11 +129,12 @@ class Runner:
 
     def __call__(self, run: Run, settings: dict[str, Any]) -> float:
         """Train, evaluate and keep one run; returns its overall value."""
+        columns = self._columns(run) if run.subset in self.plan.model_based else None
         start = monotonic()
         folder = self.lab.path / WORK / f"{run.name}.{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            trained = self._train(run, folder, settings) if run.is_trained else None
+            trained = self._train(run, folder, settings, columns) if run.is_trained else None
             train_s = monotonic() - start
             evaluated, scores = self._evaluate(run, folder)
             record = {
@@ -142,6 +144,7 @@ class Runner:
                 **_counts(trained),
                 "seconds": round(monotonic() - start, 2),
                 "train_seconds": round(train_s, 2),
+                "columns_seconds": columns and msgspec.json.decode(columns.with_suffix(".json").read_bytes()),
                 "device": models.device_name(models.resolve_device(self.plan.device)),
                 **evaluated,
             }
@@ -158,7 +161,7 @@ class Runner:
         overall: float = record["metrics"]["held_out"]["overall"]
         return overall
 
-    def _train(self, run: Run, folder: Path, settings: dict[str, Any]) -> Trained:
+    def _train(self, run: Run, folder: Path, settings: dict[str, Any], columns: Path | None = None) -> Trained:
         config = TrainConfig(
             model=str(self.lab.policy(run.backbone)),
             out=str(folder),
@@ -167,9 +170,14 @@ class Runner:
             **SPEED_OPTIONS,
             **settings["training"],
             **self._curve_options(run),
-            columns=str(self._columns(run)) if run.subset in self.plan.model_based else None,
+            columns=None if columns is None else str(columns),
         )
         return mprm.train(str(self.lab.file("corpus")), config)
+
+    def _made_of(self, run: Run, name: str, ending: str) -> Path:
+        """A file that the backbone's runs share, named by the corpus and the weights that it was made of."""
+        key = xxhash.xxh3_64_hexdigest("".join([self.lab.hashes["corpus"], self.lab.hashes[run.backbone]]).encode())
+        return self._store.folder / "shared" / f"{name}.{run.backbone}.{key}.{ending}"
 
     def _columns(self, run: Run) -> Path:
         """The scores of a model trained on a random tenth, of the run's backbone and seed; made once for all runs.
@@ -180,14 +188,15 @@ class Runner:
         def make(path: Path) -> None:
             start, tenth = monotonic(), Run(backbone=run.backbone, subset="random", rho=0.1, seed=run.seed)
             folder = self.lab.path / WORK / f"columns.{run.backbone}.seed{run.seed}"
+            shutil.rmtree(folder, ignore_errors=True)  # what a failed attempt left
             self._train(tenth, folder, {"training": self.plan.train_options(tenth)})  # not itself by a model
-            seconds = {"train_seconds": monotonic() - start}
-            mprm.score(str(self.lab.file("corpus")), str(path), model=self._load(folder), force=True)
-            seconds["score_seconds"] = monotonic() - start - seconds["train_seconds"]
-            path.with_suffix(".json").write_bytes(msgspec.json.encode(seconds))
+            scores = path.with_name(f"unfinished.{path.name}")
+            mprm.score(str(self.lab.file("corpus")), str(scores), model=self._load(folder), force=True)
+            path.with_suffix(".json").write_bytes(msgspec.json.encode(round(monotonic() - start, 2)))
+            scores.rename(path)
             shutil.rmtree(folder, ignore_errors=True)
 
-        return made_once(self._store.folder / "columns" / f"{run.backbone}.seed{run.seed}.parquet", make)
+        return made_once(self._made_of(run, f"scores.seed{run.seed}", "parquet"), make)
 
     def _read_out(self, run: Run, prm: models.PRM, folder: Path) -> mprm.ReadOut:
         """The model with a read-out that is fitted to rollouts of the corpus, whoever selected the model's."""
@@ -198,10 +207,10 @@ class Runner:
             with atomic_write(str(path)) as temporary:
                 temporary.write_bytes(b"".join(lines[index] for index in drawn))
 
-        rollouts = made_once(self._store.folder / "log-probs" / "rollouts.jsonl", draw)
+        rollouts = made_once(self._made_of(run, "rollouts", "jsonl"), draw)
         policy = _policy(self.lab.policy(run.backbone), self.plan.device, self.lab.images)
         fitted = mprm.readout(str(rollouts), prm, policy, run=folder, seed=run.seed)
-        return replace(fitted, policy=KeptLogProbs(policy, rollouts.parent))  # type: ignore[arg-type]
+        return replace(fitted, policy=CachedLogProbs(policy, rollouts.parent))  # type: ignore[arg-type]
 
     def _curve_options(self, run: Run) -> dict[str, Any]:
         if not self.plan.has_curve(run):
