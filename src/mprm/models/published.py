@@ -222,6 +222,9 @@ class LayoutEncoder(PromptEncoder):
 
     published: Layout = field(kw_only=True)
 
+    def tokenize_all(self, chains: Sequence[Chain]) -> list[TokenizedChain]:
+        return [self.tokenize(chain) for chain in chains]
+
     def tokenize(self, chain: Chain, prompt: Prompt | None = None) -> TokenizedChain:
         if chain.images and self.published.family == "text":
             raise DataError(f"image {chain.images[0]} cannot be used: {NO_IMAGES}")
