@@ -95,7 +95,8 @@ def test_prmscore_counts_the_first_of_an_id_and_no_original(tmp_path: Path) -> N
     ("name", "record", "title", "metric"),
     [
         ("p", {"problem": "q", "steps": ["a", "b"], "label": 1}, "ProcessBench", "processbench_f1"),
-        ("v", {"question": "q", "response": {"steps": ["a", "b"], "process_correctness": [1, -1]}}, "VisualProcessBench", "overall"),
+        ("v", {"question": "q", "response": {"steps": ["a", "b"], "process_correctness": [1, -1]}, "data_source": "MMMU"}, "VisualProcessBench", "overall"),
+        ("own", {"question": "q", "response": {"steps": ["a", "b"], "process_correctness": [1, -1]}}, "", "overall"),
         ("r", {"prompt": "q", "completions": ["a", "b"], "labels": [True, False]}, "", "overall"),
     ],
 )  # fmt: skip
@@ -141,7 +142,7 @@ def test_a_summary_of_many_sources_is_short_too(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "bench" / "t.jsonl", [{"problem": "q", "steps": ["a"], "label": 0}])
     (table,) = evaluate(tmp_path / "bench", LengthScorer(), config=QUICK).summary()
     assert table.notes[-2:] == [
-        "s10*: every step is labelled correct; the F1 of the other class counts as 0, and AUC and average precision are"
+        "s10: every step is labelled correct; the F1 of the other class counts as 0, and AUC and average precision are"
         " undefined.",
         "28 more warnings: --verbose.",
     ]

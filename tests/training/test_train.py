@@ -463,7 +463,8 @@ def test_training_warns_at_its_start_where_the_position_gives_the_label_away(
     assert "Every score is 0 or 1 (120 steps)" in text
     assert "In 60 of 60 rollouts of several steps with a negative one (100.0%) it is the last step" in text
     assert "alone predicts its label in the rollouts with AUC 1.00" in text
-    assert capfd.readouterr().err.count("mprm train: warning: ") == 3
+    assert "Only 1 optimizer step, of 60 rollouts" in text
+    assert capfd.readouterr().err.count("mprm train: warning: ") == 4
     selected = config_for(
         "text", folder, tmp_path / "selected", strategy="bis", rho=0.5, stratify="length", **options
     )
@@ -612,8 +613,8 @@ def test_a_text_model_is_not_given_images(folder: Path, tmp_path: Path) -> None:
         ({"device": "cuda"}, "unknown device"),
         ({"tau": 1.0}, "tau must be at least 0 and below 1"),
         ({"labels": "soft", "tau": 0.5}, "labels soft have no threshold"),
-        ({"rho": 0.1}, "strategy does not say"),
-        ({"stratify": "length"}, "strategy does not say"),
+        ({"rho": 0.1}, "name its strategy too"),
+        ({"stratify": "length"}, "name its strategy too"),
         ({"eval_every": 5}, "go together"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"precision": "int4"}, "unknown precision"),

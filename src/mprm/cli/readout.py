@@ -8,7 +8,6 @@ from typing import Annotated
 from mprm.cli.arguments import ScorerOptions, as_json, command
 from mprm.config import Json, inputs, output, positional
 from mprm.data.hub import dataset_files
-from mprm.errors import ConfigError
 from mprm.evaluation.readout import INPUTS, ReadOutConfig, readout
 from mprm.progress import progress_bar
 
@@ -19,12 +18,11 @@ class ReadOutCommand(ReadOutConfig, ScorerOptions):
     policy: Annotated[str, inputs("The policy: the backbone that training started from, or another.", "DIR|ORG/NAME")]
     out: Annotated[str, output("Where the read-out goes, a .json file.", "FILE")]
     json: Json = False
+    readout: None = None  # no option: this command makes one
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.need_scorer()
-        if self.readout is not None:
-            raise ConfigError("leave out --readout: this command makes one, of the model alone")
 
 
 @command(ReadOutCommand, "readout", "annotations/*.jsonl --model runs/bis10 --policy DIR --out readout.json")
@@ -55,6 +53,8 @@ def run_readout(options: ReadOutCommand) -> None:
     print("Weights: " + ", ".join(f"{name.replace('_', ' ')} {fitted.weights[name]:.3g}" for name in INPUTS) + ".")
     if auc := on["auc"]:
         print("AUC in held-out fifths: " + ", ".join(f"{name} {value:.3f}" for name, value in auc.items()) + ".")
-        if auc["read-out"] < max(auc.values()):
-            print("The read-out is not the best of these here: fit it to more steps, or leave it.")
+        best = max(auc, key=lambda name: auc[name])
+        if best != "read-out":
+            without = ", or do without it" * (best == "model")
+            print(f"Here the {best} alone is better than the read-out: fit it to more steps{without}.")
     print(f"{options.out}: use it with --readout, where --model is the same.")

@@ -61,7 +61,7 @@ def run_train(options: TrainCommand) -> None:
         return
     end = f"the model is in {trained.out}" if trained.is_finished else "continue with --resume"
     since = " since it was resumed" if options.resume else ""
-    print(f"{trained.n_optimizer_steps:,} optimizer steps done, mean loss{since} {trained.loss:.4f}; {end}.")
+    print(f"{counted(trained.n_optimizer_steps, 'optimizer step')} done, mean loss{since} {trained.loss:.4f}; {end}.")
 
 
 @dataclass(frozen=True, kw_only=True)

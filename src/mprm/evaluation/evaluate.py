@@ -20,7 +20,7 @@ from mprm.data.records import Paths
 from mprm.data.types import StepScorer
 from mprm.errors import ConfigError
 from mprm.evaluation.bootstrap import METRICS, Comparison, Estimate, Key, ModelResult, compare, model_result
-from mprm.evaluation.metrics import HEADLINES, Threshold, folds_of, step_counts
+from mprm.evaluation.metrics import HEADLINES, VISUALPROCESSBENCH, Threshold, folds_of, step_counts
 from mprm.evaluation.scores import (
     SCORES,
     ScoredSolutions,
@@ -92,7 +92,9 @@ class Evaluation:
     @property
     def benchmark(self) -> str:
         """Its name; empty where it is not known or there are several."""
-        return HEADLINES.get(self.models[0].table.benchmark, ("", ""))[0]
+        table = self.models[0].table
+        is_other = table.benchmark == "visualprocessbench" and not VISUALPROCESSBENCH.issuperset(table.sources)
+        return "" if is_other else HEADLINES.get(table.benchmark, ("", ""))[0]
 
     @property
     def headline(self) -> str:
@@ -160,7 +162,9 @@ class Evaluation:
             rows = [[name, *(_number(m.value(metric, name)) for m in self.models)] for name in table.sources]
             heads = ["source", *(model.name for model in self.models)]
             tables.append(Table(title=f"{SHORT_NAMES[metric]} by source", heads=heads, rows=rows))
-        warnings = list(dict.fromkeys(f"{warning}." for model in self.models for warning in _warnings(model)))
+        # the mark * is in the tables that list every source
+        warnings = [f"{warning.replace('*:', ':', 1)}." for model in self.models for warning in _warnings(model)]
+        warnings = list(dict.fromkeys(warnings))
         if len(warnings) > MAX_WARNINGS:
             warnings[MAX_WARNINGS - 1 :] = [f"{len(warnings) - MAX_WARNINGS + 1} more warnings: --verbose."]
         tables[-1] = replace(tables[-1], notes=[*self._notes(), *warnings])

@@ -30,6 +30,8 @@ HEADLINES = {
     "vlrmbench": ("VLRMBench", "overall"),
 }
 """Name of each benchmark, and the metric that its authors report."""
+VISUALPROCESSBENCH = frozenset({"MMMU", "MathVision", "MathVerse", "DynaMath", "WeMath"})
+"""Its sources; other benchmarks have its format too, and not its name."""
 TOLERANCE = 1e-12  # values that differ by less are equal: their sums were only rounded differently
 FEWER_FOLDS = "take fewer folds, or a fixed threshold (--threshold 0.5)"
 

@@ -82,6 +82,9 @@ class ReadOut(ChainScorer):
         self.name = f"{self.fitted.model} with {Path(self.fitted.policy).name}"
         self.encoder = getattr(self.scorer, "encoder", None)
 
+    def __repr__(self) -> str:
+        return f"ReadOut({self.name!r})"
+
     @classmethod
     def from_file(
         cls, path: str | Path, scorer: StepScorer, *, policy: str | Path | None = None, **options: Any

@@ -118,7 +118,7 @@ class TrainConfig(CorpusOptions):
         self._check_objective()
         for name in ("rho", "stratify", "columns"):
             if getattr(self, name) is not None and self.strategy is None:
-                raise ConfigError(f"{name} is for a selection, and strategy does not say how to select")
+                raise ConfigError(f"{name} is for a selection; name its strategy too, such as bis")
         if bool(self.eval_every) != bool(self.benchmark):
             raise ConfigError("eval-every and benchmark go together: name both or neither")
         if self.lora_alpha is not None and not self.lora_rank:

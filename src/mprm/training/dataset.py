@@ -141,7 +141,9 @@ def prepare(
         )
     files = ", ".join(location(file.path) for file in corpus.files)
     if not sources:
-        why = f"; all were dropped, see {path.parent / DROPPED}" if len(dropped) else ""
+        kinds = sum(dropped.counts.values(), Counter[str]())
+        most = "".join(f", {n:,} as {kind}" for kind, n in kinds.most_common(1))
+        why = f"; all {len(dropped):,} were dropped{most}: see {path.parent / DROPPED}" if len(dropped) else ""
         raise DataError(f"{files}: no rollout to train on{why}")
     if len(targets) == 1:
         kind = "positive" if counts["positive_steps"] else "negative"

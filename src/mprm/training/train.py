@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from mprm.data.corpus import Corpus, open_corpus
 from mprm.data.engine import make_engine
 from mprm.data.hub import local_checkpoint
 from mprm.data.output import DroppedRecords, InputHashes, _sync, atomic_write, hash_file, printable
-from mprm.errors import ConfigError, MprmError, OutputExistsError
+from mprm.errors import ConfigError, MprmError, OutputExistsError, counted
 from mprm.hub.cards import selections_of
 from mprm.models.checkpoint import PRMConfig, checkpoints, damage_of, need_torch, prm_config_path, read_prm_config
 from mprm.models.prm import PRM
@@ -34,6 +34,8 @@ FREE_TO_CHANGE = {
 }
 """Options that may differ when a run is resumed: they do not change the result, up to rounding. The model and the
 rollouts are compared by their content."""
+FEW_OPTIMIZER_STEPS = 20
+"""Fewer teach little at the default learning rate."""
 DISK_FULL = ("PytorchStreamWriter", "No space left", "File too large", "quota exceeded")
 """How libraries say it that raise no OSError."""
 
@@ -49,7 +51,7 @@ class Trained:
     """Whether this is the first process, which speaks for all."""
     loss: float | None
     """Mean over the optimizer steps since the last start; None where none was left to do."""
-    data: dict[str, Any]
+    data: dict[str, Any] = field(repr=False)
     last_loss: float | None = None
 
 
@@ -138,6 +140,10 @@ def _prepare(corpus: Corpus, run_dir: RunDir, prm: PRM, *, resume: bool, progres
     _sync(run_dir.training_set)
     if selected is None:
         warnings = label_warnings(label_counts, statistics_by_source(label_counts, alpha=config.alpha))
+    n_optimizer_steps = -(-counts["rollouts"] // config.batch_size) * config.epochs
+    if n_optimizer_steps < FEW_OPTIMIZER_STEPS:
+        few = f"Only {counted(n_optimizer_steps, 'optimizer step')}, of {config.batch_size} rollouts"
+        warnings = [*warnings, f"{few}; take a smaller --batch-size, more --epochs or a higher --learning-rate."]
     for warning in warnings:  # before hours of training, not after
         print(printable(f"mprm train: warning: {warning}"), file=sys.stderr)
     selected_by = {"select": selected, "subsets": subsets}
