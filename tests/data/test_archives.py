@@ -154,6 +154,14 @@ def test_a_split_archive_is_named_by_a_part_a_glob_or_its_stem(tmp_path: Path, c
     assert archives_of(str(tmp_path / name)) == [tuple(map(str, parts))]
 
 
+def test_archives_whose_names_only_begin_alike_are_not_taken(tmp_path: Path, cache: Path) -> None:
+    parts = as_split_zip(tmp_path / "data.zip", {"a.jsonl": os.urandom(5_000)})
+    for name in ("data.zip-old.zip.001", "other.zip.001"):
+        (tmp_path / name).write_bytes(b"PK")
+    for name in ("data.zip", "data.zip_aa", "*.zip_aa", "data.zip_a*"):
+        assert archives_of(str(tmp_path / name)) == [tuple(map(str, parts))], name
+
+
 def test_other_names_of_parts(tmp_path: Path) -> None:
     assert is_archive("UP.ZIP")
     assert is_archive("UP.ZIP_AA")

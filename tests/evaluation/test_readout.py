@@ -294,3 +294,73 @@ def test_what_else_cannot_be_a_read_out(policy: Path, reward_model: Path, tmp_pa
     (run_folder / "data" / "train.arrow").write_text("no")
     with pytest.raises(DataError, match=r"train\.arrow is damaged"):
         mprm.readout(path, mprm.PRM.from_pretrained(reward_model, device="cpu"), reader, run=run_folder)
+
+
+def test_the_policy_reads_no_further_than_the_model_and_than_its_own_length(policy: Path) -> None:
+    from mprm.evaluation.readout import Fitted
+
+    reader = StepLogProbs.from_pretrained(policy, device="cpu")
+    chain = Chain("1+1?", ("It is 2.", "So \\boxed{2}.", "Done."))
+    [whole] = reader.of_tokens([chain])
+    n_prompt = len(reader._tokenized(chain)[0].input_ids) - sum(map(len, whole))
+    reader.model.config.get_text_config().max_position_embeddings = n_prompt + len(whole[0]) + 2
+    [short] = reader.of_tokens([chain])
+    np.testing.assert_allclose(short[0], whole[0], atol=1e-5)
+    np.testing.assert_allclose(short[1][:2], whole[1][:2], atol=1e-5)
+    assert np.isnan(short[1][2:]).all()
+    assert np.isnan(short[2]).all()
+
+    class Short(Judge):
+        def score_many(self, chains, *, progress=None):
+            return [[0.5, math.nan, math.nan] for _ in chains]
+
+    read: list[Chain] = []
+
+    class Policy:
+        name, fingerprint = "policy", "2"
+
+        def of_tokens(self, chains):
+            read.extend(chains)
+            return reader.of_tokens(chains)
+
+    weights = dict.fromkeys(INPUTS, 0.1)
+    known = {"model": "judge", "model_fingerprint": "1", "policy": str(policy), "policy_fingerprint": "2"}
+    fitted = Fitted(**known, intercept=0.0, weights=weights, fitted_on={})
+    for scorer, n_scored in ((Short(), 1), (Judge(), 1)):  # the policy's own length leaves one step too
+        [row] = ReadOut(scorer, Policy(), fitted).score_many([chain])
+        assert [not math.isnan(score) for score in row] == [True] * n_scored + [False] * (3 - n_scored)
+    assert [len(each.steps) for each in read] == [1, 3]
+
+
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_rollouts_with_other_images_are_not_those_that_were_trained_on(lora_rank: int, tmp_path: Path) -> None:
+    from PIL import Image
+
+    from tests.tiny_rollouts import bar_records, write_records
+
+    backbone = save_tiny("internvl", tmp_path / "internvl")
+    records = bar_records(12, tmp_path / "images")
+    for index, record in enumerate(records):  # both labels, and other images than those that were trained on
+        record["steps_with_score"][-1]["score"] = float(index % 2)
+    trained = write_records(tmp_path / "trained.jsonl", records)
+    pixels = {"image_root": str(tmp_path / "images"), "device": "cpu"}
+    training = {"batch_size": 4, "report_to": ("none",), "lora_rank": lora_rank, **pixels}
+    mprm.train(str(trained), model=str(backbone), out=str(tmp_path / "run"), **training)
+    prm = mprm.PRM.from_pretrained(tmp_path / "run", **pixels)
+    reader = StepLogProbs.from_pretrained(backbone, **pixels)
+    with pytest.raises(DataError, match="the model was trained on all of these rollouts"):
+        mprm.readout(trained, prm, reader)
+    for record in records:
+        with Image.open(tmp_path / "images" / record["image"]) as image:
+            image.save(tmp_path / "images" / f"other-{record['image']}")
+        record["image"] = f"other-{record['image']}"
+    others = write_records(tmp_path / "others.jsonl", records)
+    assert mprm.readout(others, prm, reader).fitted.fitted_on["n_solutions"] == 12
+    for record in records[:2]:
+        record["image"] = f"missing-{record['image']}"
+    missing = write_records(tmp_path / "missing.jsonl", records)
+    with pytest.raises(DataError, match=r"missing\.jsonl:[12]: image .*missing-other.* does not exist"):
+        mprm.readout(missing, prm, reader)
+    (tmp_path / "run" / "data" / "train.arrow").unlink()
+    with pytest.raises(mprm.MprmError, match=r"2 of 12 images are not under(.|\n)*missing\.jsonl:1"):
+        mprm.readout(missing, prm, reader)

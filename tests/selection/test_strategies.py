@@ -308,8 +308,13 @@ def test_counts_are_signed_and_nothing_that_a_function_sees_can_be_changed(corpu
         rollouts.scores -= rollouts.scores.mean()
         return rollouts.scores
 
-    with pytest.raises(ConfigError, match="strategy careless failed: "):
-        mprm.select(folder, strategy=careless)
+    def sorts_the_ties(rollouts: Rollouts) -> np.ndarray:
+        rollouts.order.sort()
+        return np.zeros(len(rollouts))
+
+    for strategy in (careless, sorts_the_ties):
+        with pytest.raises(ConfigError, match=f"strategy {strategy.__name__} failed: .*read-only"):
+            mprm.select(folder, strategy=strategy)
     # a table that was made with another tau does not replace the corpus's own labels
     seen: list[Rollouts] = []
     table = str(tmp_path / "t.parquet")
@@ -370,6 +375,8 @@ def test_a_function_that_is_no_rank_is_refused(corpus, rank, words: str) -> None
         ([{"line": 1}, {"line": 3}], "is of other rollouts: row 1 has line 3, its rollout 2"),
         ([{"y": [1.0, 2.0]}, {"y": None}], "row 1 of 'y' has no list for 1 steps"),
         ([{"y": [1.0, 2.0]}, {"y": []}], "row 1 of 'y' has 0 numbers for 1 steps; expected one number a step"),
+        ([{"prm_scores": [1.0, 0.0]}, {"prm_scores": [5.0]}], "row 1 of 'prm_scores' has 5; expected 0 to 1"),
+        ([{"prm_scores": [1.0, -0.1]}, {"prm_scores": [0.5]}], "row 0 of 'prm_scores' has -0.1; expected 0 to 1"),
     ],
 )
 def test_columns_of_other_rollouts_are_refused(corpus, tmp_path: Path, rows: list, words: str) -> None:

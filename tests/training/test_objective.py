@@ -328,6 +328,7 @@ def test_counts_that_are_not_there_are_told(folder: Path, tmp_path: Path) -> Non
     for record in records[3:]:
         for step in record["steps_with_score"]:
             del step["num_mc_total"]
+    records[0]["steps_with_score"][0] |= {"num_mc_total": 2**32 - 1, "num_mc_correct": 2**32 - 1, "score": 1.0}
     path = write_records(tmp_path / "some.jsonl", records)
     for options in ({"loss": "beta-binomial"}, {"labels": "posterior", "prior": (1.0, 1.0)}):
         with pytest.raises(DataError, match=r"some\.jsonl:4: the steps do not say how many continuations they have"):
@@ -398,6 +399,7 @@ def test_steps_that_were_never_sampled_count_as_failures(folder: Path, tmp_path:
         ({"zeta": 2.0}, "zeta is for loss ranking"),
         ({"prior": (1.0, 2.0)}, "prior takes two numbers, a and b, for labels posterior"),
         ({"labels": "posterior", "prior": (1.0,)}, "prior takes two numbers"),
+        ({"labels": "posterior", "prior": (1e16, 1e16)}, "prior must be above 0 and at most 10000"),
         ({"labels": "smooth"}, "unknown labels 'smooth'; did you mean"),
     ],
 )

@@ -614,6 +614,7 @@ def test_a_text_model_is_not_given_images(folder: Path, tmp_path: Path) -> None:
         ({"tau": 1.0}, "tau must be at least 0 and below 1"),
         ({"labels": "soft", "tau": 0.5}, "labels soft have no threshold"),
         ({"rho": 0.1}, "name its strategy too"),
+        ({"alpha": 0.5}, "name its strategy too"),
         ({"stratify": "length"}, "name its strategy too"),
         ({"eval_every": 5}, "go together"),
         ({"batch_size": 0}, "batch_size must be at least 1"),

@@ -27,7 +27,7 @@ def run_score(options: ScoreCommand) -> None:
     summary = score(options.paths, options.out, options, model=model, progress=progress_bar)
     print(f"{counted(summary.n_rollouts, 'rollout')} scored in {options.out}.")
     if summary.n_unscored:
-        print(f"{counted(summary.n_unscored, 'step')} beyond the model's length, without a score of it.")
+        print(f"{counted(summary.n_unscored, 'step')} without a score of the model: beyond its length, or nan.")
     if summary.n_dropped:
         print(f"{counted(summary.n_dropped, 'bad record')} dropped, each with its reason in {summary.dropped_to}.")
 

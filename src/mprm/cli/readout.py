@@ -47,7 +47,8 @@ def run_readout(options: ReadOutCommand) -> None:
     on = fitted.fitted_on
     print(f"Fitted to {on['n_steps']:,} steps of {on['n_solutions']:,} solutions, {on['n_positive']:,} positive.")
     if on["n_unscored"] or on["n_ignored"]:
-        print(f"Not used: {on['n_unscored']:,} steps beyond the model's length, {on['n_ignored']:,} without a label.")
+        unscored = f"{on['n_unscored']:,} steps beyond a model's length, or nan"
+        print(f"Not used: {unscored}; {on['n_ignored']:,} without a label.")
     if on["n_trained_on"]:
         print(f"{on['n_trained_on']:,} more were left out: the model was trained on them.")
     print("Weights: " + ", ".join(f"{name.replace('_', ' ')} {fitted.weights[name]:.3g}" for name in INPUTS) + ".")

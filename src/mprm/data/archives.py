@@ -14,6 +14,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from fnmatch import fnmatchcase
 from functools import lru_cache, reduce
 from itertools import accumulate
 from pathlib import Path
@@ -45,14 +46,24 @@ def archives_of(name: str) -> list[Archive]:
     match = ARCHIVE.fullmatch(name)
     is_part = match is not None and match["part"] is not None
     stem = match["stem"] if match is not None and is_part else name
-    paths = [] if is_part else _files(name)
+    begin = re.sub(r"(?i)(?<=\.zip)[._-]?[a-z\d]{0,3}$", "", _base(stem))
+    named = _files(name)
+    stems = {found["stem"] for path in named if (found := ARCHIVE.fullmatch(without_secrets(path)))}
     parts: dict[str, dict[str, str]] = {}
-    for path in paths or _files(f"{glob.escape(stem) if Path(name).exists() else stem}*"):
-        if (found := ARCHIVE.fullmatch(without_secrets(path))) and (found["part"] or not is_part):
+    for path in _files(f"{glob.escape(stem) if Path(name).exists() else stem}*") if is_part or not named else named:
+        found = ARCHIVE.fullmatch(without_secrets(path))
+        # other archives may begin alike: data.zip-old.zip
+        if found is None or not (found["stem"] in stems if named else fnmatchcase(_base(found["stem"]), begin)):
+            continue
+        if found["part"] or not is_part:
             parts.setdefault(found["stem"], {})[found["part"] or ""] = path
     if not parts:
         raise InputNotFoundError(f"{name}: no such zip archive, whole or in parts such as {name}_aa")
     return [(own[""],) if "" in own else _in_order(stem, own) for stem, own in sorted(parts.items())]
+
+
+def _base(name: str) -> str:
+    return re.split(r"[/\\]", name)[-1]
 
 
 def _files(name: str) -> list[str]:

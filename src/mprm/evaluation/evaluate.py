@@ -325,6 +325,12 @@ def _source_table(model: ModelResult, threshold: str, columns: Sequence[str]) ->
 
 
 def _warnings(model: ModelResult) -> Iterator[str]:
+    total = step_counts(model.table)
+    if n := total.n_unscored:
+        reason = "cut off by truncation or not a number (nan)"
+        yield f"{n:,} labelled steps have no score, {reason}, and count as no prediction at all"
+    if n := total.n_unscored_solutions:
+        yield f"{n:,} solutions with a step without score are left out of first-error metrics"
     for source in model.table.sources:
         counts = step_counts(model.table, source)
         if not counts.n_counted:
@@ -333,12 +339,6 @@ def _warnings(model: ModelResult) -> Iterator[str]:
             kind = "correct" if counts.n_correct else "incorrect"
             effect = "the F1 of the other class counts as 0, and AUC and average precision are undefined"
             yield f"{source}*: every step is labelled {kind}; {effect}"
-    total = step_counts(model.table)
-    if n := total.n_unscored:
-        reason = "cut off by truncation or not a number (nan)"
-        yield f"{n:,} labelled steps have no score, {reason}, and count as no prediction at all"
-    if n := total.n_unscored_solutions:
-        yield f"{n:,} solutions with a step without score are left out of first-error metrics"
 
 
 def _comparison_table(pair: Comparison, threshold: str, metrics: Sequence[str]) -> Table:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +20,8 @@ import xxhash
 
 from mprm import __version__
 from mprm.config import Config, Force, Seed, Tau, evaluation, takes
-from mprm.data.benchmarks import read_benchmark
+from mprm.data.benchmarks import Benchmark, read_benchmark
+from mprm.data.images import check_images_exist, check_images_readable
 from mprm.data.output import atomic_write, check_not_inputs, check_overwrite
 from mprm.data.types import Chain, Solution, StepScorer, scorer_name
 from mprm.errors import ConfigError, DataError, InputNotFoundError
@@ -98,7 +99,7 @@ class ReadOut(ChainScorer):
             raise InputNotFoundError(f"{path}: there is no such file; mprm readout writes one")
         try:
             fitted = msgspec.json.decode(Path(path).read_bytes(), type=Fitted)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(f"{path} is not what mprm readout writes: {error}") from error
         if sorted(fitted.weights) != sorted(INPUTS):
             found = ", ".join(fitted.weights) or "nothing"
@@ -136,19 +137,24 @@ def _fingerprint(scorer: StepScorer) -> str:
 def _inputs(
     scorer: StepScorer, policy: StepLogProbs, chains: Sequence[Chain], progress: Progress
 ) -> list[FloatArray]:
-    """The features of each chain's steps, shape (n_steps, 4); nan where the reward model gives no score."""
+    """The features of each chain's steps, shape (n_steps, 4); nan where model or policy cannot read a step."""
     chains = checked_chains(chains)
     tables = []
     scores = scorer.score_many(chains, progress=progress)
     if [len(row) for row in scores] != [len(chain.steps) for chain in chains]:
         raise DataError(f"{scorer_name(scorer)} does not give one score for each step")
-    for own, steps in zip(scores, policy.of_tokens(chains), strict=True):
+    for own in scores:
         p = np.array([math.nan if score is None else score for score in own], float)
         if (odd := p[(p < 0) | (p > 1)]).size:
             raise DataError(f"{scorer_name(scorer)} gives a step the score {odd[0]:g}; expected 0 to 1")
         with np.errstate(divide="ignore"):
             logits = np.clip(np.log(p) - np.log1p(-p), -MAX_LOGIT, MAX_LOGIT)
-        tables.append(np.column_stack([logits, step_features(steps).clip(min=MIN_LOG_PROB)]))
+        tables.append(np.column_stack([logits, *[np.full_like(logits, math.nan)] * len(STEP_FEATURES)]))
+    # the policy need not read what the model cannot
+    n_scored = [int(np.flatnonzero(~np.isnan(table[:, 0])).max(initial=-1)) + 1 for table in tables]
+    read = [replace(chain, steps=chain.steps[:n]) for chain, n in zip(chains, n_scored, strict=True)]
+    for table, n, steps in zip(tables, n_scored, policy.of_tokens(read), strict=True):
+        table[:n, 1:] = step_features(steps).clip(min=MIN_LOG_PROB)
     return tables
 
 
@@ -206,6 +212,10 @@ def readout(
     if trained is None:
         print("The model's training set is not here: make sure that it was not trained on these.", file=sys.stderr)
     solutions, n_left_out = _drawn(benchmark.solutions, model, config, trained or frozenset())
+    root = getattr(getattr(model, "encoder", None), "image_root", None)
+    if root is not None:
+        check_images_exist(Benchmark(solutions=tuple(solutions)), root)
+        check_images_readable(Benchmark(solutions=tuple(solutions)), root)
     tables = _inputs(model, policy, [solution.chain for solution in solutions], progress)
     problems = {name: number for number, name in enumerate(dict.fromkeys(s.problem for s in solutions))}
     X = np.concatenate(tables)
@@ -240,13 +250,13 @@ def readout(
 
 
 def _drawn(
-    solutions: Sequence[Solution], scorer: StepScorer, config: ReadOutConfig, trained: frozenset[bytes]
+    solutions: Sequence[Solution], scorer: StepScorer, config: ReadOutConfig, trained: frozenset[Trained]
 ) -> tuple[list[Solution], int]:
     """Some of the solutions; and how many were met that the model was trained on, which are none of them."""
     kept, n_trained_on = list[Solution](), 0
     for index in np.random.default_rng(config.seed).permutation(len(solutions)):
         solution = solutions[index]
-        if trained and _ids_of(scorer, solution.chain) in trained:
+        if trained and _identity(scorer, solution) in trained:
             n_trained_on += 1
         elif solution.steps:
             kept.append(solution)
@@ -257,25 +267,34 @@ def _drawn(
     return kept, n_trained_on
 
 
-def _ids_of(scorer: Any, chain: Chain) -> bytes:
-    return np.asarray(scorer.encoder.tokenize(chain).input_ids, np.int64).tobytes()
+Trained = tuple[bytes, tuple[str, ...]]
+"""Token ids and image paths of a rollout that was trained on."""
 
 
-def _trained_on(model: Any, run: str | Path | None) -> frozenset[bytes] | None:
-    """The token ids of all rollouts that a run, or a checkpoint of one, was trained on, where they are there."""
+def _identity(scorer: Any, solution: Solution) -> Trained:
+    try:
+        tokenized = scorer.encoder.tokenize(solution.chain)
+    except DataError as error:  # of an image
+        raise DataError(f"{solution.location}: {error}") from error
+    return np.asarray(tokenized.input_ids, np.int64).tobytes(), tuple(map(str, tokenized.images))
+
+
+def _trained_on(model: Any, run: str | Path | None) -> frozenset[Trained] | None:
+    """All rollouts that a run, or a checkpoint of one, was trained on, where they are there."""
     import pyarrow as pa
 
-    encoder = getattr(model, "encoder", None)
-    if encoder is None:
+    run = run or getattr(model, "folder", None)
+    if run is None or getattr(model, "encoder", None) is None:
         return None
-    folder = Path(run or encoder.tokenizer.name_or_path).resolve()
+    folder = Path(run).resolve()
     path = (folder.parents[1] if folder.parent.name == "checkpoints" else folder) / "data" / "train.arrow"
     if not path.is_file():
         return None
     try:
         with pa.memory_map(str(path)) as source:
-            column = pa.ipc.open_file(source).read_all()["input_ids"]
-            return frozenset(np.asarray(ids.values, np.int64).tobytes() for ids in column)
+            table = pa.ipc.open_file(source).read_all()
+            ids = (np.asarray(row.values, np.int64).tobytes() for row in table["input_ids"])
+            return frozenset(zip(ids, map(tuple, table["images"].to_pylist()), strict=True))
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DataError(f"{path} is damaged: {str(error).splitlines()[0]}; move it away, or train again") from error
 
@@ -286,7 +305,7 @@ def _check_replaceable(out: str, *, force: bool) -> None:
     if Path(out).is_file():
         try:
             msgspec.json.decode(Path(out).read_bytes(), type=Fitted)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise ConfigError(f"{out} exists and is no read-out; choose another output") from None
 
 

@@ -70,7 +70,10 @@ class StepLogProbs:
         return cls(model, encoder, family.name, family.name)
 
     def of_tokens(self, chains: Sequence[Chain], *, progress: Progress = silent) -> list[list[NDArray[np.float64]]]:
-        """The log-probabilities of the tokens of each step, given the question and all tokens before them."""
+        """The log-probabilities of the tokens of each step, given the question and all tokens before them.
+
+        Tokens beyond the policy's length have nan.
+        """
         spans = [self._tokenized(chain) for chain in chains]
         tokenized = [chain for chain, _ in spans]
         flat: list[NDArray[np.float64]] = [np.empty(0)] * len(chains)
@@ -86,6 +89,10 @@ class StepLogProbs:
                     if np.isnan(own).any():
                         raise DataError(f"{self.name} gives nan for a token's probability; try --dtype float32")
                 advance(len(batch))
+        flat = [
+            np.pad(own, (0, ends[-1] - len(own)), constant_values=np.nan)
+            for own, (_, ends) in zip(flat, spans, strict=True)
+        ]
         return [[own[start:end] for start, end in pairwise(ends)] for own, (_, ends) in zip(flat, spans, strict=True)]
 
     def _tokenized(self, chain: Chain) -> tuple[TokenizedChain, list[int]]:
@@ -97,6 +104,7 @@ class StepLogProbs:
             ids += plain_text(self.encoder.tokenizer).encode(STEP_SEPARATOR * (index > 0) + step.strip())
             ends.append(len(ids) - len(prompt.ids))
         images = tuple(chain.images[index] for index in prompt.image_sizes)
+        ids = ids[: getattr(self.model.config.get_text_config(), "max_position_embeddings", None)]
         positions = list(range(len(prompt.ids) - 1, len(ids) - 1))
         sizes = tuple(prompt.image_sizes.values())
         return TokenizedChain(ids, positions, len(positions), images, sizes), ends

@@ -187,6 +187,8 @@ class PRM(ChainScorer):
     shares_prefixes: bool = True
     prm_layout: str | None = None
     """Of a model that others trained, see `mprm.models.published`; None for one of ``mprm train``."""
+    folder: str | None = None
+    """Where it was loaded from."""
     lower_bound: float | None = None
     """Scores are the mean of a step's Beta distribution less so many standard deviations; None for the mean."""
 
@@ -235,7 +237,8 @@ class PRM(ChainScorer):
                     compute = {"dtype": dtype, "device": device, "attention": attention}
                     loaded = load_published(str(path), name, image_folder(image_root), **compute)
                     config = PRMConfig(max_length=loaded[1].max_length)
-                    return cls._of(label, *loaded, config, fingerprint_of(path) + name, budget, share_prefixes, name)
+                    fingerprint = fingerprint_of(path) + name
+                    return cls._of(label, *loaded, config, fingerprint, budget, share_prefixes, path, name)
             config = checkpoint.read_prm_config(path, prompt_layout)
         has_concentration = config.loss == "beta-binomial"
         if lower_bound is not None and not (isinstance(lower_bound, int | float) and 0 <= lower_bound < math.inf):
@@ -267,7 +270,7 @@ class PRM(ChainScorer):
         fingerprint = fingerprint_of(path) + ("" if checkpoint.prm_config_path(path) else config.prompt_layout)
         model = _with_adapter(model, path) if is_adapter else model
         fingerprint += "" if lower_bound is None else f" less {lower_bound:g} deviations"
-        prm = cls._of(label, model, encoder, config, fingerprint, budget, share_prefixes)
+        prm = cls._of(label, model, encoder, config, fingerprint, budget, share_prefixes, path)
         return prm if lower_bound is None else replace(prm, lower_bound=lower_bound)
 
     @classmethod
@@ -280,13 +283,14 @@ class PRM(ChainScorer):
         fingerprint: str,
         budget: int,
         share_prefixes: bool,
+        folder: str,
         prm_layout: str | None = None,
     ) -> PRM:
         reason = model.why_no_trees
         if share_prefixes and reason is not None:
             print(f"{name} computes the question again for each of its chains, and slower: {reason}", file=sys.stderr)
         shares = share_prefixes and reason is None
-        return cls(model, encoder, config, name, fingerprint, budget, shares, prm_layout)
+        return cls(model, encoder, config, name, fingerprint, budget, shares, prm_layout, folder)
 
     def save_pretrained(self, folder: str | Path) -> None:
         if self.prm_layout is not None:

@@ -273,6 +273,9 @@ def read_columns(path: str, corpus: Corpus, counts: LabelCounts) -> Columns:
                 n = n_each[odd[0]]
                 found = f"{'no list' if n < 0 else f'{n} numbers'} for {rows['n_steps'][odd[0]]} steps"
                 raise DataError(f"{path}: row {odd[0]} of {name!r} has {found}; expected one number a step")
+            if name in ("scores", "prm_scores") and len(odd := np.flatnonzero((numbers < 0) | (numbers > 1))):
+                row = int(np.searchsorted(np.cumsum(rows["n_steps"]), odd[0], side="right"))
+                raise DataError(f"{path}: row {row} of {name!r} has {numbers[odd[0]]:g}; expected 0 to 1")
             columns.by_step[name] = numbers
         else:
             values = np.full(len(counts.rows), np.nan)

@@ -380,11 +380,12 @@ def keep_top(
             by_row = np.argsort(members)
             members, order = members[by_row], order[by_row]
         rows = counts.taken(members)
-        rollouts = Rollouts(rows, order=order, alpha=alpha, tau=tau)
+        rollouts = Rollouts(_read_only(rows), order=_read_only(order), alpha=alpha, tau=tau)
         if entry.needs_details:
             scores = counts.of_steps(counts.scores, members)
             table = {} if columns is None else columns.taken(counts, members)
-            rollouts = replace(rollouts, scores=scores, columns=table, unusable=columns.unusable if columns else {})
+            unusable = columns.unusable if columns else {}
+            rollouts = replace(rollouts, scores=_read_only(scores), columns=table, unusable=unusable)
         rank = _ranked(entry, rollouts, strategy)
         if by_file_order and not entry.is_random_within_rank:
             order = members.astype(np.uint64)
@@ -397,6 +398,13 @@ def keep_top(
             n_by_ties += n_last if n_last < (ranks == last).sum() else 0
             n_unqualified += int(np.isneginf(ranks[chosen]).sum())
     return Kept(kept, None if entry.is_random_within_rank else n_by_ties, n_unqualified)
+
+
+def _read_only(array: Any) -> Any:
+    """What a strategy sees of an array that is used after it."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
 
 
 def _ranked(entry: Strategy, rollouts: Rollouts, strategy: StrategyName) -> FloatArray:

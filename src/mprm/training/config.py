@@ -43,7 +43,8 @@ class TrainConfig(CorpusOptions):
         LabelScheme, of_labels("Targets made of the Monte-Carlo scores; see docs/training.md.", "SCHEME")
     ] = "hard"
     prior: Annotated[
-        tuple[float, ...], of_labels("posterior: a, b of the Beta prior; default: fitted to the rollouts.", above=0)
+        tuple[float, ...],
+        of_labels("posterior: a, b of the Beta prior; default: fitted to the rollouts.", above=0, at_most=1e4),
     ] = ()
     reliable: Annotated[float, of_labels("posterior: success rate from which a step is right.", above=0, below=1)] = (
         0.5
@@ -116,8 +117,8 @@ class TrainConfig(CorpusOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_objective()
-        for name in ("rho", "stratify", "columns"):
-            if getattr(self, name) is not None and self.strategy is None:
+        for name, default in {"rho": None, "stratify": None, "columns": None, "alpha": 0.05}.items():
+            if getattr(self, name) != default and self.strategy is None:
                 raise ConfigError(f"{name} is for a selection; name its strategy too, such as bis")
         if bool(self.eval_every) != bool(self.benchmark):
             raise ConfigError("eval-every and benchmark go together: name both or neither")

@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
         "input_ids": pa.list_(pa.int32()),
         "prm_positions": pa.list_(pa.int32()),
         "labels": pa.list_(pa.float64()),
-        "n_mc": pa.list_(pa.int32()),
+        "n_mc": pa.list_(pa.int64()),
         "images": pa.list_(pa.string()),
         "image_sizes": pa.list_(pa.list_(pa.int32(), 2)),
         "location": pa.string(),  # FILE:LINE
@@ -145,6 +145,8 @@ def prepare(
         most = "".join(f", {n:,} as {kind}" for kind, n in kinds.most_common(1))
         why = f"; all {len(dropped):,} were dropped{most}: see {path.parent / DROPPED}" if len(dropped) else ""
         raise DataError(f"{files}: no rollout to train on{why}")
+    if not targets:
+        raise DataError(f"{files}: no step has a target; choose other --labels")
     if len(targets) == 1:
         kind = "positive" if counts["positive_steps"] else "negative"
         other = ", or choose another --tau" if "tau" in label.settings and config.loss != "beta-binomial" else ""
