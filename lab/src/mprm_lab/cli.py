@@ -233,11 +233,14 @@ class CompareCommand(RunsCommand):
         "internvl",
         "qwen",
     )
-    first_seed: Annotated[int, Option("The lowest of the seeds.", at_least=0)] = 0
+    first_seed: Annotated[int, Option("The lowest of the seeds.", at_least=0, below=2**31)] = 0
     out: Annotated[str | None, output("Folder for compare.json and compare.md, once runs are done.", "DIR")] = None
+    force: Force = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.trials and self.methods:
+            raise ConfigError("--trials tries all settings; leave out --methods, and name some with --only")
         from mprm_lab.reproduce.compare import METHODS, ComparePlan
 
         if unknown := [name for name in self.methods if name not in METHODS]:
@@ -250,6 +253,7 @@ def run_compare(arguments: list[str]) -> int:
     """Parse, compare, print."""
     example = "mprm-lab compare LAB --out results"
     options = parsed(CompareCommand, arguments, command="mprm-lab compare", example=example)
+    from mprm.data import check_overwrite
     from mprm_lab.reproduce.compare import METHODS, ComparePlan, write_compare
     from mprm_lab.reproduce.reproduce import dry_run
 
@@ -260,6 +264,8 @@ def run_compare(arguments: list[str]) -> int:
     if options.dry_run:
         print(*dry_run(folder, plan, only=options.only, trials=options.trials), sep="\n")
         return 0
+    for name in ("compare.json", "compare.md") if options.out is not None else ():
+        check_overwrite(f"{options.out}/{name}", force=options.force)
     done = _do_runs(options, plan)
     if options.out is not None:
         print(*write_compare(folder, Path(options.out), plan), sep="\n")

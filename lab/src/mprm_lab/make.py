@@ -342,11 +342,11 @@ def make_fresh(folder: Path, plan: LabPlan, log: Log) -> None:
     inner = folder / "fresh"
     inner.mkdir(exist_ok=True)
     for name in ("policies", "images", "corpus.jsonl", "validation.jsonl"):
-        link = inner / name
-        if not link.is_symlink():
-            if link.exists():
-                raise ConfigError(f"{link} is in the way: a link to {folder / name} belongs there; move it elsewhere")
-            link.symlink_to(Path("..") / name)
+        link, target = inner / name, Path("..") / name
+        if not link.is_symlink() and not link.exists():
+            link.symlink_to(target)
+        if not link.is_symlink() or link.readlink() != target:
+            raise ConfigError(f"{link} is in the way: a link to {folder / name} belongs there; move it elsewhere")
     fresh = replace(
         plan,
         benchmark_policies=plan.fresh_policies,
@@ -442,9 +442,9 @@ def write_questions(folder: Path, sources: tuple[str, ...], split: str, n: int, 
         _write_lines(path, map(question_record, problems))
         return path
     with path.open("rb") as lines:
-        ids = [msgspec.json.decode(line)["id"] for line in lines]
-    if ids != [problem.id for problem in problems]:
-        raise ConfigError(f"{path} holds other questions than this plan asks for; choose another folder")
+        is_same = list(lines) == [msgspec.json.encode(question_record(problem)) + b"\n" for problem in problems]
+    if not is_same:
+        raise ConfigError(f"{path} holds other questions than this plan asks for; remove it, or take another folder")
     return path
 
 

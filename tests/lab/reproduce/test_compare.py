@@ -142,7 +142,8 @@ def test_a_seed_counts_once_and_a_missing_value_not_at_all(tmp_path: Path) -> No
     gain = holm({"drop": [0.04, 0.03, 0.04]})["drop"]  # not of six differences
     assert f"| drop | **+3.7** [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}] |" in page  # type: ignore[operator]
     assert "minus random" not in page
-    options = "--only '*-10.*' --backbones qwen internvl --first-seed 7 --methods bis drop --out docs/results"
+    options = "--only '*-10.*' --backbones qwen internvl --first-seed 7 --seeds 3 --methods bis drop"
+    options += " --out docs/results/fresh --force"
     assert f"$ mprm-lab make LAB --only fresh\n$ mprm-lab compare LAB/fresh {options}\n" in page
 
 
@@ -152,6 +153,13 @@ def test_wrong_methods_and_seeds_are_refused(tmp_path: Path, capsys: pytest.Capt
     assert "no method is called 'bi'; they are bis, random" in capsys.readouterr().err
     assert run(["compare", str(tmp_path), "--first-seed", "998"], MPRM_LAB) == 2
     assert "seed 1000 is that of the trials" in capsys.readouterr().err
+    assert run(["compare", str(tmp_path), "--trials", "--methods", "bis"], MPRM_LAB) == 2
+    assert "leave out --methods" in capsys.readouterr().err
+    assert run(["compare", str(tmp_path), "--first-seed", str(2**32)], MPRM_LAB) == 2
+    assert "--first-seed must be at least 0 and below" in capsys.readouterr().err
+    (tmp_path / "compare.json").write_text("{}")
+    assert run(["compare", str(tmp_path), "--out", str(tmp_path)], MPRM_LAB) == 1
+    assert "compare.json exists already" in capsys.readouterr().err
 
 
 def test_a_method_by_a_model_needs_no_other_method() -> None:

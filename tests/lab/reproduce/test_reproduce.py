@@ -145,6 +145,17 @@ def test_runs_of_other_data_or_settings_are_not_taken_for_these(tmp_path: Path) 
     (tmp_path / "benchmark.jsonl").write_text("{}\n")
     with pytest.raises(ConfigError, match=r"internvl\.base\.seed0\.json was made otherwise: inputs was"):
         done(tmp_path)
+    with pytest.raises(ConfigError, match="was made otherwise"):  # the page has all that are finished
+        done(tmp_path, only="*.full.*")
+
+
+def test_a_damaged_run_is_named(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    done(tmp_path, only="*.full.*")
+    for text in ("{}", '{"settings": {', "[]"):
+        (tmp_path / "results" / "internvl.full.seed0.json").write_text(text)
+        with pytest.raises(DataError, match=r"internvl\.full\.seed0\.json is damaged: .*the run is repeated"):
+            done(tmp_path)
 
 
 def test_what_the_lab_lacks_is_named(tmp_path: Path) -> None:

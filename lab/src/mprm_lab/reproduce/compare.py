@@ -131,10 +131,8 @@ def cells_of(lab: Path, plan: ComparePlan) -> list[dict[str, Any]]:
     for run in plan.runs():
         if (record := store.read(run)) is None:
             continue
-        if "own_thresholds" not in record:
-            raise DataError(
-                f"{store.path(run)} was written by an earlier version; remove it, and the run is repeated"
-            )
+        if missing := [name for name in ("own_thresholds", "best_of_n", "auc_same") if name not in record]:
+            raise DataError(f"{store.path(run)} has no {missing[0]}; remove it, and the run is repeated")
         own, accuracy = record["own_thresholds"], record["best_of_n"]["accuracy"]
         largest = max(accuracy["prm"], key=int)
         cell = {name: getattr(run, name) for name in ("backbone", "rho", "seed")} | {"method": run.subset}
@@ -258,9 +256,12 @@ def _commands(results: dict[str, Any], backbones: Sequence[str], rhos: Sequence[
     words = [f"$ mprm-lab compare {lab}", *[f"--only '*-{100 * rhos[0]:g}.*'"] * (len(rhos) == 1)]
     words += [f"--backbones {' '.join(backbones)}"] * (tuple(backbones) != plan.backbones)
     words += [f"--first-seed {first_seed}"] * (first_seed > 0)
+    seeds = results["n_planned"] // (len(backbones) * len(results["methods"]) * len(rhos))
+    words += [f"--seeds {seeds}"] * (0 < seeds < plan.seeds)
     words += [f"--methods {' '.join(results['methods'])}"] * (len(results["methods"]) < len(METHODS))
     opening = ["$ mprm-lab open LAB", *["$ mprm-lab make LAB --only fresh"] * (lab != "LAB")]
-    return "\n".join([*opening, " ".join([*words, "--out docs/results"])])
+    out = "docs/results" + lab.removeprefix("LAB")
+    return "\n".join([*opening, " ".join([*words, f"--out {out} --force"])])
 
 
 def _trial_table(trials: Cells, backbones: Sequence[str]) -> str:

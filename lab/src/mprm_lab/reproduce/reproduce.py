@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import as_completed
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -68,12 +68,14 @@ def reproduce(
     path, plan = Path(lab), plan or ReproducePlan()
     wanted = wanted_runs(plan, only, trials=trials)
     need_torch()
-    backbones = tuple(dict.fromkeys(run.backbone for run in wanted))
-    folder = LabFolder.read(path, backbones)
+    store = RunStore(path, plan.results)
+    finished = [run for run in (*plan.runs(), *plan.rate_trials()) if store.path(run).is_file()]  # the page has these
+    folder = LabFolder.read(path, dict.fromkeys(run.backbone for run in (*wanted, *finished)))
     jobs = jobs if jobs is not None else default_jobs(plan.device)
     check_folders(*(path / name for name in (plan.results, "images", "logs", "runs")))
     with _exclusive(path / WORK), worker_pool(jobs, path / "logs") as pool:
         session = _Session(folder, plan, pool, do_run or Runner(folder, plan), progress)
+        session.check_settings(finished)
         missing = session.missing(wanted)
         if any(map(plan.chooses, missing)):
             folder.grade_candidates(log)
@@ -118,17 +120,19 @@ class _Session:
         training = self.plan.train_options(run) if run.is_trained else {}
         return {"training": training, "inputs": {name: self.folder.hashes[name] for name in names}}
 
-    def do(self, runs: list[Run]) -> dict[str, str]:
-        """What went wrong, by name, in those that were not finished; stops first where one was made otherwise."""
-        settings = {run.name: self.settings(run) for run in runs}
+    def check_settings(self, runs: Iterable[Run]) -> None:
+        """Stop where a run was made on other data or with other settings than these."""
         for run in runs:
-            self.store.check_settings(run, settings[run.name])
+            self.store.check_settings(run, self.settings(run))
+
+    def do(self, runs: list[Run]) -> dict[str, str]:
+        """What went wrong, by name, in those that were not finished."""
         missing, failed = self.missing(runs), dict[str, str]()
         costs = {run.name: round(self.plan.cost(run, self.folder.n_rollouts)) for run in missing}
         missing.sort(key=lambda run: -costs[run.name])  # the longest go first
         n_done = len(runs) - len(missing)
         with self.progress(f"experiments: {len(missing)} of {len(runs)} runs", sum(costs.values())) as advance:
-            futures = {self.pool.schedule(self.do_run, args=[run, settings[run.name]]): run for run in missing}
+            futures = {self.pool.schedule(self.do_run, args=[run, self.settings(run)]): run for run in missing}
             for future in as_completed(futures):
                 run = futures[future]
                 n_done += 1

@@ -61,9 +61,12 @@ class RunStore:
         if not path.is_file():
             return None
         try:
-            return msgspec.json.decode(path.read_bytes(), type=dict)
+            record: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict)
         except msgspec.DecodeError as error:
             raise DataError(f"{path} is damaged: {error}; remove it, and the run is repeated") from error
+        if missing := [name for name in ("settings", "metrics", "seconds") if name not in record]:
+            raise DataError(f"{path} is damaged: it has no {missing[0]}; remove it, and the run is repeated")
+        return record
 
     def write(self, run: Run, record: dict[str, Any], scores: FloatArray | None = None) -> None:
         """Keep a finished run; its record comes last, as the sign that all is there."""
