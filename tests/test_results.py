@@ -128,6 +128,17 @@ def test_the_documents_on_rivals_say_what_their_page_says() -> None:
             assert f"| {words} | {cells} |" in documents["readout"]
 
 
+def test_what_is_said_of_held_back_problems_is_in_their_page() -> None:
+    page = (RESULTS / "fresh" / "compare.md").read_text().replace("-", "−")
+    strategies = (ROOT / "docs" / "strategies.md").read_text()
+    bullet = next(part for part in strategies.split("\n- ") if part.startswith("**Held back**"))
+    shown = re.findall(r"\*\*[+−][\d.]+\*\* \[[^\]]+\]", " ".join(bullet.split()))
+    assert len(shown) == 8
+    assert all(f"| {cell} |" in page for cell in shown)
+    index = " ".join((ROOT / "docs" / "index.md").read_text().split())
+    assert sum(cell.replace("*", "") in index for cell in shown) >= 3
+
+
 def test_the_figures_on_shared_prefixes_are_those_of_the_results() -> None:
     text = (ROOT / "docs" / "shared_prefixes.md").read_text()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "×" in line]
