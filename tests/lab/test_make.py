@@ -21,6 +21,7 @@ from mprm_lab.make import LabPlan, PolicyPlan, labeled_solutions, make_lab, trai
 from mprm_lab.policy.architecture import Size, new_policy
 from mprm_lab.policy.train import PolicyTrainConfig, train_policy
 from mprm_lab.world import SOURCES, Problem, problems_of, solution
+from tests.conftest import raw_record, write_jsonl
 
 SMALL = Size(
     hidden=64, layers=2, heads=4, kv_heads=2, intermediate=128, vision_hidden=32, vision_layers=1, vision_heads=2
@@ -158,6 +159,27 @@ def test_fresh_problems_need_the_backbones_and_the_places_of_their_links(tmp_pat
     (tmp_path / "fresh" / "corpus.jsonl").touch()
     with pytest.raises(ConfigError, match=r"fresh/corpus\.jsonl is in the way: a link"):
         make_lab(tmp_path, only=("fresh",))
+
+
+def test_sources_are_parted_by_their_error_steps(tmp_path: Path) -> None:
+    with pytest.raises(InputNotFoundError, match="--only fresh makes it"):
+        make_lab(tmp_path, only=("by-errors",))
+    images = ["grid-sum/1.png", "shapes-count/2.png", "bars-above/3.png"]
+    scores = [[1.0] * 9 + [0.0], [1.0, 0.0, 0.0], [1.0, 0.5]]  # a tenth, two thirds and none are errors
+    rollouts = [raw_record(row) | {"image": image} for image, row in zip(images, scores, strict=True)]
+    (tmp_path / "fresh").mkdir()
+    for name in RECORDS:
+        records = rollouts if name == "corpus" else [{"images": [image], "of": name} for image in images]
+        write_jsonl(tmp_path / "fresh" / f"{name}.jsonl", records)
+    write_jsonl(tmp_path / "corpus.jsonl", rollouts)
+    said: list[str] = []
+    make_lab(tmp_path, only=("by-errors",), log=said.append)
+    assert [line.rpartition("/")[2] for line in said] == ["rare: bars-above, grid-sum", "frequent: shapes-count"]
+    for name in RECORDS:
+        lines = (tmp_path / "fresh" / f"{name}.jsonl").read_bytes().splitlines(keepends=True)
+        assert (tmp_path / "rare" / f"{name}.jsonl").read_bytes() == lines[0] + lines[2]
+        assert (tmp_path / "frequent" / f"{name}.jsonl").read_bytes() == lines[1]
+    assert (tmp_path / "rare" / "images").readlink() == Path("../images")
 
 
 def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:

@@ -101,10 +101,11 @@ class MakeCommand(Config):
                 "candidates",
                 "scores",
                 "fresh",
+                "by-errors",
             ],
             ...,
         ],
-        Option("Parts to make; all but fresh by default."),
+        Option("Parts to make; all but fresh and by-errors by default."),
     ] = ()
 
 

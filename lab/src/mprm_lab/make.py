@@ -7,6 +7,7 @@ import multiprocessing
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from mprm.errors import ConfigError, InputNotFoundError, MprmError
 from mprm.evaluation import score_benchmark, score_candidates, write_scores
 from mprm.models import Backbone, load_backbone, need_torch
 from mprm.training import TrainConfig
-from mprm_lab.folder import CANDIDATE_SCORES, SCORES, Log, whole_folder
+from mprm_lab.folder import CANDIDATE_SCORES, RECORDS, SCORES, Log, image_names, whole_folder
 from mprm_lab.policy.architecture import Size, new_policy, save_policy
 from mprm_lab.policy.train import PolicyTrainConfig, train_policy
 from mprm_lab.world import SOURCES, Problem, Verdict, judge_chain, problem_named, problems_of, write_images
@@ -37,6 +38,8 @@ TRAINING: dict[str, Any] = {"batch_size": 64, "per_device": 64, "max_length": 10
 """Fields of `mprm.TrainConfig` that all reward models of the lab share."""
 
 
+RARE_ERRORS = 0.1
+"""Largest share of error steps of a source in ``rare``."""
 FRESH_QUESTION = 1_000_000
 """Number of the first question of `make_fresh` in its split."""
 SOLVER = "-solver"
@@ -339,14 +342,7 @@ def make_fresh(folder: Path, plan: LabPlan, log: Log) -> None:
     most problems, sample hotter.
     """
     _check_policies(folder, *plan.fresh_policies)
-    inner = folder / "fresh"
-    inner.mkdir(exist_ok=True)
-    for name in ("policies", "images", "corpus.jsonl", "validation.jsonl"):
-        link, target = inner / name, Path("..") / name
-        if not link.is_symlink() and not link.exists():
-            link.symlink_to(target)
-        if not link.is_symlink() or link.readlink() != target:
-            raise ConfigError(f"{link} is in the way: a link to {folder / name} belongs there; move it elsewhere")
+    inner = _linked(folder, "fresh", "policies", "images", "corpus.jsonl", "validation.jsonl")
     fresh = replace(
         plan,
         benchmark_policies=plan.fresh_policies,
@@ -357,6 +353,47 @@ def make_fresh(folder: Path, plan: LabPlan, log: Log) -> None:
     )
     make_benchmark(inner, fresh, log, split="benchmark")
     make_candidates(inner, fresh, log)
+
+
+def _linked(folder: Path, inner: str, *names: str) -> Path:
+    """A folder in the lab with links to some of its parts."""
+    (folder / inner).mkdir(exist_ok=True)
+    for name in names:
+        link, target = folder / inner / name, Path("..") / name
+        if not link.is_symlink() and not link.exists():
+            link.symlink_to(target)
+        if not link.is_symlink() or link.readlink() != target:
+            raise ConfigError(f"{link} is in the way: a link to {folder / name} belongs there; move it elsewhere")
+    return folder / inner
+
+
+def make_by_errors(folder: Path, _plan: LabPlan, log: Log) -> None:
+    """Two labs: ``rare`` has the sources in which few steps of the corpus are errors, ``frequent`` the others.
+
+    Benchmark and candidates are those of ``fresh``.
+    """
+    if not (folder / "fresh" / "candidates.jsonl").is_file():
+        raise InputNotFoundError(f"{folder / 'fresh'} is not there; mprm-lab make {folder} --only fresh makes it")
+    images = {name: list(_sources_of(folder / "fresh" / f"{name}.jsonl")) for name in RECORDS}
+    n_errors, n_steps = Counter[str](), Counter[str]()
+    for source, rollout in zip(images["corpus"], mprm.open_corpus(folder / "corpus.jsonl"), strict=True):
+        n_steps[source] += len(rollout.scores)
+        n_errors[source] += rollout.scores.count(0.0)
+    rare = {source for source in n_steps if n_errors[source] <= RARE_ERRORS * n_steps[source]}
+    for name, sources in (("rare", rare), ("frequent", n_steps.keys() - rare)):
+        inner = _linked(folder, name, "policies", "images")
+        for part, of_record in images.items():
+            lines = (folder / "fresh" / f"{part}.jsonl").read_bytes().splitlines(keepends=True)
+            with atomic_write(str(inner / f"{part}.jsonl")) as temporary:
+                kept = (line for line, source in zip(lines, of_record, strict=True) if source in sources)
+                temporary.write_bytes(b"".join(kept))
+        log(f"{inner}: {', '.join(sorted(sources))}")
+
+
+def _sources_of(path: Path) -> Iterator[str]:
+    """The source of each record of a file of the lab, by its picture's folder."""
+    with path.open("rb") as lines:
+        yield from (name.split("/")[0] for name in image_names(lines, str(path)))
 
 
 def make_scores(folder: Path, plan: LabPlan, log: Log) -> None:
@@ -401,7 +438,7 @@ PARTS: dict[str, Callable[[Path, LabPlan, Log], None]] = {
     "scores": make_scores,
 }
 """In the order in which they need each other."""
-ON_REQUEST: dict[str, Callable[[Path, LabPlan, Log], None]] = {"fresh": make_fresh}
+ON_REQUEST: dict[str, Callable[[Path, LabPlan, Log], None]] = {"fresh": make_fresh, "by-errors": make_by_errors}
 """Parts that are made only where they are named."""
 
 

@@ -25,6 +25,8 @@ BASELINE = "bis"
 NAMES = {"bis": "BIS", "random": "random selection"}
 """Of what the others are compared with."""
 MODEL_BASED = ("disagreement", "uncertainty", "bis-filtered")
+INNER = {"fresh": "fresh", "rare": "fresh by-errors", "frequent": "fresh by-errors"}
+"""Folders in a lab that are labs themselves, and the parts of `mprm_lab.make` that make them."""
 READ_OUT = ("bis-readout", "random-readout", "bis-alpha-0.5-readout")
 
 
@@ -201,7 +203,7 @@ def write_compare(lab: Path, out: Path, plan: ComparePlan) -> list[Path]:
     lines = ",\n".join(msgspec.json.encode(cell).decode() for cell in cells)
     methods = msgspec.json.encode(plan.methods).decode()
     tried = ",\n".join(msgspec.json.encode(trial).decode() for trial in _trials(lab, plan))
-    name = "LAB/fresh" if lab.name == "fresh" else "LAB"
+    name = f"LAB/{lab.name}" if lab.name in INNER else "LAB"
     head = f'{{"lab": "{name}",\n"methods": {methods},\n"n_planned": {len(plan.runs())},\n"trials": [\n{tried}\n],'
     with atomic_write(str(raw)) as temporary:
         temporary.write_text(f'{head}\n"cells": [\n{lines}\n]}}\n')
@@ -259,7 +261,8 @@ def _commands(results: dict[str, Any], backbones: Sequence[str], rhos: Sequence[
     seeds = results["n_planned"] // (len(backbones) * len(results["methods"]) * len(rhos))
     words += [f"--seeds {seeds}"] * (0 < seeds < plan.seeds)
     words += [f"--methods {' '.join(results['methods'])}"] * (len(results["methods"]) < len(METHODS))
-    opening = ["$ mprm-lab open LAB", *["$ mprm-lab make LAB --only fresh"] * (lab != "LAB")]
+    opening = ["$ mprm-lab open LAB"]
+    opening += [f"$ mprm-lab make LAB --only {INNER[lab.removeprefix('LAB/')]}"] if lab != "LAB" else []
     out = "docs/results" + lab.removeprefix("LAB")
     return "\n".join([*opening, " ".join([*words, f"--out {out} --force"])])
 
