@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -360,6 +361,7 @@ MODEL_BASED = ("disagreement", "uncertainty", "bis-filtered")
         (lambda rollouts: [10**400] * len(rollouts), "expected a number for each rollout"),
         (lambda rollouts: rollouts["n_steps"] * 1j, "expected a number for each rollout"),
         (lambda _: 1 / 0, "strategy lambda failed: ZeroDivisionError: division by zero"),
+        (lambda _: sys.exit(5), "strategy lambda failed: SystemExit: 5"),
     ],
 )
 def test_a_function_that_is_no_rank_is_refused(corpus, rank, words: str) -> None:

@@ -208,7 +208,7 @@ class RemotePRM(ChainScorer):
             return None
         try:
             probe = msgspec.json.decode(path.read_bytes(), type=Probe)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(f"{path}: {error}; write it again with mprm export --force") from error
         if fingerprint_of(folders[0]) not in probe.fingerprints:
             raise ConfigError(f"{path} is of another model than {folders[0]}; export that one, and serve it")

@@ -57,7 +57,7 @@ class ScoringConfig(ConnectionOptions, ModelOptions):
             if getattr(self, name) is not None and not self.has_model:
                 raise ConfigError(f"{name} is for a model's scores, and no model is named")
         if self.prm_server is not None:
-            local = ("prompt_layout", "prm_layout", "lower_bound", "batch_tokens")
+            local = ("prompt_layout", "prm_layout", "lower_bound", *["batch_tokens"] * (self.readout is None))
             if given := [f"--{name.replace('_', '-')}" for name in local if getattr(self, name) is not None]:
                 raise ConfigError(f"{', '.join(given)}: the server decides; leave it out with --prm-server")
             if not isinstance(self.model, str | None):

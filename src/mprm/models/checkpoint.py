@@ -104,7 +104,7 @@ def read_prm_config(folder: str | Path, prompt_layout: PromptLayout | None = Non
     try:
         fields = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         config = msgspec.convert({"prompt_version": 0, **fields}, PRMConfig)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}; expected what mprm train writes") from error
     if not 1 <= config.prompt_version <= PROMPT_VERSION:
         known = f"expected 1 to {PROMPT_VERSION}; score it with the mprm that trained it, {config.mprm}"

@@ -35,7 +35,7 @@ def read_json(path: Path, *, is_optional: bool = False) -> dict[str, Any]:
         raise InputNotFoundError(f"{path} is not there; a published checkpoint has it: download it again")
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{path}: not a JSON object ({error}); download it again") from error
 
 

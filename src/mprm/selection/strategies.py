@@ -322,7 +322,7 @@ def strategy_of(strategy: StrategyName) -> Strategy:
         raise ConfigError(f"unknown strategy {strategy!r}; {nearest(strategy, strategy_names())}")
     try:
         loaded = found[0].load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"strategy {strategy!r} cannot be loaded from {found[0].value}: {error}") from error
     if not callable(getattr(loaded, "rank", loaded)):
         raise ConfigError(f"strategy {strategy!r} is {shown(loaded)} in {found[0].value}; expected a function")
@@ -414,7 +414,7 @@ def _ranked(entry: Strategy, rollouts: Rollouts, strategy: StrategyName) -> Floa
         rank = entry.rank(rollouts)
     except MprmError:
         raise
-    except Exception as error:  # of somebody's own function
+    except (Exception, SystemExit) as error:  # of somebody's own function
         raise ConfigError(f"strategy {name} failed: {type(error).__name__}: {error}") from error
     try:
         array = np.asarray(rank)

@@ -273,7 +273,7 @@ def _damage(folder: Path) -> str | None:
         return "it was not written to its end"
     try:
         files = msgspec.json.decode(config.read_bytes(), type=PRMConfig).files
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return f"{config.name} is damaged"
     return damage_of(folder, files)
 
@@ -288,5 +288,5 @@ def read_json(path: Path) -> dict[str, Any]:
     """The values of a file that `write_json` wrote."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict)
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is damaged: {error}; start again with --force") from error
