@@ -25,6 +25,7 @@ STRATEGIES = (
     "low-mc",
     "mixed",
     "reliable",
+    "bis-adaptive",
     "bis-sampled",
     "drop",
     "difficulty",

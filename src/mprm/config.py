@@ -214,7 +214,7 @@ evaluation, compute, output = (partial(Option, group=name) for name in ("evaluat
 """An `Option` under this heading."""
 PAPER_STRATEGIES = ("bis", "random", "low-mc", "mixed", "reliable")
 OTHER_STRATEGIES = (
-    *("bis-sampled", "drop", "difficulty", "scan", "agreement"),
+    *("bis-adaptive", "bis-sampled", "drop", "difficulty", "scan", "agreement"),
     *("disagreement", "uncertainty", "bis-filtered"),  # these need a model's scores
 )
 """The selection strategies; `mprm.selection.strategies` says how each ranks."""

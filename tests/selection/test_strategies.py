@@ -149,6 +149,9 @@ class Plain:
     def rank(self, strategy: str, i: int, *, alpha: float, tau: float) -> float:
         scores, model = self.scores[i], self.model[i]
         match strategy:
+            case "bis-adaptive":
+                n_steps, n_errors = sum(map(len, self.scores)), sum(s <= tau for row in self.scores for s in row)
+                return oracle.bis(scores, 0.5 if 10 * n_errors > n_steps else alpha, tau)
             case "bis-sampled":
                 bis = oracle.bis(scores, alpha, tau)
                 u = (self.order[i] + 0.5) / 2**64
@@ -215,6 +218,20 @@ def test_every_other_strategy_keeps_what_its_definition_says(
     assert above <= {*kept} <= {i for i in by_rank if rank[i] >= cut - 1e-9}
     if strategy in ("scan", "bis-sampled", "difficulty"):
         assert sorted(kept) == sorted(by_rank[:n])
+
+
+def test_the_adaptive_smoothing_goes_by_the_error_steps_of_each_source(corpus) -> None:
+    # one of ten steps is negative in the first source, and two in the second; all mixed rollouts have R = 0.5
+    first, second = [[0.5, 0.0], [1.0] * 8], [[0.5, 0.0, 0.0], [1.0] * 7]
+    folder = corpus(rare=first, frequent=second)
+    kept = {
+        name: {source: lines[0] for source, lines in kept_lines(mprm.select(folder, strategy=name, keep=1)).items()}
+        for name in ("bis", "bis-adaptive")
+    }
+    # (1/4 + 0.05) / 2 = 0.15 and (2/9 + 0.05) / 2 = 0.136 against 0.05; (2/9 + 0.5) / 2 = 0.36 against 0.5
+    assert kept == {"bis": {"rare": 0, "frequent": 0}, "bis-adaptive": {"rare": 0, "frequent": 1}}
+    pooled = mprm.select(folder, strategy="bis-adaptive", keep=1, pool=True)  # three of twenty
+    assert pooled.indices.tolist() != mprm.select(folder, strategy="bis", keep=1, pool=True).indices.tolist()
 
 
 def test_agreement_takes_the_scores_of_a_second_annotator(tmp_path: Path) -> None:

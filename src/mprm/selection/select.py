@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mprm.selection.selection import Selection
 
 
-SUMS_ALONE = (*PAPER_STRATEGIES, "bis-sampled")
+SUMS_ALONE = (*PAPER_STRATEGIES, "bis-adaptive", "bis-sampled")
 """Strategies that need no details of the scan; a test compares them with `STRATEGIES`."""
 
 

@@ -153,6 +153,23 @@ def rank_reliable(rollouts: Rollouts) -> FloatArray:
     return R_of(rollouts.rows)
 
 
+FREQUENT_ERRORS = 0.1
+"""Share of error steps of a source above which they are frequent."""
+FREQUENT_ALPHA = 0.5
+
+
+def rank_bis_adaptive(rollouts: Rollouts) -> FloatArray:
+    """BIS with a smoothing of 0.5 instead of alpha where over a tenth of the source's steps are negative.
+
+    Where errors are rare, a random subset has too few of them, and BIS finds them. Where they are frequent, BIS with
+    a small alpha keeps nothing but mixed rollouts, even those whose positive steps can hardly be trusted. At 0.5, one
+    comes before a rollout in which every continuation succeeds only if its R is above ``0.5 / (0.5 + p (1 − p))``.
+    """
+    n_steps, n_pos = rollouts["n_steps"].sum(), rollouts["n_pos"].sum()
+    is_rare = n_steps - n_pos <= FREQUENT_ERRORS * n_steps
+    return bis_of(rollouts.rows, rollouts.alpha if is_rare else FREQUENT_ALPHA)
+
+
 def rank_bis_sampled(rollouts: Rollouts) -> FloatArray:
     """A draw without replacement, each rollout with odds of its BIS: ``log(u) / BIS``, u uniform in (0, 1).
 
@@ -298,6 +315,7 @@ STRATEGIES: dict[str, Strategy] = {
     "low-mc": Strategy(rank_low_mc, needs_details=False),
     "mixed": Strategy(rank_mixed, is_random_within_rank=True, needs_details=False),
     "reliable": Strategy(rank_reliable, needs_details=False),
+    "bis-adaptive": Strategy(rank_bis_adaptive, needs_details=False),
     "bis-sampled": Strategy(rank_bis_sampled, is_random_within_rank=True, needs_details=False),
     "drop": Strategy(rank_drop),
     "difficulty": Strategy(rank_difficulty, is_random_within_rank=True),

@@ -42,6 +42,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "reliable": _on("reliable"),
     "bis-alpha-0.5": _on("bis", alpha=0.5),
     "bis-length": _on("bis", stratify="length"),
+    "bis-adaptive": _on("bis-adaptive"),
     "bis-sampled": _on("bis-sampled"),
     "drop": _on("drop"),
     "difficulty": _on("difficulty"),
