@@ -468,6 +468,24 @@ def test_sources_of_one_label_and_ties_that_decide_are_warned_of(corpus) -> None
     assert subset.warnings[0].startswith(f"All {n_steps} kept steps are positive: a model learns one answer")
 
 
+def test_sources_with_frequent_errors_of_which_bis_keeps_mixed_rollouts_alone_are_warned_of(corpus) -> None:
+    # 100 mixed of 400 rollouts, and 100 negative of 800 steps: 12.5%; in the other source 6.25%
+    frequent = [[0.5, 0.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]] * 100
+    rare = [[0.5, 0.0, 1.0, 1.0], *[[1.0, 1.0, 1.0, 1.0]] * 3] * 100
+    folder = corpus(frequent=frequent, rare=rare)
+
+    def crowded(**options) -> list[str]:
+        return [w for w in mprm.select(folder, rho=0.25, **options).subsets[0].warnings if "nearly all" in w]
+
+    (warning,) = crowded()
+    assert warning.startswith(
+        "In 1 of 2 sources nearly all kept rollouts are mixed, though over 10% of the steps are"
+    )
+    assert "errors: frequent. --strategy bis-adaptive" in warning
+    for options in ({"strategy": "bis-adaptive"}, {"strategy": "random"}, {"strategy": "mixed"}):
+        assert crowded(**options) == []
+
+
 def test_data_in_good_order_are_not_warned_of(random_corpus: Path, capsys) -> None:
     assert run(["stats", str(random_corpus)]) == 0
     assert run(["select", str(random_corpus), "--dry-run"]) == 0

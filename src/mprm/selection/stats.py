@@ -249,11 +249,13 @@ def total(statistics: dict[str, Statistics]) -> Statistics:
 
 # Data on which a model learns something else than what a wrong step is. Each warning has its number and a way out.
 
+FREQUENT_ERRORS = 0.1
+"""Share of a source's steps above which its errors are frequent."""
 MIN_ROLLOUTS = 50
 """A source, or a pattern of labels, is not spoken of with fewer."""
-SHORT, ALWAYS_LAST, INDEX_AUC, MOSTLY_TIES = 0.75, 0.90, 0.80, 0.50
+SHORT, ALWAYS_LAST, INDEX_AUC, MOSTLY_TIES, ALL_MIXED = 0.75, 0.90, 0.80, 0.50, 0.90
 """Where the warnings begin: share of the corpus's length; of rollouts whose one negative step is the last; AUC of a
-step's index alone; share of what is kept that ties decide."""
+step's index alone; share of what is kept that ties decide, and that is mixed."""
 
 
 def label_warnings(
@@ -305,6 +307,17 @@ def label_warnings(
         warnings.append(
             f"Ties decide {n_by_ties / every.n_rollouts:.0%} of what is kept: {n_by_ties:,} of {every.n_rollouts:,}"
             " rollouts have the rank of others that are left out. Compare several --seed."
+        )
+    crowded = [
+        name
+        for name, entry in large.items()
+        if subset is not None and corpus[name].error_step_ratio > FREQUENT_ERRORS and entry.mixed_share > ALL_MIXED
+    ]
+    if crowded and n_by_ties is not None:
+        warnings.append(
+            f"In {len(crowded):,} of {len(shown):,} sources nearly all kept rollouts are mixed, though over"
+            f" {FREQUENT_ERRORS:.0%} of the steps are errors: {', '.join(crowded[:3])}{', …' * (len(crowded) > 3)}."
+            " --strategy bis-adaptive keeps fewer, which was better in the lab."
         )
     if n_unqualified:
         warnings.append(

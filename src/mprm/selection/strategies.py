@@ -21,6 +21,7 @@ from mprm.errors import ConfigError, DataError, MprmError, shown
 from mprm.selection.scan import ROLLOUT
 from mprm.selection.score_table import Columns
 from mprm.selection.stats import (
+    FREQUENT_ERRORS,
     BoolArray,
     FloatArray,
     IntArray,
@@ -153,8 +154,6 @@ def rank_reliable(rollouts: Rollouts) -> FloatArray:
     return R_of(rollouts.rows)
 
 
-FREQUENT_ERRORS = 0.1
-"""Share of error steps of a source above which they are frequent."""
 FREQUENT_ALPHA = 0.5
 
 
